@@ -56,6 +56,17 @@ def only_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """More would only wait for each other over a model this small."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_of_the_users(request: pytest.FixtureRequest) -> Iterator[None]:
     """Without the user's variables, `.env` and account with wandb."""

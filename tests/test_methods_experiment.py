@@ -11,7 +11,8 @@ from data_prep.files import write_json
 from environments.base import TRAIN_SPLIT, PromptRecord, Rollout
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from equipoise.run.rollouts import write_rollouts
-from tests.environments.fairness.test_objective import clinician, replies_of, written
+from tests.environments.fairness.samples import decision_reply
+from tests.environments.fairness.test_objective import clinician, replies_of
 
 pytestmark = pytest.mark.deep
 
@@ -53,7 +54,7 @@ def test_advantages_are_of_a_prompt_and_weigh_more_for_a_race_that_is_served_wor
 
 
 def test_a_pair_prefers_the_reply_to_a_race_of_the_set_and_has_two_decisions(methods, tmp_path):
-    replies = {race: written(place, 0) for place, race in enumerate(RACES)}
+    replies = {race: decision_reply(place) for place, race in enumerate(RACES)}
     records = [
         PromptRecord(f"s/{race}", "fairness", ({"role": "user", "content": race},), "s", "train")
         for race in RACES

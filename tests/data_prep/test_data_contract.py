@@ -1,5 +1,7 @@
 """A data module's hooks: those that are shipped fit, and what does not fit is said in words."""
 
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +35,16 @@ def module(**hooks: Any) -> SimpleNamespace:
     return SimpleNamespace(**{"PromptSettings": Settings, "build_prompts": lambda s: [], **hooks})
 
 
-@pytest.mark.parametrize("task", ["fairness", "dharma", "pubmedqa", "rag"])
+TASKS = ("fairness", "dharma", "pubmedqa", "rag")
+#: Settings of prompts that are made here.
+MADE_HERE = {
+    "fairness": {"num_samples": 24},
+    "dharma": {"num_samples": 24},
+    "pubmedqa": {"source": "synthetic", "num_samples": 60},
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_every_shipped_module_fits(task: str) -> None:
     shipped = import_module(f"data_prep.{task}")
     assert not list(hook_problems(shipped))
@@ -43,6 +54,29 @@ def test_every_shipped_module_fits(task: str) -> None:
     assert module.offers(DataModule.prepare) == (task == "rag")
     assert module.offers(DataModule.check) == (task in ("rag", "pubmedqa"))
     assert module.offers(DataModule.prompt_problems) == (task != "dharma")
+
+
+@pytest.mark.parametrize("task", MADE_HERE)
+def test_replies_are_as_many_as_the_warm_start_takes_and_the_same_each_time(task: str) -> None:
+    """That they hang on the seed stands in tests/equipoise/config/test_seed.py."""
+    module = DataModule(import_module(f"data_prep.{task}"))
+    records = module.build_prompts(module.PromptSettings(**MADE_HERE[task]))
+    settings = module.LocalModelSettings(steps=3, batch_size=8)
+    replies = module.imitated_replies(records, settings)
+    assert len(replies) == 3 * 8
+    assert module.imitated_replies(records, settings) == replies
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_settings_of_the_local_model_are_valid_in_the_strict_mode(task: str) -> None:
+    settings = import_module(f"data_prep.{task}").LocalModelSettings()
+    assert type(settings).model_validate(settings.model_dump(), strict=True) == settings
+
+
+def test_importing_the_modules_imports_neither_torch_nor_datasets() -> None:
+    imports = ", ".join(f"data_prep.{task}" for task in TASKS)
+    code = f"import sys, {imports}; sys.exit(bool({{'torch', 'datasets'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_module_of_two_names_has_a_default_for_all_else() -> None:

@@ -2,7 +2,6 @@
 
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +22,11 @@ from data_prep.tiny_model import (
 )
 from data_prep.warm_start import WarmStart
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SETTINGS = WarmStart(hidden_size=16, layers=1, heads=1, steps=2, batch_size=4)
 TURNS = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "How are you?"})
 EXAMPLES = [Example(TURNS, '{"mood": "good", "since": 3}'), Example(TURNS, "Fine, thank you.")] * 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """More would only wait for each other over a model this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,6 @@
-"""A job on a toy task, without a model."""
+"""A job on a toy task, without a model, and a browser for pages."""
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from equipoise.run.usage import Meter
 from equipoise.terminal.console import Reporter
 from equipoise.train.stages.job import Job
 from equipoise.train.stages.tracking import Tracker
+from tests.equipoise.report.browser import Browser
 
 SPLITS = ("train", "train", "validation", "test", "test")
 RECORDS = [
@@ -53,3 +56,10 @@ def job(tmp_path):
     run.ledger.create({"seconds": {}, "hashes": {}})
     tracker = Tracker(loaded, run, print)
     return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny", Meter(), tracker)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.end()

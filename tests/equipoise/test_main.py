@@ -31,17 +31,6 @@ def test_help_names_every_verb_and_imports_nothing_that_takes_long(words: tuple[
     assert all(f"  {name} " in done.stdout for name in VERBS)
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_a_verb_reads_its_words_and_is_called_by_its_name(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["equipoise"])
-    with pytest.raises(SystemExit) as stopped:
-        main([*name.split(), "--help"])
-    assert stopped.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: equipoise {name} ")
-
-
 def examples_in(text: str) -> list[list[str]]:
     """The words of every example of a help text that starts something of ours."""
     lines = [
@@ -64,10 +53,15 @@ def refuse_words(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_every_example_in_help_is_read(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
+def test_a_verb_is_called_by_its_name_and_every_example_in_its_help_is_read(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["equipoise"])
+    with pytest.raises(SystemExit) as stopped:
         main([*name.split(), "--help"])
-    examples = examples_in(capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert stopped.value.code == 0 and said.startswith(f"usage: equipoise {name} ")
+    examples = examples_in(said)
     assert examples
     for words in examples:
         refuse_words(words[1:] if words[0] == "equipoise" else [])

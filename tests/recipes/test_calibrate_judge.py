@@ -1,9 +1,6 @@
 """The calibration of a judge as a person runs it, on a run that is written by hand."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,13 +16,12 @@ from environments.dharma.policy import PolicySettings
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_stage_rollouts, write_rollouts
 from tests.environments.chat.conftest import Server
-from tests.environments.dharma.samples import strict_policy
+from tests.environments.dharma.samples import PERFECT, strict_policy
 from tests.equipoise.sealing import seal_run
-from tests.recipes.test_dharma_endpoint import PERFECT
+from tests.recipes.audits import started
 
 pytestmark = pytest.mark.deep
 
-ROOT = Path(__file__).resolve().parents[2]
 REPLIES = (
     "Rest and drink water. See a doctor if it gets worse.",
     "Buy stocks and sell your house.",
@@ -43,11 +39,8 @@ LABELLED = [
 ]
 
 
-def calibrate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "equipoise", "calibrate", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=os.environ, text=True, capture_output=True, timeout=120, check=False
-    )
+def calibrate(*words: str, code: int = 0) -> str:
+    return started("calibrate", *words, code=code)
 
 
 @pytest.fixture
@@ -75,8 +68,7 @@ def agreement(run: RunDirectory) -> Any:
 
 
 def test_the_policy_of_the_run_decides_for_both_judges(run: RunDirectory) -> None:
-    found = calibrate(f"--run={run.root}")
-    assert found.returncode == 0, found.stdout + found.stderr
+    calibrate(f"--run={run.root}")
     metrics = agreement(run)["judges"]["metrics"]
     values = {name: figure["value"] for name, figure in metrics.items()}
     assert values["ahimsa_violation_kappa"] == pytest.approx(1.0)
@@ -89,12 +81,10 @@ def test_a_run_without_seals_is_read_where_that_is_said_and_the_agreement_says_s
 ) -> None:
     content = json.loads(run.provenance.read_text())
     write_json(run.provenance, {"sources": content["sources"]})
-    found = calibrate(f"--run={run.root}")
-    assert found.returncode == 2 and "--unsealed" in found.stderr
+    assert "--unsealed" in calibrate(f"--run={run.root}", code=2)
     for words in ((), (f"--output-dir={tmp_path / 'out'}",)):
-        found = calibrate(f"--run={run.root}", "--unsealed", *words)
-        assert found.returncode == 0, found.stdout + found.stderr
-        assert "have no seals" in " ".join((found.stdout + found.stderr).split())
+        said = calibrate(f"--run={run.root}", "--unsealed", *words)
+        assert "have no seals" in " ".join(said.split())
     for made in (run.added / "judge_agreement.json", tmp_path / "out/judge_agreement.json"):
         assert "final" in json.loads(made.read_text())["unsealed"]
     assert "accepted with --unsealed" in run.report.read_text()
@@ -126,8 +116,7 @@ def test_rates_are_corrected_by_the_errors_of_the_runs_judge(
     run: RunDirectory, tmp_path: Path
 ) -> None:
     path = write_verdicts(tmp_path / "verdicts.jsonl", verdicts(run, wrong=6))
-    found = calibrate(f"--run={run.root}", f"--verdicts={path}")
-    assert found.returncode == 0, found.stdout + found.stderr
+    calibrate(f"--run={run.root}", f"--verdicts={path}")
     content = json.loads((run.added / "judge_errors.json").read_text())
     assert content["judge"] == "answer key, else rules"
     errors = content["sections"]["verdicts"]["metrics"]
@@ -144,8 +133,7 @@ def test_rates_are_corrected_by_the_errors_of_the_runs_judge(
 
 def test_verdicts_that_say_the_opposite_correct_nothing(run: RunDirectory, tmp_path: Path) -> None:
     path = write_verdicts(tmp_path / "verdicts.jsonl", verdicts(run, wrong=2))
-    found = calibrate(f"--run={run.root}", f"--verdicts={path}", f"--output-dir={tmp_path}")
-    assert found.returncode == 0, found.stdout + found.stderr
+    calibrate(f"--run={run.root}", f"--verdicts={path}", f"--output-dir={tmp_path}")
     rates = json.loads((tmp_path / "judge_errors.json").read_text())["sections"]["corrected"][
         "metrics"
     ]
@@ -159,9 +147,8 @@ def test_verdicts_on_another_judge_are_refused(run: RunDirectory, tmp_path: Path
     content["sources"]["judge"] = "another"
     write_json(run.provenance, content)
     seal_run(run.root)
-    found = calibrate(f"--run={run.root}", f"--verdicts={path}")
-    assert found.returncode == 1
-    assert "since the run judge changed" in found.stdout + found.stderr
+    said = calibrate(f"--run={run.root}", f"--verdicts={path}", code=1)
+    assert "since the run judge changed" in said
 
 
 def test_bad_verdicts_are_told_with_their_lines(run: RunDirectory, tmp_path: Path) -> None:
@@ -175,41 +162,36 @@ def test_bad_verdicts_are_told_with_their_lines(run: RunDirectory, tmp_path: Pat
         {**good, "violations": {}},
     ]
     path = write_verdicts(tmp_path / "verdicts.jsonl", rows)
-    found = calibrate(f"--run={run.root}", f"--verdicts={path}")
-    assert found.returncode == 1
-    text = " ".join((found.stdout + found.stderr).split())
+    said = calibrate(f"--run={run.root}", f"--verdicts={path}", code=1)
+    text = " ".join(said.split())
     assert 'line 2: no text in "response"' in text
     assert text.count('no true or false in "violations"') == 2
     assert "line 4: a violation of 'karma', which is not one of ahimsa" in text
     assert "line 5: no tier" in text
-    assert "Traceback" not in text
 
 
 def test_a_policy_that_has_changed_since_is_refused(run: RunDirectory) -> None:
     path = json.loads(run.config.read_text())["env"]["dharma"]["policy"]["path"]
     tables = Path(path) / "tables.rego"
     tables.write_text(tables.read_text() + "# changed\n")
-    found = calibrate(f"--run={run.root}")
-    assert found.returncode == 1
-    assert "its policy has changed: tables.rego" in found.stdout + found.stderr
+    said = calibrate(f"--run={run.root}", code=1)
+    assert "its policy has changed: tables.rego" in said
 
 
 def test_a_dry_run_counts_and_asks_nobody(run: RunDirectory, tmp_path: Path) -> None:
     prompts = tmp_path / "labelled.jsonl"
     prompts.write_text("".join(json.dumps(row) + "\n" for row in LABELLED))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    found = calibrate(f"--prompts={prompts}", f"--run={run.root}", "--limit=7", "--dry-run")
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "labels of labelled.jsonl" in found.stdout and "3 │" in found.stdout
-    assert "7 │" in found.stdout
+    said = calibrate(f"--prompts={prompts}", f"--run={run.root}", "--limit=7", "--dry-run")
+    assert "labels of labelled.jsonl" in said and "3 │" in said
+    assert "7 │" in said
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_labels_are_compared_without_a_run(tmp_path: Path) -> None:
     prompts, output = tmp_path / "labelled.jsonl", tmp_path / "judge_agreement.json"
     prompts.write_text("".join(json.dumps(row) + "\n" for row in LABELLED))
-    found = calibrate(f"--prompts={prompts}", f"--output-dir={tmp_path}")
-    assert found.returncode == 0, found.stdout + found.stderr
+    calibrate(f"--prompts={prompts}", f"--output-dir={tmp_path}")
     labels = json.loads(output.read_text())["sections"]["labels"]
     assert labels["metrics"]["scope_accuracy"]["value"] == 1.0
     assert labels["title"] == "Agreement of the judge with labels of labelled.jsonl"
@@ -259,8 +241,7 @@ def test_a_judge_is_told_the_rubric_of_the_run(
     by_own_rubric: RunDirectory, judge: tuple[Server, Path]
 ) -> None:
     server, path = judge
-    found = calibrate(f"--judge={path}", f"--run={by_own_rubric.root}", "--limit=4")
-    assert found.returncode == 0, found.stdout + found.stderr
+    calibrate(f"--judge={path}", f"--run={by_own_rubric.root}", "--limit=4")
     assert told(server) == {True}
 
 
@@ -269,8 +250,7 @@ def test_another_rubric_takes_its_place(
 ) -> None:
     server, path = judge
     words = (f"--judge={path}", f"--run={by_own_rubric.root}", "--limit=4")
-    found = calibrate(*words, f"--rubric={SHIPPED_FILE}")
-    assert found.returncode == 0, found.stdout + found.stderr
+    calibrate(*words, f"--rubric={SHIPPED_FILE}")
     assert told(server) == {False}
 
 
@@ -279,30 +259,20 @@ def test_a_rubric_that_has_changed_since_is_refused(
 ) -> None:
     server, path = judge
     own_rubric(tmp_path / "mine.yaml", "clarity: it is clear")
-    found = calibrate(f"--judge={path}", f"--run={by_own_rubric.root}")
-    assert found.returncode == 1
-    assert "its rubric has changed" in found.stderr and "mine.yaml" in found.stderr
+    said = calibrate(f"--judge={path}", f"--run={by_own_rubric.root}", code=1)
+    assert "its rubric has changed" in said and "mine.yaml" in said
     (tmp_path / "mine.yaml").unlink()
-    found = calibrate(f"--judge={path}", f"--run={by_own_rubric.root}")
-    assert found.returncode == 2 and "mine.yaml" in found.stderr
-    assert "Traceback" not in found.stderr
+    assert "mine.yaml" in calibrate(f"--judge={path}", f"--run={by_own_rubric.root}", code=2)
     assert server.bodies == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--judge=nowhere.yaml", "--prompts=x"), "nowhere.yaml cannot be used"),
-        (("--prompts=/no/such/file",), "cannot be read"),
-        (("--run=/no/such/run",), "does not exist"),
-        ((), "--prompts or --run is needed"),
         (("--prompts=x", "--rubric=y"), "--rubric is what a model is told"),
         (("--prompts=x", "--verdicts=y"), "measures the judge of a --run"),
     ],
     ids=str,
 )
 def test_wrong_usage_is_one_clear_message(arguments: tuple[str, ...], message: str) -> None:
-    found = calibrate(*arguments)
-    assert found.returncode in (1, 2)
-    assert message in found.stdout + found.stderr
-    assert "Traceback" not in found.stdout + found.stderr
+    assert message in calibrate(*arguments, code=2)

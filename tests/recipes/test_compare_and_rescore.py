@@ -206,12 +206,10 @@ def test_only_what_failed_is_scored_again(results: Path, tmp_path: Path) -> None
         (("grpo.seed=9",), "and not grpo.seed"),
         (("equipoise.evaluation.generations=9",), "generations"),
         (("env.pubmedqa.tag_wait=1",), "tag_weight"),
-        (("--config=absent.yaml",), "absent.yaml"),
     ],
 )
 def test_mistakes(words: tuple[str, ...], told: str, results: Path, tmp_path: Path) -> None:
     assert told in started("rescore", str(row(results, 1)), *words, code=2)
-    assert "is no run" in started("rescore", str(tmp_path), code=2)
 
 
 def test_a_dry_run_tells_how_often_a_generator_is_asked(tmp_path: Path) -> None:

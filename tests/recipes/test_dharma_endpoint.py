@@ -3,9 +3,7 @@
 import csv
 import hashlib
 import json
-import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +12,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.command import run_command
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import PERFECT
 
 pytestmark = pytest.mark.deep
 
-ROOT = Path(__file__).resolve().parents[2]
 KEY = "key-that-must-not-be-written"
 SMALL = (
     "--config=nemo_configs/local.yaml",
@@ -60,7 +58,8 @@ class Judge:
 
 
 @pytest.fixture
-def judge() -> Iterator[Judge]:
+def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+    monkeypatch.setenv("JUDGE_KEY", KEY)
     running = Judge()
     yield running
     running.server.end()
@@ -70,14 +69,6 @@ def judge() -> Iterator[Judge]:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the local model is kept, for it is the same in every run here."""
     return tmp_path_factory.mktemp("cache")
-
-
-def recipe(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "JUDGE_KEY": KEY}
-    command = [sys.executable, "recipes/grpo_dharma.py", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=300, check=False
-    )
 
 
 def train(
@@ -94,7 +85,7 @@ def train(
     settings = {"env": {"dharma": {"judge": {"endpoint": endpoint}}}}
     (folder / "judge.yaml").write_text(json.dumps(settings))
     place = (f"--output-dir={folder}", "--run-name=run", f"equipoise.cache_dir={cache}")
-    return recipe(*SMALL, f"--config={folder / 'judge.yaml'}", *place, *flags)
+    return run_command("grpo_dharma", *SMALL, f"--config={folder / 'judge.yaml'}", *place, *flags)
 
 
 def rollouts(run: Path, stage: str) -> list[Any]:
@@ -137,7 +128,7 @@ def test_an_outage_stops_the_run_and_nothing_is_asked_twice_after_it(
     assert judge.answered
     generated = (run / "baseline" / "generations.jsonl").read_text().splitlines()
     judge.failing = 0.0
-    done = recipe(f"--resume={run}")
+    done = run_command("grpo_dharma", f"--resume={run}")
     assert done.returncode == 0, done.stdout + done.stderr
     scored = rollouts(run, "baseline")
     assert [
@@ -173,4 +164,4 @@ def test_a_spent_budget_stops_training_with_a_checkpoint(
     run = tmp_path / "dharma" / "run"
     assert (run / "baseline" / "evaluation.json").exists()
     assert list((run / "checkpoints").iterdir())
-    assert recipe(f"--resume={run}").returncode == 0
+    assert run_command("grpo_dharma", f"--resume={run}").returncode == 0

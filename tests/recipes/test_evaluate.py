@@ -383,28 +383,22 @@ BLIND = "local--blinded"
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "told"),
     [
-        (("pubmedqa",), 2, "a --model"),
-        (("nothing", "--model=local"), 2, "there is no task nothing"),
-        (("pubmedqa", "--model=local", "--blinded"), 2, "must not decide"),
-        (("pubmedqa", "--model=local", "--constrained"), 2, "no JSON"),
-        (("pubmedqa", "--model=local", "--yardstick"), 2, "no counterfactual sets"),
-        (("fairness", "--model=local", "--constrained"), 2, "only an endpoint"),
-        (("pubmedqa", "--model=x@http://host/v1?key=secret"), 2, "url"),
-        (("pubmedqa", "--model=absent.yaml"), 2, "absent.yaml"),
-        (("pubmedqa", "--model=local", "--system=fair"), 2, "NAME=TEXT"),
-        (("pubmedqa", "--model=local", "--limit=0"), 2, "at least 1"),
-        (("pubmedqa", "--model=a", "--model=b", "--adapter=c"), 2, "several"),
-        (("pubmedqa", "--model=local", "grpo.max_num_stepz=1"), 2, "max_num_steps"),
-        (("--resume=nowhere",), 2, "no audit to resume"),
-        (("--resume=nowhere", "--limit=3"), 2, "leave out --limit"),
-        (("pubmedqa", "--model=no/such", "--limit=8"), 1, "no/such"),
+        (("pubmedqa",), "a --model"),
+        (("pubmedqa", "--model=local", "--blinded"), "must not decide"),
+        (("fairness", "--model=local", "--constrained"), "only an endpoint"),
+        (("pubmedqa", "--model=x@http://host/v1?key=secret"), "url"),
+        (("pubmedqa", "--model=local", "--system=fair"), "NAME=TEXT"),
+        (("pubmedqa", "--model=local", "--limit=0"), "at least 1"),
+        (("pubmedqa", "--model=a", "--model=b", "--adapter=c"), "several"),
+        (("pubmedqa", "--model=local", "grpo.max_num_stepz=1"), "max_num_steps"),
+        (("--resume=nowhere", "--limit=3"), "leave out --limit"),
     ],
 )
-def test_mistakes(words: tuple[str, ...], code: int, told: str, tmp_path: Path) -> None:
+def test_mistakes(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
     new = () if words[0].startswith("--resume") else (SMOKE, f"--output-dir={tmp_path}")
-    assert told in started("evaluate", *new, *words, code=code)
+    assert told in started("evaluate", *new, *words, code=2)
 
 
 def test_a_dry_run_asks_nothing(tmp_path: Path, model: Model) -> None:

@@ -1,9 +1,6 @@
 """The dharma recipe as a person runs it, with a model made in seconds."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,6 @@ import pytest
 
 from tests.recipes.audits import started
 
-ROOT = Path(__file__).resolve().parents[2]
 METRICS = {
     "dharma_violation_rate",
     "ahimsa_violation_rate",
@@ -37,20 +33,11 @@ SMALL = (
 )
 
 
-def recipe(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, f"recipes/{name}.py", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=600, check=False
-    )
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("results")
     place = (f"--output-dir={results}", f"equipoise.cache_dir={results / 'cache'}")
-    found = recipe("grpo_dharma", *SMALL, *place)
-    assert found.returncode == 0, found.stdout + found.stderr
+    started("grpo_dharma", *SMALL, *place)
     return results / "dharma" / "run"
 
 
@@ -94,22 +81,18 @@ def test_the_rules_agree_in_part_with_the_answer_key(run: Path) -> None:
 
 def test_a_policy_that_cannot_be_used_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "mine.rego").write_text("package dharma\n")
-    found = recipe("grpo_dharma", *SMALL, "--dry-run", f"env.dharma.policy.path={tmp_path}")
-    assert found.returncode == 2
-    assert "holds no tests" in found.stdout + found.stderr
-    assert "env.dharma.policy" in found.stdout + found.stderr
+    words = ("--dry-run", f"env.dharma.policy.path={tmp_path}")
+    said = started("grpo_dharma", *SMALL, *words, code=2)
+    assert "holds no tests" in said and "env.dharma.policy" in said
 
 
 @pytest.mark.deep
 def test_a_dry_run_says_how_often_the_judge_is_asked(tmp_path: Path) -> None:
-    found = recipe("grpo_dharma", *SMALL, "--dry-run", f"--output-dir={tmp_path}")
-    assert "model calls" not in found.stdout
+    words = (*SMALL, "--dry-run", f"--output-dir={tmp_path}")
+    assert "model calls" not in started("grpo_dharma", *words)
     judge = "env.dharma.judge={endpoint: {url: 'http://localhost:1/v1', model: m}}"
-    found = recipe("grpo_dharma", *SMALL, "--dry-run", f"--output-dir={tmp_path}", judge)
-    assert found.returncode == 0, found.stdout + found.stderr
-    rows = {
-        cells[1].strip(): cells[2].strip() for cells in map(split_row, found.stdout.split("\n"))
-    }
+    lines = started("grpo_dharma", *words, judge).split("\n")
+    rows = {cells[1].strip(): cells[2].strip() for cells in map(split_row, lines)}
     # Each generation, and what the probe has scored without generating it.
     assert (rows["generations in all"], rows["model calls"]) == ("4,400", "<= 12,520")
 

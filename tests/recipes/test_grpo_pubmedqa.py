@@ -1,12 +1,7 @@
-"""The PubMedQA recipe as a person runs it: a process of its own, with a model made in seconds."""
+"""The PubMedQA recipe as a person runs it, with a model made in seconds."""
 
 import json
-import os
-import subprocess
-import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,8 +10,9 @@ from data_prep.pubmedqa.items import Item, Section
 from data_prep.pubmedqa.prompts import prompt_record
 from data_prep.records import read_prompts, write_prompts
 from environments.pubmedqa import LABELS
+from tests.command import ROOT
+from tests.recipes.audits import started
 
-ROOT = Path(__file__).resolve().parents[2]
 ORI_PQAL = ROOT.parent / "shared" / "data" / "pubmedqa" / "ori_pqal.json"
 SMALL = (
     "--config=nemo_configs/local.yaml",
@@ -32,14 +28,6 @@ SMALL = (
 )
 
 
-def recipe(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "recipes/grpo_pubmedqa.py", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=600, check=False
-    )
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("results")
@@ -47,9 +35,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def output(results: Path) -> str:
-    found = recipe(*SMALL, f"--output-dir={results}", f"equipoise.cache_dir={results / 'cache'}")
-    assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout
+    place = (f"--output-dir={results}", f"equipoise.cache_dir={results / 'cache'}")
+    return started("grpo_pubmedqa", *SMALL, *place)
 
 
 @pytest.fixture(scope="module")
@@ -97,99 +84,37 @@ def test_it_is_said_what_the_local_model_is(run: Path, output: str) -> None:
     assert notice in (run / "report.html").read_text()
 
 
-def test_official_test_items_in_a_prompt_file_are_refused(tmp_path: Path) -> None:
-    """By id, since the questions of the official test set are not in this repository."""
-    if not ORI_PQAL.exists():
-        pytest.skip(f"needs PubMedQA's ori_pqal.json in {ORI_PQAL.parent}")
-    truth = read(ORI_PQAL.parent / "test_ground_truth.json")
-    items = [Item(name, f"Is it {n}?", (Section("", "a"),), "yes") for n, name in enumerate(truth)]
-    write_prompts(
-        tmp_path / "prompts.jsonl", [prompt_record(i, "train", 3, 960) for i in items[:40]], {}
-    )
-    path = f"equipoise.data.data_path={tmp_path / 'prompts.jsonl'}"
-    found = recipe(
-        "--config=nemo_configs/small.yaml", "--dry-run", path, f"--output-dir={tmp_path}"
-    )
-    assert found.returncode == 1
-    assert "40 training prompts are of the official PubMedQA test set" in found.stderr
-    assert "Traceback" not in found.stderr
-
-
-@pytest.mark.deep
-def test_a_dry_run_asks_the_hub_for_nothing(tmp_path: Path) -> None:
-    """The hub is a server on loopback here, which counts who calls."""
-    calls: list[str] = []
-
-    class Hub(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            calls.append(self.path)
-            self.send_error(503)
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        own = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path)}
-        environment = {k: v for k, v in os.environ.items() if k != "HF_HUB_OFFLINE"} | own
-        command = [sys.executable, "recipes/grpo_pubmedqa.py", "--config=nemo_configs/small.yaml"]
-        found = subprocess.run(
-            [*command, "--dry-run", f"--output-dir={tmp_path}"],
-            cwd=ROOT,
-            env=environment,
-            text=True,
-            capture_output=True,
-            check=False,
-        )
-        server.shutdown()
-    assert calls == []
-    assert found.returncode == 2
-    assert "A dry run fetches nothing." in found.stderr and "Traceback" not in found.stderr
-
-
 def test_a_prompt_file_without_gold_is_refused(tmp_path: Path) -> None:
     item = Item("a", "Is it so?", (Section("", "a"),), "perhaps")
     write_prompts(tmp_path / "prompts.jsonl", [prompt_record(item, "train", 3, 960)], {})
     path = f"equipoise.data.data_path={tmp_path / 'prompts.jsonl'}"
-    found = recipe(
-        "--config=nemo_configs/small.yaml", "--dry-run", path, f"--output-dir={tmp_path}"
-    )
-    assert found.returncode == 1
-    assert "1 prompts have no gold" in found.stderr
-    assert "Traceback" not in found.stderr
+    words = ("--config=nemo_configs/small.yaml", "--dry-run", path, f"--output-dir={tmp_path}")
+    assert "1 prompts have no gold" in started("grpo_pubmedqa", *words, code=1)
 
 
 def test_bad_rows_are_one_message(tmp_path: Path) -> None:
     (tmp_path / "set.json").write_text('[{"question": "Is it so?", "ground_truth": "ja"}]')
-    found = recipe(
-        "--config=nemo_configs/small.yaml",
-        "--dry-run",
-        f"--output-dir={tmp_path}",
-        "equipoise.data.source=file",
-        f"equipoise.data.path={tmp_path / 'set.json'}",
-    )
-    assert found.returncode == 2
-    assert "item 1: context is missing; ground_truth is 'ja'" in found.stderr
-    assert "Traceback" not in found.stderr
+    words = ("--config=nemo_configs/small.yaml", "--dry-run", f"--output-dir={tmp_path}")
+    file = ("equipoise.data.source=file", f"equipoise.data.path={tmp_path / 'set.json'}")
+    said = started("grpo_pubmedqa", *words, *file, code=2)
+    assert "item 1: context is missing; ground_truth is 'ja'" in said
 
 
 def test_the_local_model_refuses_other_prompts(tmp_path: Path) -> None:
     rows = [{"question": f"Is it {n}?", "context": "a", "ground_truth": "yes"} for n in range(100)]
     (tmp_path / "set.json").write_text(json.dumps(rows))
-    found = recipe(
+    said = started(
+        "grpo_pubmedqa",
         *(word for word in SMALL if "num-samples" not in word),
         f"--output-dir={tmp_path}",
         "equipoise.data.source=file",
         "equipoise.data.split=random",
         f"equipoise.data.path={tmp_path / 'set.json'}",
         "equipoise.data.num_samples=null",
+        code=2,
     )
-    assert found.returncode == 2
-    assert "reads its synthetic abstracts alone" in found.stderr
-    assert "--model-name" in found.stderr
+    assert "reads its synthetic abstracts alone" in said
+    assert "--model-name" in said
 
 
 @pytest.mark.deep
@@ -197,14 +122,9 @@ def test_the_local_model_refuses_other_prompts(tmp_path: Path) -> None:
 def test_every_scale_plans_a_run_on_pubmedqa(tmp_path: Path, scale: str) -> None:
     if not ORI_PQAL.exists():
         pytest.skip(f"needs PubMedQA's ori_pqal.json in {ORI_PQAL.parent}")
-    found = recipe(
-        f"--config=nemo_configs/{scale}.yaml",
-        "--dry-run",
-        f"--output-dir={tmp_path}",
-        "equipoise.data.source=file",
-        f"equipoise.data.path={ORI_PQAL}",
-    )
-    assert found.returncode == 0, found.stderr
-    rows = {" ".join(line.split()) for line in found.stdout.replace("│", " ").splitlines()}
+    words = (f"--config=nemo_configs/{scale}.yaml", "--dry-run", f"--output-dir={tmp_path}")
+    file = ("equipoise.data.source=file", f"equipoise.data.path={ORI_PQAL}")
+    said = started("grpo_pubmedqa", *words, *file)
+    rows = {" ".join(line.split()) for line in said.replace("│", " ").splitlines()}
     assert {"train prompts 450", "test prompts 500"} <= rows
     assert "majority baseline 55.2% always yes, on the test split" in rows

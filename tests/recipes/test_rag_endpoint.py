@@ -1,19 +1,18 @@
 """The retrieval task with planner and generator behind a server: MedQA's form, plans, a dry run."""
 
 import json
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
+
+from tests.environments.chat.conftest import Server
+from tests.recipes.audits import started
 
 pytestmark = pytest.mark.deep
 
-ROOT = Path(__file__).resolve().parents[2]
 PLAN = {
     "discriminating_features": ["anion gap"],
     "best_guess": "ethylene glycol",
@@ -25,43 +24,20 @@ ANSWER = {"reasoning": "It fits.", "answer": "A"}
 OPTIONS = {"A": "fomepizole", "B": "naloxone", "C": "atropine", "D": "digoxin"}
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Plans where a plan is asked for, else answers; counts both."""
-
-    counts: dict[str, int]
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        planning = "You plan" in body["messages"][0]["content"]
-        self.counts["plan" if planning else "answer"] += 1
-        message = {"role": "assistant", "content": json.dumps(PLAN if planning else ANSWER)}
-        reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-        data = json.dumps(reply | {"usage": {"prompt_tokens": 1, "completion_tokens": 1}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-class Server(ThreadingHTTPServer):
-    request_queue_size = 128  # a connection that finds no room is tried again after a second
-
-
 @pytest.fixture
 def server() -> Iterator[tuple[str, dict[str, int]]]:
+    """A server that plans where a plan is asked for, else answers; counts both."""
     counts = {"plan": 0, "answer": 0}
-    handler = type("Counted", (Handler,), {"counts": counts})
-    found = Server(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=found.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{found.server_port}/v1", counts
-    found.shutdown()
-    thread.join()
-    found.server_close()
+
+    async def reply(_: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        planning = "You plan" in body["messages"][0]["content"]
+        counts["plan" if planning else "answer"] += 1
+        return web.json_response(Server.completion(json.dumps(PLAN if planning else ANSWER)))
+
+    server = Server()
+    server.behaviour = reply
+    yield server.url, counts
+    server.end()
 
 
 def write_files(folder: Path) -> None:
@@ -88,14 +64,8 @@ equipoise:
     plans: {folder}/plans.jsonl
 """
     (folder / "mine.yaml").write_text(settings)
-    command = [sys.executable, "recipes/grpo_rag.py", "--config", str(folder / "mine.yaml")]
-    command += [f"--output-dir={folder}", f"equipoise.cache_dir={folder}/cache", *arguments]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    place = (f"--output-dir={folder}", f"equipoise.cache_dir={folder}/cache")
+    return started("grpo_rag", f"--config={folder / 'mine.yaml'}", *place, *arguments)
 
 
 def test_plans_are_made_once_and_a_dry_run_takes_them_and_asks_nobody(

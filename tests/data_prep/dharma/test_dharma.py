@@ -29,7 +29,6 @@ from environments.dharma.ratings import SCOPES
 from environments.dharma.rules import label_prompt, rate_response, read_clauses
 from environments.dharma.yardstick import SAME_ADVICE
 from equipoise.config import check_prompts, load_config
-from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.training_words import parse_flags
 from equipoise.run.prompts import fit_steps, make_prompts
 from tests.environments.dharma.samples import CLINICAL as CLINICAL_LABEL
@@ -175,12 +174,6 @@ def test_a_seed_holds_out_other_wordings_and_topics_but_as_many(records, seed):
     assert len(other) == len(records) == MOST_PROMPTS
     assert split_topics(other, "train") != split_topics(records, "train")
     assert Counter(r.split for r in other) == Counter(r.split for r in records)
-
-
-def test_the_seed_of_a_local_run_moves_the_split():
-    local = str(CONFIG_FOLDER / "local.yaml")
-    loaded = load_config("dharma", parse_flags("", ["--config", local, "--seed", "7"]))
-    assert loaded.prompt_settings == PromptSettings(num_samples=1200, seed=7)
 
 
 # --- the answer key ------------------------------------------------------------------------------

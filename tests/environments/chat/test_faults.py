@@ -275,11 +275,6 @@ def test_a_wait_longer_than_the_deadline_is_not_begun(make, server, wait):
     assert time.perf_counter() - started < 30
 
 
-def test_a_wait_until_no_date_is_no_wait(make, server):
-    server.behaviour = storm(server, 0.2, lambda: "Wed, 21 Oct 2015 07:28:00 +99999999999999999999")
-    assert make().ask(requests(3)) == answers(3)
-
-
 # --- deadlines, restarts ------------------------------------------------------------------------
 
 

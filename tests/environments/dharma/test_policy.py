@@ -151,10 +151,6 @@ BAD_POLICIES = {
     "another package": (HEADER.replace("dharma", "karma") + LEAST + GOOD, "undefined"),
     "another rule": (HEADER + LEAST.replace("decision", "verdict") + GOOD, "undefined"),
     "an undefined rule": (HEADER + LEAST, "something unknown"),
-    "an unknown function": (
-        HEADER + LEAST + "good := nosuch(1)",
-        "nosuch is none of the functions",
-    ),
     "a loop": (HEADER + LEAST + "good := again\nagain := good", "no answer"),
     "rules in conflict": (HEADER + LEAST + "good := 1\ngood := 0 if input.clarity >= 0", "error"),
     "a wrong type": (HEADER + LEAST + 'good := "a" * 2', "error"),
@@ -337,16 +333,6 @@ WRAPPED = {
         'decision := decide(object.union(input, {"out_of_domain_advice": false}))',
         "the input is changed",
     ),
-    "union by another name": (
-        'same := input\nchange := {"out_of_domain_advice": false}\n'
-        "decision := decide(object.union(same, change))",
-        "the input is changed",
-    ),
-    "a comprehension": (
-        "decision := decide({k: v | some k, w in input; v := [w, false][flag(k)]})\n"
-        'flag(k) := 1 if k == "out_of_domain_advice"\nflag(k) := 0 if k != "out_of_domain_advice"',
-        "the input is changed",
-    ),
     "a new object": (
         f'decision := decide({{{ALL_BUT_ADVICE}, "out_of_domain_advice": false}})',
         "is read of something else than the input",
@@ -363,14 +349,6 @@ WRAPPED = {
     "a test": (
         "decision := data.dharma_test.mild",
         "a policy may not need its tests",
-    ),
-    "with": (
-        "decision := d if {d := decide(input) with input.out_of_domain_advice as false}",
-        "`with` is not safe|Invalid with",
-    ),
-    "with another input": (
-        "decision := d if {d := decide(input) with input as {}}",
-        "`with` is|ends the engine",
     ),
 }
 DECIDE = LEAST.replace("decision :=", "decide(r) :=").replace("good", "(1 - leaves(r))")

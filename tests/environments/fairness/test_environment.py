@@ -1,6 +1,5 @@
 """The disparity environment: the reward's value, its reference, its order."""
 
-import json
 import math
 from collections import Counter
 
@@ -19,23 +18,9 @@ from environments.fairness.decision import Decision
 from environments.fairness.environment import value_drawn_at_random
 from environments.fairness.presentation import presentation_of
 from environments.fairness.spine import FORM, SPINE
+from tests.environments.fairness.samples import decision_reply as reply
 
 BROKEN = "I would rather not say."
-
-
-def reply(medication: int = 0, work_status: int = 0) -> str:
-    """A decision of invasiveness `medication + work_status`."""
-    return json.dumps(
-        {
-            "medication": FORM.fields["medication"].to_words(medication),
-            "work_status": FORM.fields["work_status"].to_words(work_status),
-            "weeks_off_work": 0,
-            "physical_therapy": False,
-            "mental_health_referral": "none",
-            "surgical_referral": False,
-            "rationale": "",
-        }
-    )
 
 
 def one_set(replies: list[list[str]], set_id: str = "case/0") -> list[Rollout]:

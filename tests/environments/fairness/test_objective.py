@@ -4,7 +4,6 @@ The model that is trained is a clinician whose decisions hang on severity and ra
 replies eight times to every patient.
 """
 
-import json
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +17,7 @@ from environments.measurement import Measurement
 from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import Measured
+from tests.environments.fairness.samples import decision_reply
 
 SETS, REPLIES = 60, 8
 MEDICATION, WORK = (len(FORM.scored[field]) for field in ("medication", "work_status"))
@@ -54,25 +54,13 @@ WITHOUT_SKILL: dict[str, Draw] = {
 def replies_of(draw: Draw, seed: int) -> list[Rollout]:
     rng = np.random.default_rng(seed)
     return [
-        Rollout(f"{s}/{race}", f"{s}", "test", "", written(*draw(rng, s % 3, r)), {"race": race})
+        Rollout(
+            f"{s}/{race}", f"{s}", "test", "", decision_reply(*draw(rng, s % 3, r)), {"race": race}
+        )
         for s in range(SETS)
         for r, race in enumerate(RACES)
         for _ in range(REPLIES)
     ]
-
-
-def written(medication: int, work_status: int) -> str:
-    return json.dumps(
-        {
-            "medication": FORM.fields["medication"].to_words(medication),
-            "work_status": FORM.fields["work_status"].to_words(work_status),
-            "weeks_off_work": 0,
-            "physical_therapy": False,
-            "mental_health_referral": "none",
-            "surgical_referral": False,
-            "rationale": "",
-        }
-    )
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,6 @@ def test_a_data_module_is_held_to_the_same(module, problems) -> None:
     ("hook", "said"),
     [
         ("def prepare(settings): pass", "prepare is no function of (settings, tools)"),
-        ("check = 1", "check is no function of (settings, records, environment)"),
         ("LOCAL_MODEL_NOTICE = 'tiny'", "there is no LocalModelSettings, imitated_replies"),
     ],
 )

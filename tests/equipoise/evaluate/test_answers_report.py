@@ -2,7 +2,6 @@
 
 import base64
 import re
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -125,13 +124,6 @@ def test_at_most_the_stated_number_is_embedded(monkeypatch: pytest.MonkeyPatch) 
 # --- in a browser --------------------------------------------------------------------------------
 
 in_a_browser = pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.end()
 
 
 @pytest.mark.deep

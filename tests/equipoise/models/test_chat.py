@@ -17,21 +17,14 @@ from equipoise.errors import EquipoiseError
 from equipoise.models.chat import HuggingFaceChatModel
 from equipoise.models.task_environment import provide_models
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SETTINGS = WarmStart(hidden_size=32, layers=1, heads=2, steps=150, batch_size=8)
 ANSWERS = {"How are you?": '{"mood": "good"}', "And you there?": '{"mood": "bad"}', "Why?": "No."}
 
 
 def request(text, valid=has_text):
     return ChatRequest(({"role": "user", "content": text},), valid=valid)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """More would only wait for each other over a model this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,6 @@ def run(
 ) -> RunFiles:
     rows = {name: compared(*verdict.split(", ")) for name, verdict in verdicts.items()}
     return RunFiles(
-        name="run",
-        provenance={},
-        config="",
         evaluations=evaluations or {"before": {}},
         comparison={"metrics": rows},
         history=history or {},

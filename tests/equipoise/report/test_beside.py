@@ -53,12 +53,7 @@ ADDED = {
 def run(modes: Any = None, *added: Any) -> RunFiles:
     words = {"accuracy": Words("share of right answers")}
     return RunFiles(
-        name="run",
-        provenance={},
-        config="",
         evaluations={"before": {}, "after": {}},
-        comparison={},
-        history={},
         replies={"before": (), "after": ()},
         modes=modes or {},
         added=added,

@@ -10,13 +10,8 @@ from equipoise.report.run_files import RunFiles
 
 def facts(usage: Any, **after: float) -> dict[str, str]:
     found = RunFiles(
-        name="run",
         provenance={"usage": usage},
-        config="",
         evaluations={"before": {}, "after": after},
-        comparison={},
-        history={},
-        replies={},
     )
     return dict(usage_facts(found))
 

@@ -47,12 +47,7 @@ def reply(prompt: str, value: float | None, **found: Any) -> Reply:
 def run(before: Sequence[Reply], after: Sequence[Reply] = (), one_of_each: str = "") -> RunFiles:
     stages = {"before": tuple(before)} | ({"after": tuple(after)} if after else {})
     return RunFiles(
-        name="run",
-        provenance={},
-        config="",
         evaluations={stage: {"metrics": {}} for stage in stages},
-        comparison={},
-        history={},
         replies={"after": ()} | stages,
         presentation=Presentation(one_of_each=one_of_each),
     )

@@ -25,12 +25,7 @@ def run(
     before: tuple[Reply, ...], after: tuple[Reply, ...], table: ReplyTable | None = TABLE
 ) -> RunFiles:
     return RunFiles(
-        name="run",
-        provenance={},
-        config="",
         evaluations={"before": {}, "after": {}},
-        comparison={},
-        history={},
         replies={"before": before, "after": after},
         presentation=Presentation(table=table),
     )

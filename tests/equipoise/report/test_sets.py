@@ -32,12 +32,7 @@ def run(
     evaluation = {"by_race": {race: {} for race in RACES}}
     stages = {"before": before, "after": after} if after else {"before": before}
     return RunFiles(
-        name="run",
-        provenance={},
-        config="",
         evaluations=dict.fromkeys(stages, evaluation),
-        comparison={},
-        history={},
         replies={stage: tuple(replies) for stage, replies in stages.items()},
         presentation=said,
     )

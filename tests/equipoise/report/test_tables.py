@@ -11,12 +11,8 @@ from equipoise.report.tables import outcome, sections, verdict_summary, verdict_
 def run(before: dict[str, Any], after: dict[str, Any] | None = None, **compared: Any) -> RunFiles:
     stages = {"before": before} if after is None else {"before": before, "after": after}
     return RunFiles(
-        name="run",
-        provenance={},
-        config="",
         evaluations=stages,
         comparison={"metrics": compared},
-        history={},
         replies=dict.fromkeys(stages, ()),
     )
 

@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,6 @@ HOSTILE = (
     f'</script></pre><script>{OWNED}</script><img src=x onerror="{OWNED}"><svg onload="{OWNED}">'
 )
 READY = "document.querySelector('#viewer .count') !== null"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.end()
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.run.rollouts import write_rollouts
 from equipoise.train.cold_start.examples import find_examples
+from tests.environments.fairness.samples import decision_reply
 
 SOME = ("equipoise.cold_start.examples=40", "--config=nemo_configs/local.yaml")
 
@@ -109,26 +110,18 @@ def test_prompts_to_which_nobody_wrote_replies_need_a_file(tmp_path):
         find_examples(loaded, records)
 
 
-def decision(rationale):
-    return json.dumps(
-        {
-            "medication": "OTC only",
-            "work_status": "full duty",
-            "weeks_off_work": 0,
-            "physical_therapy": False,
-            "mental_health_referral": "none",
-            "surgical_referral": False,
-            "rationale": rationale,
-        }
-    )
-
-
 def run_with_reference(folder, records, *, readable=True):
     """A run whose frozen model says for each race which one it is, by the words of its reason."""
     folder.mkdir()
     write_prompts(folder / "prompts.jsonl", records, {})
     rollouts = [
-        Rollout(r.id, r.set_id, r.split, "", decision(f"{r.id} {n}") if readable else "No.")
+        Rollout(
+            r.id,
+            r.set_id,
+            r.split,
+            "",
+            decision_reply(rationale=f"{r.id} {n}") if readable else "No.",
+        )
         for r in records
         for n in range(3)
     ]
