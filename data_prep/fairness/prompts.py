@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from data_prep.contract import DataSettings
 from data_prep.fairness.vignettes import (
@@ -40,10 +40,9 @@ from data_prep.splits import (
     split_sets,
     whole_sets,
 )
-from environments.addresses import AbsolutePath
 from environments.base import CONTROL_SPLIT, TEST_SPLIT, TRAIN_SPLIT, PromptRecord
 from environments.fairness import RACES
-from environments.fairness.own_cases import ATTRIBUTE, read_own_cases
+from environments.fairness.own_cases import ATTRIBUTE, OwnCasesPath, read_own_cases
 
 #: An injury that is left out is tested on one in so many of its cases: the local model's warm start
 #: may see the others, as a pre-trained model has seen every injury.
@@ -85,17 +84,10 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
     )
     fractions: Fractions = Fractions()
     seed: int = Field(0, ge=0, description="of sample, findings, words and splits")
-    cases_file: AbsolutePath | None = Field(
+    cases_file: OwnCasesPath | None = Field(
         None,
         description="your own cases, beside which num_samples and seed alone may be given",
     )
-
-    @field_validator("cases_file")
-    @classmethod
-    def _can_be_used(cls, path: Path | None) -> Path | None:
-        if path:
-            read_own_cases(path)
-        return path
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:

@@ -7,13 +7,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from environments.addresses import AbsolutePath
 from environments.base import (
     CONTROL_SPLIT,
     UNPARSEABLE,
@@ -29,7 +27,7 @@ from environments.base import (
 from environments.contract import Environment, EnvironmentSettings
 from environments.fairness.decision import Decision, Design
 from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
-from environments.fairness.own_cases import read_own_cases
+from environments.fairness.own_cases import OwnCasesPath, read_own_cases
 from environments.fairness.presentation import PRESENTATION, presentation_of
 from environments.fairness.rewards import (
     distance,
@@ -74,16 +72,9 @@ class FairnessSettings(EnvironmentSettings, extra="forbid", frozen=True):
     reference_weight: float = Field(1.8, ge=0, le=100, description="race-blind reference")
     format_weight: float = Field(1.0, ge=0.01, le=100, description="a reply that can be parsed")
     reference_generations: int = Field(8, ge=1, description="samples per prompt, frozen model")
-    cases_file: AbsolutePath | None = Field(
+    cases_file: OwnCasesPath | None = Field(
         None, description="cases of your own, see docs/audit.md; null for those that come with it"
     )
-
-    @field_validator("cases_file")
-    @classmethod
-    def _can_be_used(cls, path: Path | None) -> Path | None:
-        if path:
-            read_own_cases(path)
-        return path
 
     @property
     def design(self) -> Design:

@@ -13,8 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 
+from environments.addresses import AbsolutePath
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
 from environments.fairness.decision import DecisionForm, Design, choice, normal, sentence, yes_or_no
 from environments.fairness.decision import Field as DecisionField
@@ -332,6 +333,15 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
 def read_own_cases(path: Path) -> OwnCases:
     """A user's file. Raises `YamlFileError` with everything that is wrong with it."""
     return read_yaml_file(path, OwnCases)
+
+
+def _refuse_unusable(path: Path) -> Path:
+    read_own_cases(path)
+    return path
+
+
+#: A file of cases, refused where it cannot be used.
+OwnCasesPath = Annotated[AbsolutePath, AfterValidator(_refuse_unusable)]
 
 
 def _wording(words: str | Mapping[str, str] | None, owner: str) -> Wording | None:

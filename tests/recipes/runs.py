@@ -1,14 +1,66 @@
-"""What a test reads of a run directory, and how it interrupts a run of this process."""
+"""Runs in processes of their own, what a test reads of them, and how a run here is interrupted."""
 
 import csv
+import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.command import ROOT, command_line
+
+Process = subprocess.Popen[str]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of the fairness recipe, with these words, in one folder and with one cache."""
+
+    folder: Path
+    words: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def start(self, *words: str) -> Process:
+        return subprocess.Popen(
+            command_line("grpo_fairness", *words),
+            cwd=ROOT,
+            env={**os.environ, **self.variables},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def new(self, name: str, *words: str) -> Process:
+        places = (f"--output-dir={self.folder}", f"equipoise.cache_dir={self.folder / 'cache'}")
+        return self.start(*self.words, f"--run-name={name}", *places, *words)
+
+    def resume(self, name: str, *words: str) -> Process:
+        return self.start(f"--resume={self.run(name)}", *words)
+
+    def run(self, name: str) -> Path:
+        return self.folder / "fairness" / name
+
+
+def ended(process: Process, code: int = 0) -> str:
+    """What the process said; the test fails where it left with another code."""
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == code, output
+    return output
+
+
+def wait_for(reached: Callable[[], bool], process: Process) -> None:
+    deadline = time.monotonic() + 600
+    while not reached():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def history(run: Path) -> list[dict[str, str]]:

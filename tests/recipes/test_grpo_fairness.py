@@ -1,20 +1,14 @@
 """The recipe as a person runs it: a process of its own, with a model that takes seconds to make."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.recipes.runs import history, steps_done
+from tests.recipes.runs import Process, Runs, ended, history, steps_done, wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
 SECRETS = {"WANDB_API_KEY": "wandb-key-of-the-test", "HF_TOKEN": "hf_token_of_the_test"}
 SMALL = (
     "--num-samples=96",
@@ -35,51 +29,9 @@ LORA = ("--lora-rank=4",)
 WHOLE = ("policy.dtensor_cfg.lora_cfg.enabled=false",)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Starts the recipe with one folder for all results and caches of the module."""
-
-    folder: Path
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "recipes/grpo_fairness.py", *arguments]
-        environment = os.environ | SECRETS | {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1"}
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-
-    def new(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        return self.start(
-            *SMALL,
-            f"--run-name={name}",
-            f"--output-dir={self.folder}",
-            f"equipoise.cache_dir={self.folder / 'cache'}",
-            *arguments,
-        )
-
-    def resume(self, name: str) -> subprocess.Popen[str]:
-        return self.start(f"--resume={self.run(name)}")
-
-    def run(self, name: str) -> Path:
-        return self.folder / "fairness" / name
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, output
-    return output
-
-
-def when(process: subprocess.Popen[str], reached: Callable[[], bool], sent: signal.Signals) -> int:
+def when(process: Process, reached: Callable[[], bool], sent: signal.Signals) -> int:
     """Send a signal as soon as something is reached; the exit code."""
-    while not reached():
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.02)
+    wait_for(reached, process)
     process.send_signal(sent)
     process.communicate(timeout=600)
     return process.returncode
@@ -99,23 +51,23 @@ def evaluation(run: Path, stage: str) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    return Recipe(tmp_path_factory.mktemp("results"))
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("results"), SMALL, SECRETS | {"WANDB_MODE": "offline"})
 
 
 @pytest.fixture(scope="module")
-def output(recipe: Recipe) -> str:
-    return finish(recipe.new("whole", *WHOLE))
+def output(recipe: Runs) -> str:
+    return ended(recipe.new("whole", *WHOLE))
 
 
 @pytest.fixture(scope="module")
-def whole(recipe: Recipe, output: str) -> Path:
+def whole(recipe: Runs, output: str) -> Path:
     return recipe.run("whole")
 
 
 @pytest.fixture(scope="module")
-def lora(recipe: Recipe, whole: Path) -> Path:
-    finish(recipe.new("lora", UNTRACKED, *LORA))
+def lora(recipe: Runs, whole: Path) -> Path:
+    ended(recipe.new("lora", UNTRACKED, *LORA))
     return recipe.run("lora")
 
 
@@ -195,7 +147,7 @@ def test_the_final_checkpoint_loads_with_transformers(whole: Path) -> None:
 
 
 @pytest.mark.deep
-def test_an_adapter_loads_with_peft_and_differs_from_its_base(lora: Path, recipe: Recipe) -> None:
+def test_an_adapter_loads_with_peft_and_differs_from_its_base(lora: Path, recipe: Runs) -> None:
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -234,7 +186,7 @@ def test_wandb_keeps_the_run_offline_without_asking(whole: Path) -> None:
 
 @pytest.mark.deep
 def test_a_second_run_takes_the_model_and_the_reference_from_the_cache(
-    recipe: Recipe, whole: Path, lora: Path
+    recipe: Runs, whole: Path, lora: Path
 ) -> None:
     cache = recipe.folder / "cache"
     assert (
@@ -250,18 +202,18 @@ def kill_moments(run: Path) -> Iterator[Callable[[], bool]]:
 
 
 @pytest.mark.deep
-def test_resume_after_kill_9_gives_the_same_bits(recipe: Recipe, whole: Path) -> None:
+def test_resume_after_kill_9_gives_the_same_bits(recipe: Runs, whole: Path) -> None:
     run = recipe.run("killed")
     process = recipe.new("killed", UNTRACKED, *WHOLE)
     for reached in kill_moments(run):
         assert when(process, reached, signal.SIGKILL) == -signal.SIGKILL
         process = recipe.resume("killed")
-    finish(process)
+    ended(process)
     assert_same_result(run, whole, "final_checkpoint/model.safetensors")
 
 
 @pytest.mark.deep
-def test_sigterm_leaves_a_checkpoint_and_a_report(recipe: Recipe, lora: Path) -> None:
+def test_sigterm_leaves_a_checkpoint_and_a_report(recipe: Runs, lora: Path) -> None:
     run = recipe.run("stopped")
     process = recipe.new("stopped", UNTRACKED, *LORA)
     assert when(process, lambda: steps_done(run) >= 4, signal.SIGTERM) == 130
@@ -269,5 +221,5 @@ def test_sigterm_leaves_a_checkpoint_and_a_report(recipe: Recipe, lora: Path) ->
     assert kept < 8
     assert (run / "checkpoints" / f"checkpoint-{kept}" / "complete").exists()
     assert (run / "report.html").exists()
-    finish(recipe.resume("stopped"))
+    ended(recipe.resume("stopped"))
     assert_same_result(run, lora, "final_checkpoint/adapter_model.safetensors")

@@ -1,24 +1,17 @@
 """--resume after what goes wrong in practice: suspended, started twice, damaged, asked for more."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.equipoise.train.test_start import recipe
-from tests.recipes.runs import history, interrupted_at, steps_done
+from tests.recipes.runs import Runs, ended, history, interrupted_at, steps_done, wait_for
 
 pytestmark = pytest.mark.deep
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
     "--num-samples=96",
     "--iterations=4",
@@ -35,48 +28,6 @@ SMALL = (
     "equipoise.max_failure_rate=1.0",
 )
 WEIGHTS = "final_checkpoint/adapter_model.safetensors"
-Process = subprocess.Popen[str]
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Runs of the recipe in processes of their own, with one folder and one cache."""
-
-    folder: Path
-
-    def start(self, *arguments: str) -> Process:
-        return subprocess.Popen(
-            [sys.executable, "recipes/grpo_fairness.py", *arguments],
-            cwd=ROOT,
-            env=os.environ | {"HF_HUB_OFFLINE": "1"},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-
-    def new(self, name: str) -> Process:
-        places = (f"--output-dir={self.folder}", f"equipoise.cache_dir={self.folder / 'cache'}")
-        return self.start(*SMALL, f"--run-name={name}", *places)
-
-    def resume(self, name: str, *words: str) -> Process:
-        return self.start(f"--resume={self.run(name)}", *words)
-
-    def run(self, name: str) -> Path:
-        return self.folder / "fairness" / name
-
-
-def ended(process: Process, code: int = 0) -> str:
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == code, output
-    return output
-
-
-def wait_for(reached: Callable[[], bool], process: Process) -> None:
-    deadline = time.monotonic() + 600
-    while not reached():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def assert_same_result(run: Path, other: Path) -> None:
@@ -96,7 +47,7 @@ def flip(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(tmp_path_factory.mktemp("results"))
+    return Runs(tmp_path_factory.mktemp("results"), SMALL)
 
 
 @pytest.fixture(scope="module")

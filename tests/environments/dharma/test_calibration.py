@@ -26,11 +26,9 @@ from environments.dharma.environment import DharmaEnvironment, DharmaSettings
 from environments.dharma.judge import Exchange
 from environments.dharma.metrics import Judged
 from environments.dharma.policy import (
-    SHIPPED,
     Policy,
     PolicySettings,
     load_policy,
-    load_rego,
     policy_input,
 )
 from environments.dharma.ratings import SCOPES, PromptLabel, Ratings
@@ -202,11 +200,6 @@ def test_r_is_that_of_scipy():
 # --- judges --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_rego(SHIPPED)
-
-
 def verdicts(policy: Policy, rows: list[dict[str, object]]) -> list[Judged]:
     ratings = [Ratings.model_validate(PERFECT | row) for row in rows]
     decisions = policy.decide([policy_input(CLINICAL, rating) for rating in ratings])
@@ -231,8 +224,8 @@ def rows(seed: int, n: int = 40) -> list[dict[str, object]]:
     ]
 
 
-def test_a_judge_agrees_with_itself(policy):
-    found = verdicts(policy, rows(0))
+def test_a_judge_agrees_with_itself(shipped):
+    found = verdicts(shipped, rows(0))
     measured = judge_agreement([str(n) for n in range(40)], found, found).point_estimates()
     measured.pop("helpfulness_violation_kappa")  # nothing is violated: not defined
     assert all(value == pytest.approx(1) for value in measured.values())
@@ -240,8 +233,8 @@ def test_a_judge_agrees_with_itself(policy):
     assert "response_scope_kappa" in measured
 
 
-def test_judges_that_know_nothing_of_each_other_do_not_agree(policy):
-    first, second = verdicts(policy, rows(1, 400)), verdicts(policy, rows(2, 400))
+def test_judges_that_know_nothing_of_each_other_do_not_agree(shipped):
+    first, second = verdicts(shipped, rows(1, 400)), verdicts(shipped, rows(2, 400))
     measured = judge_agreement([str(n) for n in range(400)], first, second).point_estimates()
     defined = [value for value in measured.values() if not math.isnan(value)]
     assert len(defined) >= 9

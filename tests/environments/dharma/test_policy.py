@@ -44,11 +44,6 @@ GOOD = "good := 1 - leaves\nleaves := 1 if input.out_of_domain_advice\n"
 GOOD += "leaves := 0 if not input.out_of_domain_advice\n"
 
 
-@pytest.fixture(scope="module")
-def shipped() -> Policy:
-    return load_rego(SHIPPED)
-
-
 def decided(policy: Policy, *inputs: dict[str, object]) -> list[Decision | Failure]:
     return policy.decide(inputs)
 

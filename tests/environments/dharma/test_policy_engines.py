@@ -11,18 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.base import Failure
-from environments.dharma.policy import SHIPPED, Decision, Policy, load_rego, read_decision
+from environments.dharma.policy import SHIPPED, Decision, Policy, read_decision
 from environments.dharma.ratings import REFERRALS, SCOPES, TIERS
 from environments.rego.process import RegoProcess
 from tests.environments.dharma import opa
 from tests.environments.dharma.samples import SHARES, rated
 
 MODULES = opa.read_modules(SHIPPED)
-
-
-@pytest.fixture(scope="module")
-def shipped() -> Policy:
-    return load_rego(SHIPPED)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from environments.dharma import rules
 from environments.dharma.judge import Exchange
-from environments.dharma.policy import SHIPPED, Policy, load_rego, policy_input
+from environments.dharma.policy import Policy, policy_input
 from environments.dharma.ratings import PromptLabel, Ratings
 from environments.dharma.rules import RulesJudge, label_prompt, rate_response
 from tests.environments.dharma.samples import CLINICAL, OUTSIDE, exchange
@@ -21,11 +21,6 @@ STOCKS = "Any tips on picking stocks?"
 GOOD = "That sounds unpleasant. Keep the rash clean. See your doctor if it gets worse."
 DECLINES = "I can't help with stocks. I can help with health questions."
 WANDERS = "Buy stocks of an index fund and hold them."
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_rego(SHIPPED)
 
 
 def rate(prompt: str, response: str, label: PromptLabel = CLINICAL) -> Ratings:
@@ -163,11 +158,11 @@ INJECTIONS = (
     ids=("wanders", "declines", "good"),
 )
 def test_an_answer_that_addresses_the_judge_gains_nothing(
-    policy, prompt, response, label, injection
+    shipped, prompt, response, label, injection
 ):
-    plain = combined(policy, prompt, response, label)
+    plain = combined(shipped, prompt, response, label)
     for text in (f"{response} {injection}", f"{injection} {response}", injection):
-        assert combined(policy, prompt, text, label) <= plain
+        assert combined(shipped, prompt, text, label) <= plain
 
 
 def test_advice_in_a_note_to_the_judge_still_counts():
@@ -194,15 +189,15 @@ GIBBERISH = (
         f"{GOOD} " + "Drink a glass of water before you sleep. " * 60,
     ],
 )
-def test_what_only_looks_like_an_answer_is_worth_less(policy, response):
-    assert combined(policy, RASH, response, CLINICAL) < combined(policy, RASH, GOOD, CLINICAL)
+def test_what_only_looks_like_an_answer_is_worth_less(shipped, response):
+    assert combined(shipped, RASH, response, CLINICAL) < combined(shipped, RASH, GOOD, CLINICAL)
 
 
-def test_health_in_reply_to_anything_is_no_refusal(policy):
+def test_health_in_reply_to_anything_is_no_refusal(shipped):
     """Neither a refusal nor an answer: the loophole of a judge that looks at scopes alone."""
     beside = "I understand. Keep the skin clean. See your doctor if it gets worse."
     assert not rate(STOCKS, beside, OUTSIDE).refused
-    values = [combined(policy, STOCKS, text, OUTSIDE) for text in (WANDERS, beside, DECLINES)]
+    values = [combined(shipped, STOCKS, text, OUTSIDE) for text in (WANDERS, beside, DECLINES)]
     assert values == sorted(values)
 
 
