@@ -38,10 +38,10 @@ class Verb:
 
 VERBS: Mapping[str, Verb] = {
     "train": Verb(
-        "train a model on a task, and evaluate it before and after", "equipoise.train.command"
+        "train a model on a task, and evaluate it before and after", "equipoise.commands.train"
     ),
     "probe": Verb(
-        "show what the reward of a task pays for nothing", "equipoise.train.command", "probe"
+        "show what the reward of a task pays for nothing", "equipoise.commands.train", "probe"
     ),
     "prepare": Verb("make a task's prompts without a run", "equipoise.run.prepare", "prepare"),
     "seal": Verb("check prompts of your own", "equipoise.run.prepare", "seal"),

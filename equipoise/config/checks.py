@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from environments.base import TRAIN_SPLIT
 from equipoise.config.nemo_rl.rules import adapts, check_nemo_rl
 from equipoise.config.problems import Problem
 from equipoise.config.schema import Config, SchedulerEntry
@@ -45,6 +46,24 @@ def check_config(case: Case) -> list[Problem]:
     """Every impossible combination."""
     problems = [problem for check in _CHECKS for problem in check(case)]
     return problems + (list(check_nemo_rl(case.config)) if case.engine == "nemo_rl" else [])
+
+
+def check_also(case: Case) -> Iterator[Problem]:
+    """Yield why both models of a run could not be asked other tasks after training."""
+    evaluation = case.config.equipoise.evaluation
+    if not evaluation.also:
+        return
+    if case.engine == "nemo_rl":
+        yield Problem(
+            ("equipoise.evaluation.also",),
+            "other tasks are asked by the local engine, in this process, and a run of NeMo-RL's is "
+            "not; leave it out, and ask both models once it has ended, as docs/gate.md shows",
+        )
+    if evaluation.split == TRAIN_SPLIT:
+        yield Problem(
+            ("equipoise.evaluation.split",),
+            "a model is not gated by prompts that it is trained on; take test",
+        )
 
 
 def _sets_fill_batches(case: Case) -> Iterator[Problem]:

@@ -27,7 +27,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a command line; `fitted` are values made to fit them, which win."""
+    """The options of a command line; `fitted` are values made to fit them, which win.
+
+    `host` are those of the run after which both its models are asked another task.
+    """
 
     config_files: tuple[Path, ...]
     settings: tuple[Setting, ...] = ()
@@ -39,6 +42,7 @@ class Options:
     rehearse: bool = False
     planner_only: bool = False
     probe_only: bool = False
+    host: "Options | None" = None
 
 
 def tasks() -> list[str]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from data_prep.contract import DataModule, DataSettings
 from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.batch_sizes import Fitted, fit_batch_sizes
-from equipoise.config.checks import Case, Engine, check_config
+from equipoise.config.checks import Case, Engine, check_also, check_config
 from equipoise.config.compose import Composition, compose, leaves
 from equipoise.config.engine import choose_engine
 from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, whole_sets
@@ -108,7 +108,7 @@ def load_config(
         )
         read = [size for size in fitted if engine == "nemo_rl" or honoured_by_local(size.key)]
         return replace(loaded, warnings=(*map(str, read), *loaded.warnings))
-    add_problems(problems, check_config(case))
+    add_problems(problems, [*check_config(case), *(check_also(case) if to_train else ())])
     if problems:
         raise usage_error(problems, origins, composition.references)
     return LoadedConfig(

@@ -393,6 +393,11 @@ class EvaluationConfig(Section):
     permutations: Positive = 2_000  #: permutations of a noise floor
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95  #: of the intervals
     seed: Seed = 0  #: of the sampling and of both draws
+    also: tuple[str, ...] = Field(
+        default=(),
+        description="other tasks that both models are asked after training, for the gate: names, "
+        "or files of YAML that name their equipoise.task; local engine only",
+    )
 
     @property
     def statistics(self) -> StatisticsSettings:

@@ -6,7 +6,8 @@ Nothing here raises for what a user wrote: it becomes a `Problem` of its source.
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,15 @@ _ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
 _BASE = "base"
 #: The words by which a file says that it is a scale, and which, or over which scale it lies.
 _SCALE, _OVER = "scale", "over"
+#: Keys and sections that mean something for the task of a run alone.
+_OF_TASK = (
+    "env",
+    "equipoise.task",
+    "equipoise.environment",
+    "equipoise.data",
+    "equipoise.local_model",
+    "equipoise.evaluation.also",
+)
 #: What is in the folder of the scales and is none.
 _NO_SCALES = frozenset({_BASE, "smoke"})
 
@@ -43,11 +53,13 @@ def run_sources(task: str, options: Options) -> list[Source]:
     """All that a run is composed of; later ones win.
 
     base <- scale <- task <- task at that scale <- a user's own files <- flags <- `key=value`. A
-    run that is resumed has all but the last two in its own config.yaml.
+    run that is resumed has all but the last two in its own config.yaml. The host's come before the
+    user's, without the keys of its own task.
     """
-    files = [_chosen_file(path, options) for path in options.config_files]
+    host = _of_user(options.host) if options.host else []
+    chosen = [*map(_without_task, host), *_of_user(options)]
     base, *of_task = task_defaults(task)
-    scales = [source for source in files if source.scale] or _below(files)
+    scales = [source for source in chosen if source.scale] or _below(chosen)
     at_scale = scale_file(task, scales[-1].scale or "" if scales else "")
     return [
         base,
@@ -55,11 +67,30 @@ def run_sources(task: str, options: Options) -> list[Source]:
         *scales,
         *of_task,
         *([read_file(at_scale, by_user=False)] if at_scale.is_file() else []),
-        *(source for source in files if not source.scale),
-        *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
-        *(read_assignment(text) for text in options.assignments),
+        *(source for source in chosen if not source.scale),
         *(read_value(s.flag, s.key, s.value, by_user=False) for s in options.fitted),
     ]
+
+
+def _of_user(options: Options) -> list[Source]:
+    return [
+        *(_chosen_file(path, options) for path in options.config_files),
+        *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
+        *(read_assignment(text) for text in options.assignments),
+    ]
+
+
+def _without_task(source: Source) -> Source:
+    """Leave out what says which task is trained, on which prompts, for which reward."""
+    tree = deepcopy(dict(source.tree))
+    for key in _OF_TASK:
+        *sections, name = key.split(SEPARATOR)
+        section: Any = tree
+        for part in sections:
+            section = section.get(part) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section.pop(name, None)
+    return replace(source, tree=tree)
 
 
 def task_defaults(task: str) -> list[Source]:
@@ -87,7 +118,7 @@ def _chosen_file(path: Path, options: Options) -> Source:
     return _with_scale(read_file(path, by_user=True))
 
 
-def _below(files: list[Source]) -> list[Source]:
+def _below(files: Sequence[Source]) -> list[Source]:
     """The scale over which a file says that it lies; the last one that says so decides."""
     names = [source.scale_below for source in files if source.scale_below]
     paths = [CONFIG_FOLDER / f"{name}.yaml" for name in names[-1:]]

@@ -4,7 +4,7 @@ subjects.py               what is asked, and how: models, adapters, checkpoints,
 writers.py                how a model writes, in this process or behind an endpoint
 plan.py, evaluate.py      the rows of an audit, each a run directory with a baseline
 entries.py, compare.py    evaluated stages, and how they differ
-gate.py                   whether a model is worse than another one
+gate.py, also.py          whether a model is worse than another one; other tasks after a run
 answers*.py               what others have published: replies to variants, scored and compared
 rescore.py                stored rollouts, scored as it is done today
 *_report.py               the same for a reader, on the terminal and as a page

@@ -111,13 +111,15 @@ def gate(options: GateOptions, reporter: Reporter) -> None:
         if path is not None:
             usable_folder(path.parent, flag)
     from equipoise.evaluate.gate import gate_stored, read_margins
-    from equipoise.evaluate.gate_report import write_gate
+    from equipoise.evaluate.gate_report import print_gate, write_gate
 
     margins = read_margins(options.margin)
     result = gate_stored(
         options.before, options.after, margins, reporter, unsealed=options.unsealed
     )
-    write_gate(result, options.output_dir, options.junit, options.markdown, reporter)
+    path = options.output_dir / "gate.json"
+    write_gate(result, path, options.junit, options.markdown)
+    print_gate(result, path, reporter)
 
 
 @dataclass(frozen=True, slots=True)

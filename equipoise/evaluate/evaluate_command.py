@@ -24,7 +24,6 @@ from equipoise.run.directory import usable_folder
 from equipoise.run.log import kept_log
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
-from equipoise.terminal.layout import Column
 from equipoise.terminal.options import (
     Assignments,
     DryRun,
@@ -262,11 +261,7 @@ def _check(audit: "Audit", root: Path, reporter: Reporter, *, dry_run: bool) -> 
 
 def _dry_run(audit: "Audit", root: Path, reporter: Reporter) -> None:
     """The rows with what they ask, at most."""
-    from equipoise.evaluate.plan import TaskAudit, plan_rows
+    from equipoise.evaluate.plan import TaskAudit, plan_rows, print_plan
 
-    columns = [Column("task"), Column("row", folds=True)]
-    columns += [Column(n) for n in ("prompts", "replies", "tokens", "cost", "calls to score")]
-    rows = [
-        row for task in audit.tasks for row in plan_rows(TaskAudit(audit, task, root, reporter))
-    ]
-    reporter.table("What would be asked, at most", columns, rows)
+    audits = [TaskAudit(audit, task, root, reporter) for task in audit.tasks]
+    print_plan(reporter, [row for task_audit in audits for row in plan_rows(task_audit)])

@@ -12,6 +12,7 @@ from environments.presentation import Presentation
 from equipoise.errors import UsageError
 from equipoise.evaluate.entries import Checks, Evaluated, read_stage, shared_items, task_of
 from equipoise.evaluate.plan import FILE, read_audit
+from equipoise.report.run_files import STAGE_OF
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import read_records
 from equipoise.statistics.gate import GatedMetric, Verdict, Watched, gate, verdict_of
@@ -88,17 +89,18 @@ def gate_stored(
 ) -> GateResult:
     """Gate two stored evaluations. Raises `UsageError` for what cannot be paired."""
     folders = stages_of(before), stages_of(after)
-    shared = [task for task in folders[0] if task in folders[1]]
+    shared = {
+        task: (path, counterpart)
+        for task, path in folders[0].items()
+        if path and (counterpart := folders[1].get(task))
+    }
     if not shared:
         names = [", ".join(sorted(side)) for side in folders]
         raise UsageError(
             f"{before} has the tasks {names[0]}, {after} has {names[1]}: none in common", _TOGETHER
         )
     with reporter.progress("reading"):
-        pairs = {
-            task: _read_pair(*(side[task] for side in folders), unsealed=unsealed)
-            for task in shared
-        }
+        pairs = {task: _read_pair(*paths, unsealed=unsealed) for task, paths in shared.items()}
     watched = {
         task: Watched(pair[0].environment(), _margins_of(task, margins))
         for task, pair in pairs.items()
@@ -106,8 +108,10 @@ def gate_stored(
     with reporter.progress("comparing"):
         metrics = _gated(pairs, watched)
     _refuse_unknown(margins, metrics)
-    missing = dict.fromkeys(folders[1].keys() - folders[0].keys(), before)
-    missing |= dict.fromkeys(folders[0].keys() - folders[1].keys(), after)
+    missing = {
+        task: after if folders[0].get(task) else before
+        for task in (folders[0].keys() | folders[1].keys()) - shared.keys()
+    }
     tasks = {
         task: GatedTask(
             *pair,
@@ -147,8 +151,11 @@ def _gated(
 # --- what is read --------------------------------------------------------------------------------
 
 
-def stages_of(word: str) -> dict[str, Path]:
-    """The folder of each task's evaluation: of an audit, of AUDIT:ROW, or of one run or stage."""
+def stages_of(word: str) -> dict[str, Path | None]:
+    """The folder of each task's evaluation: of an audit, of AUDIT:ROW, or of one run or stage.
+
+    A run brings the other tasks that it was to ask, with None where it has not.
+    """
     path, _, row = word.rpartition(":") if not Path(word).exists() else (word, "", "")
     root = Path(path or word)
     if (root / FILE).is_file():
@@ -158,7 +165,14 @@ def stages_of(word: str) -> dict[str, Path]:
     run = above if of_stage else RunDirectory(root)
     if row or not run.config.is_file():
         raise UsageError(f"{word} is no stored evaluation", _TOGETHER)
-    return {task_of(run): root}
+    side = STAGE_OF[root.name] if of_stage else "after"
+    companions = {
+        file.stem: run.also / file.stem / side for file in sorted(run.also.glob("*.yaml"))
+    }
+    return {task_of(run): root} | {
+        task: path if RunDirectory(path).is_evaluated(BASELINE) else None
+        for task, path in companions.items()
+    }
 
 
 def _tasks_with(root: Path, row: str) -> list[str]:

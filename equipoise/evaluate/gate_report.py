@@ -10,7 +10,7 @@ from data_prep.files import write_json, write_text
 from equipoise.errors import EquipoiseError
 from equipoise.evaluate.entries import Evaluated
 from equipoise.evaluate.gate import GatedTask, GateResult
-from equipoise.report.document import Cell, Table
+from equipoise.report.gate import gate_table
 from equipoise.report.markdown import escaped, grid
 from equipoise.report.terminal import print_table
 from equipoise.report.words import (
@@ -28,10 +28,6 @@ from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
 from equipoise.terminal.console import Reporter
 
 SCHEMA = 1
-JSON_FILE = "gate.json"
-_COLUMNS = ("Task", "Metric", "Before", "After", "Change", "Allowed", "Status")
-#: Two one-sided tests show that a change is within its margin: the level of their interval.
-_LEVEL = f"{2 * SETTINGS.confidence - 1:.0%}"
 #: A test case of JUnit's; what is not shown is an error, for a skipped test counts as passed.
 _OUTCOMES = {"lost": "failure", "not shown": "error"}
 
@@ -48,20 +44,22 @@ class UndecidedGateError(EquipoiseError):
     exit_code: ClassVar[int] = 4
 
 
-def write_gate(
-    result: GateResult, folder: Path, junit: Path | None, markdown: Path | None, reporter: Reporter
-) -> None:
-    """Write and print it all. Raises the verdict unless it is a pass."""
-    write_json(folder / JSON_FILE, gate_content(result))
+def write_gate(result: GateResult, path: Path, junit: Path | None, markdown: Path | None) -> None:
+    """Write gate.json to `path`, and what else is wanted of it."""
+    write_json(path, gate_content(result))
     if junit is not None:
         write_text(junit, junit_of(result))
     if markdown is not None:
         write_text(markdown, markdown_of(result))
+
+
+def print_gate(result: GateResult, path: Path, reporter: Reporter) -> None:
+    """Print it all. Raises the verdict unless it is a pass."""
     title = f"{printable(result.after)} against {printable(result.before)}, on the same prompts"
-    print_table(reporter, title, table_of(result), JSON_FILE)
+    print_table(reporter, title, gate_table(gate_content(result)), path.name)
     for note in notes_of(result):
         reporter.warn(note)
-    reporter.say(f"gate: {folder / JSON_FILE}")
+    reporter.say(f"gate: {path}")
     if result.verdict == "failed":
         raise FailedGateError(f"failed: {_summary(result)}", "")
     if result.verdict != "passed":
@@ -101,28 +99,6 @@ def _bounds(margin: GuardMargin) -> dict[str, float | None]:
 def _allowed(gated: GatedMetric) -> str:
     """`a fall of 0.02, or any rise,`, as in the middle of a sentence."""
     return allowed_change(asdict(_margin(gated)))
-
-
-def table_of(result: GateResult) -> Table:
-    """A row for each metric, and one for each task that a side lacks."""
-    rows = [
-        (
-            Cell(printable(name)),
-            Cell(_label(task, metric)),
-            *(
-                Cell(figure(value), kind="number")
-                for value in (comparison.before, comparison.after)
-            ),
-            Cell(*_change(gated), kind="number"),
-            Cell(_allowed(gated).rstrip(",")),
-            Cell(gated.status, kind="verdict"),
-        )
-        for name, task, metric, gated in _metrics(result)
-        if (comparison := gated.metric.comparison)
-    ]
-    absent = ("all", *[MISSING] * 4, "not evaluated")
-    rows += [tuple(map(Cell, (printable(name), *absent))) for name in result.missing]
-    return Table(_COLUMNS, tuple(rows), _LEVEL)
 
 
 def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:
@@ -203,6 +179,8 @@ def gate_content(result: GateResult) -> dict[str, Any]:
         "schema": SCHEMA,
         "verdict": result.verdict,
         "confidence": SETTINGS.confidence,
+        "summary": _summary(result),
+        "notes": list(notes_of(result)),
         "before": result.before,
         "after": result.after,
         "missing": dict(result.missing),
@@ -224,6 +202,7 @@ def _task(task: GatedTask) -> dict[str, Any]:
 def _metric(task: GatedTask, name: str, gated: GatedMetric) -> Mapping[str, Any]:
     comparison, margin = gated.metric.comparison, _margin(gated)
     return {
+        "label": _label(task, name),
         "before": comparison.before,
         "after": comparison.after,
         "change": change_in_unit(comparison),
@@ -266,7 +245,8 @@ def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]
 def markdown_of(result: GateResult) -> str:
     """The verdict, a table and what is not kept, for a pull request."""
     sides = escaped(f"{result.after} against {result.before}: {_summary(result)}.")
-    level = f"In brackets: {_LEVEL} intervals."
+    table = gate_table(gate_content(result))
+    level = f"In brackets: {table.confidence} intervals."
     notes = "\n".join(f"- {escaped(note)}" for note in notes_of(result))
-    parts = (f"## Gate: {result.verdict}", f"{sides} {level}", grid(table_of(result)), notes)
+    parts = (f"## Gate: {result.verdict}", f"{sides} {level}", grid(table), notes)
     return "\n\n".join(parts).rstrip() + "\n"

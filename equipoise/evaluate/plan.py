@@ -20,6 +20,7 @@ from equipoise.evaluate.subjects import PLAIN, Subject, Variant, endpoint_settin
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import prepare_task, prompts_here
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
 
 FILE = "audit.json"
 _SCHEMA = 1
@@ -147,8 +148,15 @@ def select_prompts(
     return [record for record in split_records if record.set_id in set_ids]
 
 
+def print_plan(reporter: Reporter, rows: Sequence[tuple[str, ...]]) -> None:
+    """Print the rows of `plan_row`."""
+    columns = [Column("task"), Column("row", folds=True)]
+    columns += [Column(n) for n in ("prompts", "replies", "tokens", "cost", "calls to score")]
+    reporter.table("What would be asked, at most", columns, rows)
+
+
 def plan_rows(task_audit: TaskAudit) -> list[tuple[str, ...]]:
-    """For `--dry-run`, of each row: prompts, replies, their tokens and price, calls to score."""
+    """For `--dry-run`, what each row asks."""
     table = []
     for subject in task_audit.audit.subjects:
         loaded = task_audit.load(subject.model or subject.label, subject.label)
@@ -157,13 +165,14 @@ def plan_rows(task_audit: TaskAudit) -> list[tuple[str, ...]]:
         records = prompts_here(loaded, to_train=False)
         prompts = select_prompts(records, split, task_audit.audit.limit, seed)
         rows = rows_of(task_audit.audit, subject, loaded.environment_class)
-        table += [_plan_row(loaded, row, prompts, task_audit.root) for row in rows]
+        table += [plan_row(loaded, row, prompts, task_audit.root) for row in rows]
     return table
 
 
-def _plan_row(
+def plan_row(
     loaded: LoadedConfig, row: Row, records: Sequence[PromptRecord], root: Path
 ) -> tuple[str, ...]:
+    """Return task, row, prompts, replies, their tokens and price, and calls to score them."""
     config, settings = loaded.config, loaded.env_settings
     tested = [r for r in records if r.split == config.equipoise.evaluation.split]
     replies = len(tested) * config.equipoise.evaluation.generations

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from equipoise.report.document import Alert
+from equipoise.report.gate import gate_alerts
 from equipoise.report.run_files import Json, Reply, RunFiles
 from equipoise.report.tables import compared
 from equipoise.report.words import (
@@ -213,6 +214,7 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
     return (
         *_unsealed(run),
         *_other_sizes(run),
+        *gate_alerts(run),
         *_lost(run),
         *policy_alerts(run),
         *_changed(run),

@@ -23,6 +23,7 @@ from equipoise.report.document import (
     Tables,
     describe,
 )
+from equipoise.report.gate import gate_sections
 from equipoise.report.head import alerts, run_facts, run_name, run_notes, task_title, usage_facts
 from equipoise.report.html import page
 from equipoise.report.prompt_examples import prompt_examples, prompt_sections
@@ -85,6 +86,7 @@ def run_document(run: RunFiles) -> Document:
             *examples[:1],
             *_metric_charts(run),
             *verdict_sections(run),
+            *gate_sections(run),
             *_training(run),
             *changed_sets(run),
             *probe_sections(run),

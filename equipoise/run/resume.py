@@ -189,10 +189,14 @@ def set_result_aside(run: RunDirectory, say: Callable[[str], None]) -> None:
     if not folder:
         return
     final = run.evaluation("final").parent
-    parts = (run.comparison, run.modes, run.added, final, run.final_checkpoint)
+    parts = [run.comparison, run.modes, run.added, final, run.final_checkpoint, run.gate.parent]
     forget_files(run, [part.name for part in parts])
-    for part in filter(Path.exists, parts):
-        part.rename(run.root / folder / part.name)
+    # How the other tasks are asked stays, and so does what the untrained model replied to them.
+    of_trained = [*run.also.glob("*/after"), *run.also.glob("*/compare.*")]
+    for part in filter(Path.exists, (*parts, *of_trained)):
+        target = run.root / folder / part.relative_to(run.root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.rename(target)
     run.ledger.update({REPLACES: None, "finished": None})
     say(f"the result before these steps is kept in {run.root / folder}")
 

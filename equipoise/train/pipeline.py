@@ -49,6 +49,7 @@ from equipoise.train.stages.modes import write_modes
 from equipoise.train.stages.probe import Scored
 from equipoise.train.stages.tracking import Tracker
 
+_NO_COMPANIONS: Mapping[str, str] = {}
 #: Configuration, prompts and model of a run -> what takes its job through its stages.
 Prepare = Callable[[Config, Sequence[PromptRecord], str], Callable[[Job], None]]
 
@@ -61,14 +62,15 @@ def run_pipeline(
     *,
     rehearse: bool = False,
     probe_only: bool = False,
-) -> None:
+    companions: Mapping[str, str] = _NO_COMPANIONS,
+) -> RunDirectory:
     """Prompts, model, baseline, probe, training, final evaluation, comparison, report.
 
     With `probe_only`, on the local engine, it ends before training, which `--resume` begins.
 
     A run is kept from when its model has been loaded; before that a mistake leaves nothing. Every
     stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
-    see `owning`.
+    see `owning`. `companions` are kept in a new run, see `start_run`.
     """
     meter = Meter()
     with reporter.progress("preparing what the prompts need"):
@@ -87,7 +89,7 @@ def run_pipeline(
         stages = prepare(config, records, name)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
-            run = run.create(partial(start_run, loaded, records, reporter))
+            run = run.create(partial(start_run, loaded, records, reporter, companions=companions))
             reporter.say(f"run directory: {run.root}")
             owned.enter_context(owning(run.root, reporter.warn))
         log_to(run.log)
@@ -107,6 +109,7 @@ def run_pipeline(
             (run_probe if probe_only else run_job)(job, stages)
         except Stopped:
             raise Stopped(f"stopped; --resume {run.root} continues it") from None
+    return run
 
 
 def run_job(job: Job, train: Callable[[Job], None]) -> None:
@@ -169,7 +172,7 @@ def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
     stages = (run.evaluation(stage).parent for stage in (BASELINE, FINAL))
     trained = (run.history, run.training.parent)
     outputs = (run.reference, *trained, run.probe, *stages) if engine == "nemo_rl" else ()
-    inputs = (run.config, run.prompts, manifest_path(run.prompts))
+    inputs = (run.config, run.prompts, manifest_path(run.prompts), run.also)
     return frozenset(path.name for path in (*inputs, *outputs))
 
 
@@ -179,8 +182,13 @@ def start_run(
     reporter: Reporter,
     run: RunDirectory,
     name: str,
+    *,
+    companions: Mapping[str, str] = _NO_COMPANIONS,
 ) -> None:
-    """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
+    """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts.
+
+    `companions` are tasks with the configurations in which they are asked after training.
+    """
     config = loaded.config
     provenance = describe_run(
         task=config.equipoise.task,
@@ -201,7 +209,9 @@ def start_run(
         reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
     write_text(run.config, loaded.to_yaml())
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
-    record_files(run, run.config, run.prompts, manifest_path(run.prompts))
+    for task, configuration in companions.items():
+        write_text(run.also / f"{task}.yaml", configuration)
+    record_files(run, run.config, run.prompts, manifest_path(run.prompts), run.also)
 
 
 def model_name(

@@ -1,6 +1,6 @@
 """The start of training, before its pipeline: validate everything, show it, reach the engine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -38,9 +38,12 @@ from equipoise.terminal.interrupts import Stopped
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.train.stages.dry_run import dry_run
 
+#: A run's configuration -> those of the tasks that both its models are asked after training.
+Plan = Callable[[LoadedConfig], Mapping[str, str]]
 
-def run(task: str, options: Options, reporter: Reporter) -> None:
-    """Validate everything, then show what would run, or run it."""
+
+def run(task: str, options: Options, reporter: Reporter, plan: Plan) -> RunDirectory | None:
+    """Validate everything, then show what would run, or run it and return its directory."""
     load_dotenv(Path.cwd() / ".env")
     complete_packages(reporter)
     loaded = load_config(task, options)
@@ -53,13 +56,15 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     if options.dry_run:
         announce(loaded, reporter)
         dry_run(loaded, label, reporter, ask=options.ask)
-        return
+        if not resumption:
+            plan(loaded)
+        return None
     if options.planner_only:
         announce(loaded, reporter)
         if not loaded.data_module.offers(DataModule.prepare):
             reporter.warn(f"--planner-only does nothing here: {task} needs no index and no plans")
         prepare_task(loaded, reporter.say)
-        return
+        return None
     if options.probe_only and loaded.engine == "nemo_rl":
         raise UsageError(
             "the probe alone samples on one GPU or a CPU, with the local engine",
@@ -70,17 +75,19 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     with kept_log(reporter) as log_to:
         reach_engine(loaded, reporter, rehearse=rehearse)
         announce(loaded, reporter)
+        companions = {} if resumption else plan(loaded)
         with resumed(resumption, reporter) if resumption else nullcontext():
             # torch and transformers take seconds to import; a mistake should not wait for them.
             from equipoise.train.pipeline import run_pipeline
 
-            run_pipeline(
+            return run_pipeline(
                 loaded,
                 directory,
                 reporter,
                 log_to,
                 rehearse=rehearse,
                 probe_only=options.probe_only,
+                companions=companions,
             )
 
 
