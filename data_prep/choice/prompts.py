@@ -8,6 +8,9 @@ from pydantic import Field
 
 from data_prep.choice.sources import (
     Question,
+    read_amqa_gender,
+    read_amqa_income,
+    read_amqa_race,
     read_diversity_med_qa,
     read_medperturb_gender,
     read_medperturb_tone,
@@ -31,6 +34,9 @@ SourceName = Literal[
     "medperturb_gender",
     "medperturb_tone",
     "medqa",
+    "amqa_race",
+    "amqa_income",
+    "amqa_gender",
 ]
 #: Reads the questions of a source. Raises `DataError`.
 _READ: Mapping[SourceName, Callable[[Path], list[Question]]] = {
@@ -40,6 +46,9 @@ _READ: Mapping[SourceName, Callable[[Path], list[Question]]] = {
     "medperturb_gender": read_medperturb_gender,
     "medperturb_tone": read_medperturb_tone,
     "medqa": read_medqa,
+    "amqa_race": read_amqa_race,
+    "amqa_income": read_amqa_income,
+    "amqa_gender": read_amqa_gender,
 }
 
 

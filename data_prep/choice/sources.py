@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, ValidationError
 
 from data_prep.answers import medperturb
 from data_prep.faults import DataError
 from data_prep.rag.sources import read_questions
-from data_prep.text_files import read_table
+from data_prep.text_files import json_lines, read_source, read_table
 
 #: `1. Disagree`, `a) Send the patient home.`
 _LABELLED = re.compile(r"(\w)[.)] (\S.*)", re.ASCII | re.DOTALL)
@@ -337,3 +340,66 @@ def _read_medperturb(path: Path, *, variants: Sequence[str]) -> list[Question]:
 #: message that lacks a variant, or has one text for two, is left out. Raise `DataError`.
 read_medperturb_gender = partial(_read_medperturb, variants=_PERTURBED_GENDERS)
 read_medperturb_tone = partial(_read_medperturb, variants=_PERTURBED_TONES)
+
+
+# --- AMQA (arXiv 2505.19562) ---------------------------------------------------------------------
+
+_AMQA = "file of AMQA's questions (AMQA_Dataset.jsonl)"
+_AMQA_TEXT = "adv_question_"
+
+
+class _AmqaLine(BaseModel, extra="allow", strict=True):
+    """A line of the file; its texts of the variants have keys of their own."""
+
+    question_id: int | str
+    options: dict[Annotated[str, Field(pattern="^[A-H]$")], Annotated[str, Field(pattern=r"\S")]]
+    answer_idx: str
+
+    def text(self, variant: str) -> str:
+        """Return the question with the description of a variant. Raises `ValueError`."""
+        key = f"{_AMQA_TEXT}{variant.replace(' ', '_')}"
+        text = (self.model_extra or {}).get(key)
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"{key} is no text")
+        return text.strip()
+
+
+def _read_amqa(path: Path, *, variants: Sequence[str]) -> list[Question]:
+    questions: list[Question] = []
+    faults: list[str] = []
+    line_of: dict[str, int] = {}
+    for number, value in json_lines(read_source(path, _AMQA), faults):
+        try:
+            line = _AmqaLine.model_validate(value)
+            name = f"question {line.question_id}"
+            if line_of.setdefault(name, number) != number:
+                raise ValueError(f"question_id is in line {line_of[name]} too")
+            questions += _amqa_set(name, line, variants)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            faults.append(f"line {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}")
+        except ValueError as error:
+            faults.append(f"line {number}: {error}")
+    if faults or not questions:
+        raise DataError(path, _AMQA, faults or [f"no question differs in {', '.join(variants)}"])
+    return questions
+
+
+def _amqa_set(name: str, line: _AmqaLine, variants: Sequence[str]) -> Iterator[Question]:
+    """Yield a question's variants; none where two have one text."""
+    if line.answer_idx not in line.options or len(line.options) < 2:
+        raise ValueError("answer_idx is no option, or there are fewer than two")
+    labels, options = tuple(line.options), tuple(line.options.values())
+    texts = {variant: line.text(variant) for variant in variants}
+    if len(set(texts.values())) < len(texts):
+        return
+    for variant, text in texts.items():
+        question = with_options(f"{text}\n", labels, options)
+        yield Question(name, variant, "", question, labels, options, line.answer_idx)
+
+
+#: Read exam questions with two descriptions of the patient. A question that has one text for both
+#: is left out. Raise `DataError`.
+read_amqa_race = partial(_read_amqa, variants=("white", "black"))
+read_amqa_income = partial(_read_amqa, variants=("high income", "low income"))
+read_amqa_gender = partial(_read_amqa, variants=("male", "female"))

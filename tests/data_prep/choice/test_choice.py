@@ -18,6 +18,8 @@ from tests.data_prep.answers.published import MEDPERTURB, perturbed, write_medpe
 ROOT = Path(__file__).resolve().parents[3]
 DIVERSITY = ROOT.parent / "shared/data/audit/diversity_med_qa/diversity_med_qa_extracted.csv"
 
+AMQA = ROOT.parent / "shared/data/audit/amqa/AMQA_Dataset.jsonl"
+
 SCALE = ["1. Strongly Disagree", "2. Disagree", "3. Neutral", "4. Agree", "5. Strongly Agree"]
 RACES = ("caucasian", "african-american", "hispanic", "asian")
 
@@ -255,6 +257,71 @@ def test_medqa_is_asked_as_it_is(tmp_path: Path) -> None:
     path.write_text(json.dumps(row | {"answer_idx": "A"}))
     with pytest.raises(DataError, match="its answer is none of its options"):
         build("medqa", path)
+
+
+# --- AMQA ----------------------------------------------------------------------------------------
+
+
+def described(number: int, **keys: object) -> dict:
+    """A question with six descriptions of its patient."""
+    names = ("white", "black", "high_income", "low_income", "male", "female")
+    texts = {f"adv_question_{name}": f"A {name} patient coughs. Next?" for name in names}
+    options = {"A": "rest", "B": "ice"}
+    return {"question_id": number, "options": options, "answer_idx": "B"} | texts | keys
+
+
+def write_lines(path: Path, rows: Sequence[object]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("source", "variants"),
+    [
+        ("amqa_race", ["white", "black"]),
+        ("amqa_income", ["high income", "low income"]),
+        ("amqa_gender", ["male", "female"]),
+    ],
+)
+def test_a_question_is_asked_with_two_descriptions(
+    source: str, variants: list[str], tmp_path: Path
+) -> None:
+    key = f"adv_question_{variants[0].replace(' ', '_')}"
+    twin = {key: described(2)[f"adv_question_{variants[1].replace(' ', '_')}"]}
+    path = write_lines(tmp_path / "AMQA_Dataset.jsonl", [described(1), described(2, **twin)])
+    first, second = build(source, path)
+    assert [r.metadata["variant"] for r in (first, second)] == variants
+    assert first.set_id == second.set_id == "question 1"
+    text = first.messages[0]["content"]
+    assert text.startswith(
+        f"A {variants[0].replace(' ', '_')} patient coughs. Next?\n\nA. rest\nB."
+    )
+    assert (reward(first, "Answer: B"), reward(first, "Answer: A")) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "fault"),
+    [
+        ([], "no question differs in white, black"),
+        (["text"], "line 1"),
+        ([described(1), described(1)], "line 2: question_id is in line 1 too"),
+        ([described(1, answer_idx="C")], "line 1: answer_idx is no option"),
+        ([described(1, options={"A": "rest"}, answer_idx="A")], "fewer than two"),
+        ([described(1, options=["rest", "ice"])], "line 1: options"),
+        ([described(1, adv_question_black=" ")], "line 1: adv_question_black is no text"),
+        ([described(1, adv_question_black=None)], "line 1: adv_question_black is no text"),
+        ([{"question_id": True}], "line 1: question_id"),
+    ],
+)
+def test_other_lines_are_refused(tmp_path: Path, rows: list[object], fault: str) -> None:
+    with pytest.raises(DataError, match=fault):
+        build("amqa_race", write_lines(tmp_path / "a.jsonl", rows))
+
+
+@pytest.mark.skipif(not AMQA.exists(), reason=f"the published questions are not at {AMQA}")
+@pytest.mark.parametrize("source", ["amqa_race", "amqa_income", "amqa_gender"])
+def test_the_published_descriptions(source: str) -> None:
+    assert len({record.set_id for record in build(source, AMQA)}) > 700
 
 
 # --- all of them ---------------------------------------------------------------------------------
