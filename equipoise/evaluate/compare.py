@@ -45,11 +45,6 @@ class Pair:
     items: tuple[frozenset[str], ...]
 
     @property
-    def items_text(self) -> str:
-        """How many prompts each pair of runs has in common."""
-        return ", ".join(f"{len(items):,}" for items in self.items)
-
-    @property
     def replies(self) -> tuple[tuple[int, int], ...]:
         """How many replies the two runs of each pair have to their common prompts."""
         pairs = zip(self.runs, self.items, strict=True)

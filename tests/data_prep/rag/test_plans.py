@@ -68,28 +68,20 @@ def quiet(_: str) -> None:
     ("reply", "is_plan"),
     [
         (GOOD, True),
-        (f"```json\n{GOOD}\n```", True),
-        (f"<think>{{}}</think>{GOOD}", True),
-        (f"Here it is: {GOOD}", False),
-        (f"{GOOD}{GOOD}", False),
         (changed(extra=1), False),
         (changed(best_guess=""), False),
         (changed(best_guess=None), False),
         (changed(best_guess=" \u200b"), False),
         (changed(reasoning="..."), False),
         (changed(discriminating_features=["crystals", "\0"]), False),
-        (GOOD.replace('"best_guess"', '"reasoning": "", "best_guess"'), False),
         (changed(discriminating_features=[]), False),
         (changed(discriminating_features="crystals"), False),
         (changed(reasoning="x" * 5_000), False),
-        (changed(reasoning="\ud800"), False),
-        ("{" * 100_000, False),
-        ("[" * 19_000, False),
-        ("", False),
     ],
     ids=lambda text: str(text)[:30],
 )
 def test_what_is_a_plan(reply: str, is_plan: bool) -> None:
+    """What may stand around one is said for all readers in tests/environments/test_readers.py."""
     assert (parse_plan(reply, with_options=False) is not None) == is_plan
 
 

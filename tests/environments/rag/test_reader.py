@@ -44,26 +44,18 @@ class Canned:
     ("reply", "letter"),
     [
         (answer("B"), "B"),
-        (f"```json\n{answer('B')}\n```", "B"),
-        (f"<think>A, or rather C</think>\n{answer('B')}", "B"),
         ("The answer is B", None),
-        (f"{answer('B')} So it is A.", None),
-        (f"{answer('A')}{answer('B')}", None),
-        ('{"reasoning": "x", "answer": "A", "answer": "B"}', None),
         ('{"answer": "B"}', None),
         ('{"reasoning": "x", "answer": "b"}', None),
         ('{"reasoning": "x", "answer": "AB"}', None),
         ('{"reasoning": "x", "answer": ["B"]}', None),
         ('{"reasoning": "x", "answer": null}', None),
         ('["B"]', None),
-        ("", None),
-        ("[" * 100_000, None),
-        ('{"reasoning": "' + "x" * 100_000 + '", "answer": "B"}', None),
-        ('{"reasoning": ' + "9" * 5_000 + "}", None),
     ],
     ids=lambda text: str(text)[:30],
 )
 def test_what_is_an_answer(reply: str, letter: str | None) -> None:
+    """What may stand around one is said for all readers in tests/environments/test_readers.py."""
     assert parse_answer(reply, LETTERS) == letter
 
 

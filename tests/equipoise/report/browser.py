@@ -3,7 +3,6 @@
 `EQUIPOISE_CHROMIUM` names the program; otherwise that of the system is taken.
 """
 
-import base64
 import fcntl
 import json
 import os
@@ -110,10 +109,6 @@ class Browser:
         """The parameters of all events of this name since the page was opened."""
         self.ask("Runtime.evaluate", expression="0")
         return [event["params"] for event in self.events if event.get("method") == method]
-
-    def picture(self, path: Path) -> None:
-        """A screenshot of what is in view."""
-        path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot")["data"]))
 
     def end(self) -> None:
         os.close(self._out)
