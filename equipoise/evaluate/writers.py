@@ -264,12 +264,6 @@ def _watch(
 
 
 def _rollout(record: PromptRecord, reply: ChatReply) -> Rollout:
-    prompt = "\n\n".join(
-        _message_text(message["role"], message["content"]) for message in record.messages
-    )
+    prompt = "\n\n".join(f"[{m['role']}]\n{m['content']}" for m in record.messages)
     text = reply.text or ""
     return Rollout(record.id, record.set_id, record.split, prompt, text, record.metadata)
-
-
-def _message_text(role: str, content: str) -> str:
-    return f"[{role}]\n{content}"

@@ -121,7 +121,7 @@ def write_generations(
 
 def read_generations(path: Path) -> tuple[list[Rollout], list[Failure | None]]:
     """Read what `write_generations` wrote. Raises `EquipoiseError` with the bad line."""
-    lines = _read(path, _Generation)
+    lines = list(_lines(path, _Generation))
     return [line.rollout() for line in lines], [line.failure() for line in lines]
 
 
@@ -200,10 +200,6 @@ def refuse_other_sizes(run: RunDirectory, stages: Mapping[str, Sequence[Rollout]
             f"{run.root}: {sizes}, which cannot be compared",
             "Put back from a copy the stage that is not whole.",
         )
-
-
-def _read(path: Path, model: type[L]) -> list[L]:
-    return list(_lines(path, model))
 
 
 def _lines(path: Path, model: type[L]) -> Iterator[L]:

@@ -58,7 +58,8 @@ class Reporter:
     def parts(self, parts: Sequence[str], style: str | None = None, indent: str = "  ") -> None:
         """Print a line of parts that stay whole; what a terminal is too narrow for is indented."""
         pieces = [escaped(part) for part in parts]
-        lines = fill(pieces, self.console.width, indent) if self._wraps else ["".join(pieces)]
+        wraps = self.console.is_terminal  # files and pipes keep whole lines
+        lines = fill(pieces, self.console.width, indent) if wraps else ["".join(pieces)]
         self._last_line = time.monotonic()
         self.console.print(Text("\n".join(lines).rstrip()), style=style, soft_wrap=True)
 
@@ -91,11 +92,6 @@ class Reporter:
             self.say(first)
             pairs = zip(columns[1:], cells, strict=True)
             self.parts(["  ", *(f"{column.name} {cell}  " for column, cell in pairs)])
-
-    @property
-    def _wraps(self) -> bool:
-        """Files and pipes keep whole lines."""
-        return self.console.is_terminal
 
     @contextmanager
     def progress(self, label: str, total: int | None = None, done: int = 0) -> Iterator[Advance]:
