@@ -2,8 +2,6 @@
 
 import dataclasses
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from equipoise.checkpoints.tensors import ConversionError, LazyTensor
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.terminal.console import Reporter
 from tests.equipoise.checkpoints.samples import change_config, save_adapter, weights_of
+from tests.recipes.audits import started
 
 pytestmark = pytest.mark.deep
 
@@ -427,30 +426,20 @@ def test_without_a_change_it_cannot_stay_either(model, tmp_path):
         convert(tmp_path / "a", tmp_path / "out", Reporter(), keep_adapter=True)
 
 
-def command(*words):
-    merge = [sys.executable, "-m", "equipoise", "merge-lora", *map(str, words)]
-    return subprocess.run(merge, capture_output=True, text=True, check=False)
-
-
 def test_the_command_merges_adapters_and_nothing_else(model, tmp_path):
     save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
     wanted = merged(tmp_path / "a", tmp_path / "wanted")
-    done = command(tmp_path / "a", tmp_path / "out", "--base", model)
-    assert done.returncode == 0, done.stderr
+    started("merge-lora", f"{tmp_path / 'a'}", f"{tmp_path / 'out'}", "--base", f"{model}")
     own = weights_of(tmp_path / "out")
     assert all(torch.equal(own[name], wanted[name]) for name in wanted)
-    done = command(model, tmp_path / "no")
-    assert done.returncode == 1
-    assert "a model of Hugging Face's" in done.stderr
-    assert "this is no adapter" in done.stderr
-    assert "Traceback" not in done.stderr
+    said = started("merge-lora", f"{model}", f"{tmp_path / 'no'}", code=1)
+    assert "a model of Hugging Face's" in said and "this is no adapter" in said
     assert not (tmp_path / "no").exists()
 
 
 def test_a_dry_run_says_what_it_is_and_merges_nothing(model, tmp_path):
     save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
-    done = command(tmp_path / "a", tmp_path / "out", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "a LoRA adapter of PEFT's" in done.stdout and f"base: {model}" in done.stdout
+    said = started("merge-lora", f"{tmp_path / 'a'}", f"{tmp_path / 'out'}", "--dry-run")
+    assert "a LoRA adapter of PEFT's" in said and f"base: {model}" in said
     assert not (tmp_path / "out").exists()
-    assert command(model, tmp_path / "out", "--dry-run").returncode == 1
+    started("merge-lora", f"{model}", f"{tmp_path / 'out'}", "--dry-run", code=1)
