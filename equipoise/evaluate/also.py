@@ -141,7 +141,7 @@ def gate_run(run: RunDirectory, reporter: Reporter, *, fail: bool) -> None:
             reporter.warn(str(verdict))
         if errors:
             raise EquipoiseError(
-                "\n".join([f"{len(errors)} other tasks were not asked:", *errors]),
+                "\n".join([f"{len(errors)} other tasks could not be asked:", *errors]),
                 f"The run itself is finished. --resume {run.root} asks them again.",
             )
 

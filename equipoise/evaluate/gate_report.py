@@ -169,7 +169,7 @@ def _remedy(result: GateResult) -> str:
         if any(sum(task.metrics[metric].metric.unscored) for metric in open_ones):
             lines.append(f"{name}: score what failed again: equipoise rescore.")
     if result.missing:
-        lines.append("Evaluate both on every task: equipoise evaluate all --model ...")
+        lines.append("Evaluate both on every task: equipoise evaluate all --model ..., or --resume of a run.")
     return "\n".join(lines) or "The changes are near their margins: more prompts say which side."
 
 
