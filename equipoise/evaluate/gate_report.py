@@ -106,13 +106,15 @@ def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:
     change, interval = _change(gated)
     between = f" ({interval})" if interval else ""
     text = f"the change is {change}{between}, where {_allowed(gated)} is allowed"
+    return "; ".join(filter(None, (text, _reason(task, metric, gated))))
+
+
+def _reason(task: GatedTask, metric: str, gated: GatedMetric) -> str:
+    """Say how sure a loss is, why nothing is shown, or about how many prompts would do."""
+    if gated.status == "kept":
+        return ""
     if gated.status == "lost":
-        return f"{text}; p {p_value(gated.p_holm)} after Holm's correction"
-    return f"{text}; {_more(task, metric, gated)}" if gated.status == "not shown" else text
-
-
-def _more(task: GatedTask, metric: str, gated: GatedMetric) -> str:
-    """Why nothing is shown, or about how many prompts would do."""
+        return f"p {p_value(gated.p_holm)} after Holm's correction"
     if gated.metric.gap:
         return gated.metric.gap
     needed = task.prompts_needed(metric)
@@ -169,7 +171,7 @@ def _remedy(result: GateResult) -> str:
         if any(sum(task.metrics[metric].metric.unscored) for metric in open_ones):
             lines.append(f"{name}: score what failed again: equipoise rescore.")
     if result.missing:
-        lines.append("Evaluate both on every task: equipoise evaluate all --model ..., or --resume of a run.")
+        lines.append("Evaluate both on every task: equipoise evaluate all, or --resume of a run.")
     return "\n".join(lines) or "The changes are near their margins: more prompts say which side."
 
 
@@ -180,7 +182,6 @@ def gate_content(result: GateResult) -> dict[str, Any]:
         "verdict": result.verdict,
         "confidence": SETTINGS.confidence,
         "summary": _summary(result),
-        "notes": list(notes_of(result)),
         "before": result.before,
         "after": result.after,
         "missing": dict(result.missing),
@@ -211,6 +212,7 @@ def _metric(task: GatedTask, name: str, gated: GatedMetric) -> Mapping[str, Any]
         "p_holm": gated.p_holm,
         "status": gated.status,
         "gap": gated.metric.gap,
+        "reason": _reason(task, name, gated),
         "prompts_needed": task.prompts_needed(name),
     }
 

@@ -14,23 +14,19 @@ from equipoise.report.words import (
 )
 
 _COLUMNS = ("Task", "Metric", "Before", "After", "Change", "Allowed", "Status")
-_NOTE_LIMIT = 1000
 
 
 def gate_sections(run: RunFiles) -> tuple[Tables, ...]:
     """Tabulate the verdict on the trained model; nothing for a run that was not gated."""
     if not run.gate:
         return ()
-    table = gate_table(run.gate)
+    table = gate_table(run.gate, reasons=True)
     lead = (
         f"Whether the trained model is worse by more than is allowed: "
         f"{_text(run.gate, 'summary')}. In brackets: {table.confidence} intervals."
     )
-    notes = run.gate.get("notes")
-    lines = [printable(note, _NOTE_LIMIT) for note in (notes if isinstance(notes, list) else ())]
-    small_print = " ".join(f"{line}." for line in lines)
     title = f"Gate: {_text(run.gate, 'verdict')}"
-    return (Tables(title, "gate", tables=(("", table),), lead=lead, small_print=small_print),)
+    return (Tables(title, "gate", tables=(("", table),), lead=lead),)
 
 
 def gate_alerts(run: RunFiles) -> Iterator[Alert]:
@@ -39,10 +35,10 @@ def gate_alerts(run: RunFiles) -> Iterator[Alert]:
         yield Alert(f"The trained model fails the gate: {_text(run.gate, 'summary')}.", "gate")
 
 
-def gate_table(gate: Json) -> Table:
+def gate_table(gate: Json, *, reasons: bool = False) -> Table:
     """A row for each metric of gate.json, and one for each task that a side lacks."""
     rows = [
-        _row(name, metric)
+        _row(name, metric, reasons=reasons)
         for name, task in _object(gate.get("tasks")).items()
         for metric in map(_object, _object(_object(task).get("metrics")).values())
     ]
@@ -57,12 +53,13 @@ def _level(gate: Json) -> str:
     return "" if confidence is None else f"{2 * confidence - 1:.0%}"
 
 
-def _row(task: str, metric: Json) -> tuple[Cell, ...]:
+def _row(task: str, metric: Json, *, reasons: bool) -> tuple[Cell, ...]:
     margin = {**_object(metric.get("margin")), "low": metric.get("low"), "high": metric.get("high")}
     scale, unit = (100, "%") if margin.get("relative") else (1, "")
     change = number(metric.get("change"))
     text = MISSING if change is None else f"{figure(change * scale, signed=True)}{unit}"
     interval = "" if change is None else interval_in_unit(margin)
+    reason = _text(metric, "reason") if reasons else ""
     sides = (figure(number(metric.get(side))) for side in ("before", "after"))
     return (
         Cell(printable(task)),
@@ -70,7 +67,7 @@ def _row(task: str, metric: Json) -> tuple[Cell, ...]:
         *(Cell(side, kind="number") for side in sides),
         Cell(text, interval, kind="number"),
         Cell(allowed_change(margin).rstrip(",")),
-        Cell(_text(metric, "status"), kind="verdict"),
+        Cell(_text(metric, "status"), note=reason, kind="verdict"),
     )
 
 
