@@ -18,6 +18,7 @@ import yaml
 from data_prep.records import read_unsealed, write_prompts
 from environments.base import Failure, Score
 from equipoise.__main__ import main
+from equipoise.commands.train import TrainOptions
 from equipoise.evaluate.command import GateOptions
 from equipoise.run.ledger import Ledger
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
@@ -208,7 +209,7 @@ def test_a_task_of_one_side_alone_is_no_pass(
 
 def test_what_the_page_of_the_gate_runs_is_accepted() -> None:
     page = (ROOT / "docs" / "gate.md").read_text("utf-8")
-    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    (text,) = re.findall(r"```yaml\n(jobs:.*?)```", page, re.S)
     steps = [step.get("run", "") for step in yaml.safe_load(text)["jobs"]["gate"]["steps"]]
     wrapped = re.findall(r'--wrap "([^"]+)"', page)
     lines = [*(line for step in steps for line in step.splitlines()), *wrapped, *page.splitlines()]
@@ -218,3 +219,7 @@ def test_what_the_page_of_the_gate_runs_is_accepted() -> None:
         options = read_options(GateOptions, shlex.split(command)[2:])
         sides = tuple(f"results/audits/ship:{side}" for side in ("before", "after"))
         assert (options.before, options.after) == sides
+    (words,) = [shlex.split(line)[2:] for line in lines if line.startswith("equipoise train")]
+    training = read_options(TrainOptions, words).training
+    assert training.fail_on_regression
+    assert training.assignments == ("equipoise.evaluation.also=[pubmedqa, rag]",)
