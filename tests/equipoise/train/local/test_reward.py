@@ -1,36 +1,15 @@
-import numpy as np
 import pytest
 
-from environments.base import Failure, PromptRecord, Score
-from environments.contract import Environment
-from environments.measurement import Measurement, Metric
+from environments.base import PromptRecord, Score
 from equipoise.run.history import step_row
 from equipoise.train.local.reward import reward_function
 from equipoise.train.stages.failures import FailureMonitor
+from tests.equipoise.train.toy import Toy
 
 RECORDS = [
     PromptRecord("a", "toy", ({"role": "user", "content": "A"},), "s", "train", {"gold": "1"}),
     PromptRecord("b", "toy", ({"role": "user", "content": "B"},), "s", "train", {"gold": "2"}),
 ]
-
-
-class Toy(Environment):
-    """Right or wrong; cannot score an empty reply."""
-
-    name, scope = "toy", "rollout"
-
-    def score(self, rollouts):
-        return [
-            Score(float(r.completion == r.metadata["gold"]), {"right": float(r.completion != "")})
-            if r.completion
-            else Score(None, error=Failure("verifier_error", "empty"))
-            for r in rollouts
-        ]
-
-    def measure(self, rollouts, scores):
-        sums = np.array([[s.value or 0.0, s.value is not None] for s in scores], dtype=float)
-        rate = Metric(lambda total: total[..., 0] / total[..., 1], "higher")
-        return Measurement(tuple(r.prompt_id for r in rollouts), sums, {"accuracy": rate})
 
 
 @pytest.fixture

@@ -2,15 +2,12 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.base import Failure, IncompleteSetError, PromptRecord, Rollout, Score
-from environments.contract import Environment
+from environments.base import IncompleteSetError, PromptRecord, Rollout, Score
 from environments.fairness import FairnessEnvironment, FairnessSettings
-from environments.measurement import Measurement, Metric
 from equipoise.train.nemo_rl.scoring import (
     NOT_GENERATED,
     MissingSiblingsError,
@@ -21,30 +18,9 @@ from equipoise.train.nemo_rl.scoring import (
     to_rollouts,
     without_failures,
 )
+from tests.equipoise.train.toy import EMPTY, Toy
 
 RECORD = PromptRecord("p", "toy", ({"role": "user", "content": "Q"},), "s", "train", {"gold": "1"})
-
-
-EMPTY = Failure("verifier_error", "empty")
-
-
-class Toy(Environment):
-    """Right or wrong; cannot score an empty reply."""
-
-    name, scope = "toy", "rollout"
-
-    def score(self, rollouts):
-        return [
-            Score(float(r.completion == r.metadata["gold"]))
-            if r.completion
-            else Score(None, error=EMPTY)
-            for r in rollouts
-        ]
-
-    def measure(self, rollouts, scores):
-        sums = np.array([[s.value or 0.0, s.value is not None] for s in scores], dtype=float)
-        rate = Metric(lambda total: total[..., 0] / total[..., 1], "higher")
-        return Measurement(tuple(r.prompt_id for r in rollouts), sums, {"accuracy": rate})
 
 
 def log(*replies):
