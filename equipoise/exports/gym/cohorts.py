@@ -18,6 +18,11 @@ that a given-up cohort missed are remembered as owed:
     none comes until the cohort's deadline it was not late, and the cohort is scored
     no other seat of the cohort is taken   all that came were late, and are masked
 
+A seat is owed for three deadlines. What is late by one more deadline sits in doubt by then, in a
+cohort that ends at most two deadlines later: one begins with what is in doubt, one with the first
+that is not. After that a second rollout for a seat is refused, as where nothing was lost: it has
+been sent twice, or is later than anything here can be told of.
+
 A client that counts attempts has a late one masked at once. Everything runs on one event loop, and
 nothing is awaited between looking and changing.
 """
@@ -211,7 +216,8 @@ class Cohorts:
     _open: dict[Key, _Cohort] = field(init=False, default_factory=dict)
     _newest: dict[str, int] = field(init=False, default_factory=dict)
     _waiting: dict[str, asyncio.Future[Answer]] = field(init=False, default_factory=dict)
-    #: Until when a rollout that a given-up cohort missed there may come late, oldest first.
+    #: Until when a rollout that a given-up cohort missed there may come late, oldest first; the
+    #: seat is owed for two more deadlines.
     _owed: dict[tuple[Key, Seat], list[float]] = field(init=False, default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(init=False, default_factory=set)
 
@@ -262,8 +268,8 @@ class Cohorts:
         loop, late = asyncio.get_running_loop(), None
         free = [seat for seat in cohort.missing if arrival.fits(seat)]
         if free:
-            seat = max(free, key=lambda seat: bool(self._owed.get((cohort.key, seat))))
-            if max(self._owed.get((cohort.key, seat), []), default=0.0) > loop.time():
+            seat = max(free, key=lambda seat: bool(self._debts(cohort.key, seat)))
+            if max(self._debts(cohort.key, seat), default=0.0) > loop.time():
                 cohort.in_doubt.add(seat)
         else:
             seat, late = self._late_one(cohort, arrival)
@@ -282,7 +288,7 @@ class Cohorts:
     def _late_one(self, cohort: _Cohort, arrival: Arrival) -> tuple[Seat, Arrival]:
         """Return the older of two for an owed seat, and the seat. Raises `SeatTakenError`."""
         filled = [seat for seat in cohort.arrived if arrival.fits(seat)]
-        owed = [seat for seat in filled if self._owed.get((cohort.key, seat))]
+        owed = [seat for seat in filled if self._debts(cohort.key, seat)]
         if not owed:
             group, attempt = cohort.key
             which = "every generation" if arrival.index is None else f"generation {arrival.index}"
@@ -291,7 +297,7 @@ class Cohorts:
                 f"{attempt} of {group!r}: send the whole group again with the next attempt"
             )
         paid = max(owed, key=lambda seat: seat in cohort.in_doubt)
-        self._owed[cohort.key, paid].pop(0)
+        self._debts(cohort.key, paid).pop(0)
         cohort.in_doubt.discard(paid)
         seat = min(filled, key=lambda seat: cohort.arrived[seat].created)
         return seat, min(cohort.arrived[seat], arrival, key=lambda late: late.created)
@@ -319,12 +325,19 @@ class Cohorts:
     def _remember(self, cohort: _Cohort) -> None:
         """Note the missing seats as owed; where all that came were late, those as paid instead."""
         until = asyncio.get_running_loop().time() + self.deadline
-        if all(self._owed.get((cohort.key, seat)) for seat in cohort.arrived):
+        if all(self._debts(cohort.key, seat) for seat in cohort.arrived):
             for seat in cohort.arrived:
-                self._owed[cohort.key, seat].pop(0)
+                self._debts(cohort.key, seat).pop(0)
         else:
             for seat in cohort.missing:
-                self._owed.setdefault((cohort.key, seat), []).append(until)
+                self._debts(cohort.key, seat).append(until)
+
+    def _debts(self, key: Key, seat: Seat) -> list[float]:
+        """Return what the seat is owed for, without what is written off by now."""
+        oldest = asyncio.get_running_loop().time() - 2 * self.deadline
+        debts = self._owed.setdefault((key, seat), [])
+        debts[:] = [until for until in debts if until > oldest]
+        return debts
 
     def _end(self, cohort: _Cohort, arrivals: Sequence[Arrival], why_incomplete: str) -> None:
         """Mask rollouts that are incomplete and not scored alone; have the others scored."""

@@ -330,6 +330,44 @@ class TestALateReplyOfAnEndedCohort:
         assert late.failure_kind == "cohort_incomplete"
         assert [answer.reward for answer in answers] == truth(of_set("s0", first=5))
 
+    def test_sent_twice_long_after_a_loss_is_refused(self):
+        """Three deadlines after it no late one is settled any more, so that it is a doubled one."""
+
+        async def main():
+            table = cohorts(deadline=0.05)
+            await ask_all(table, of_set("s0")[1:])
+            await asyncio.sleep(4 * table.deadline)
+            first, *others = of_set("s0", first=5, tag="now")
+            waiting = asyncio.create_task(table.ask(first))
+            await asyncio.sleep(0)
+            with pytest.raises(SeatTakenError):
+                await table.ask(arrival("s0/a", 0, "another", created=9.0))
+            answers = await ask_all(table, others)
+            return [await waiting, *answers]
+
+        assert [answer.reward for answer in run(main())] == truth(of_set("s0", first=5))
+
+    @pytest.mark.parametrize("times_lost", [1, 3])
+    def test_is_told_until_it_can_no_longer_be_in_doubt(self, times_lost):
+        """It comes within one deadline, and its cohort takes two more."""
+
+        async def main():
+            table = cohorts(deadline=0.5)
+            for number in range(times_lost):
+                await ask_all(table, of_set("s0", tag=f"epoch {number}")[1:])
+            await asyncio.sleep(0.8 * table.deadline)
+            late = asyncio.create_task(table.ask(of_set("s0")[0]))
+            await asyncio.sleep(0.8 * table.deadline)
+            current = of_set("s0", first=5, tag="now")
+            waiting = [asyncio.create_task(table.ask(one)) for one in current[1:]]
+            await asyncio.sleep(0.8 * table.deadline)
+            answers = [await table.ask(current[0]), *await asyncio.gather(*waiting)]
+            return await late, answers
+
+        late, answers = run(main())
+        assert late.failure_kind == "cohort_incomplete"
+        assert [answer.reward for answer in answers] == truth(of_set("s0", first=5))
+
     def test_is_scored_where_every_rollout_is_scored_by_itself(self):
         async def main():
             table = cohorts(Rank("rollout"), deadline=0.02)
