@@ -1,18 +1,19 @@
 """A folder that looks like a checkout of NeMo-RL to whoever reads it without running it."""
 
+from collections.abc import Collection
 from pathlib import Path
 
-from equipoise.config.nemo_rl.assumptions import ASSUMPTIONS, Assumption
+from equipoise.config.nemo_rl.assumptions import ASSUMPTIONS, Assumption, Need
 
 RUN_FILES = [assumption.file for assumption in ASSUMPTIONS if assumption.need == "run"]
 _PACKAGE_INFO = "nemo_rl/package_info.py"
 
 
-def write_checkout(root: Path) -> None:
-    """Write the files that every run and the rules need, with no more in them than is assumed."""
+def write_checkout(root: Path, needs: Collection[Need] = ("run", "rule")) -> None:
+    """Write the files of some needs, with no more in them than is assumed."""
     contents: dict[str, str] = {}
     for assumption in ASSUMPTIONS:
-        if assumption.need in ("run", "rule"):
+        if assumption.need in needs:
             content = contents.get(assumption.file, "") + _content(assumption)
             contents[assumption.file] = content
     for file, content in contents.items():

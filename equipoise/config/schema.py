@@ -560,5 +560,6 @@ class Config(Section):
     logger: LoggerConfig
     cluster: ClusterConfig
     data_plane: DataPlaneConfig | None = None
+    async_rl: Tree | None = None  #: refused: the Single Controller has a command of its own
     on_policy_distillation: DistillationConfig | None = None
     equipoise: Local[EquipoiseConfig]

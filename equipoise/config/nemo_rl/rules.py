@@ -76,6 +76,13 @@ def _trainer_is_followed(config: Config) -> Iterator[Problem]:
             "NeMo-RL's trainer for it has a validation of its own, in which Equipoise cannot "
             "sample the baseline and the final evaluation; set it to false",
         )
+    if config.async_rl is not None:
+        yield Problem(
+            ("async_rl",),
+            "it is read by NeMo-RL's Single Controller alone, which has no validation and so no "
+            "baseline and no final evaluation; leave it out, and train the run with python -m "
+            "equipoise.train.nemo_rl.single_controller, see docs/nemo-rl.md",
+        )
     if distillation and distillation.enabled:
         yield Problem(
             ("on_policy_distillation.enabled",),

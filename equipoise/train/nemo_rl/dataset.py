@@ -10,6 +10,7 @@ from data_prep.records import read_prompts
 from environments.base import PromptRecord
 from equipoise.config.schedule import count_steps, plan
 from equipoise.train.nemo_rl.scoring import metadata_of
+from equipoise.train.nemo_rl.templating import templated
 
 
 class PromptDataset(RawDataset):
@@ -60,13 +61,7 @@ def datum(
     record: PromptRecord, task: str, tokenizer: Any, max_length: int | None, idx: int
 ) -> dict[str, Any]:
     """NeMo-RL's `DatumSpec` of a prompt. Raises `ValueError` for one that is too long."""
-    text = tokenizer.apply_chat_template(
-        [dict(message) for message in record.messages],
-        tokenize=False,
-        add_generation_prompt=True,
-        add_special_tokens=False,
-    )
-    ids = tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
+    text, ids = templated(record, tokenizer)
     if max_length is not None and len(ids) > max_length:
         raise ValueError(f"prompt {record.id} has {len(ids)} tokens, more than {max_length}")
     return {

@@ -194,7 +194,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     with showing_steps(job.reporter, steps, done) as show, job.timed("nemo_rl"):
         watch = Watch(job, steps, show, rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
-            _run_script(installation.script, config)
+            run_script(installation.script, config)
     for monitor in (watch.monitor, watch.mismatch):
         if monitor.exceeded:
             raise monitor.error()
@@ -245,7 +245,8 @@ def prepare_process() -> None:
         os.environ["WANDB_MODE"] = mode  # without a key NeMo-RL would ask for one
 
 
-def _run_script(script: Path, config: Path) -> None:
+def run_script(script: Path, config: Path) -> None:
+    """Run a script of NeMo-RL's with a configuration, as its command line does."""
     arguments, sys.argv = sys.argv, [str(script), "--config", str(config)]
     try:
         runpy.run_path(str(script), run_name="__main__")

@@ -53,6 +53,8 @@ REFUSED = [
         "checkpointing.metric_name",
         "choose by val:env/disparity_ratio",
     ),
+    ("medium", ["async_rl.sampler.name=windowed"], "async_rl", "Single Controller alone"),
+    ("large", [*ASYNC_GRPO, "async_rl={}"], "async_rl", "leave it out"),
     ("medium", ["data_plane.enabled=true"], "data_plane.enabled", "a validation of its own"),
     ("large", [*ASYNC_GRPO, "data_plane.enabled=true"], "data_plane.enabled", "set it to false"),
     (
