@@ -19,7 +19,7 @@ from tests.equipoise.train.nemo_rl.single_controller import (
 )
 
 #: Far more than any of these trainings takes, in virtual seconds.
-LONG = 60
+LONG = 600
 
 
 @pytest.fixture
