@@ -42,6 +42,8 @@ from equipoise.train.stages.dry_run import ask_environment
 
 _KEY = "equipoise.evaluation.also"
 _YAML = (".yaml", ".yml")
+#: A task is asked by the local engine and not trained, also after a first stage without steps.
+_AS_COMPANION = (Setting(_KEY, "equipoise.engine", "local"), Setting(_KEY, "grpo.max_num_steps", 1))
 
 
 # --- before the run ------------------------------------------------------------------------------
@@ -65,8 +67,7 @@ def plan_companions(
         task, files = _read_word(word)
         if task in (loaded.config.equipoise.task, *companions):
             raise UsageError(f"{_KEY}: {word}: {task} is asked already", "Leave it out.")
-        local = (Setting(_KEY, "equipoise.engine", "local"),)
-        options = Options(files, local, host=loaded.options)
+        options = Options(files, _AS_COMPANION, host=loaded.options)
         companions[task] = load_config(task, options, to_train=False)
     rows = []
     for companion in companions.values():

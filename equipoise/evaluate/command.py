@@ -82,7 +82,8 @@ class GateOptions:
     Compared are each task's objective and guards, in pairs on the same items. Exit code 0: passed,
     everything is shown to be within its margin; 3: failed, something is shown to be beyond it; 4:
     not enough data for either. A side is an audit, a row of one (AUDIT:ROW), or the folder of a run
-    (its last stage) or of a stage. Nothing is generated and nothing is scored.
+    (its last stage) or of a stage, with the other tasks that it asked. Nothing is generated and
+    nothing is scored.
 
     Examples:
         equipoise evaluate all --model before=my/model --model after=my/new --run-name ship
