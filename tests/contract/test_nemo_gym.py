@@ -11,6 +11,7 @@ import random
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import aiohttp
@@ -177,6 +178,51 @@ def test_a_restart_loses_nothing_that_was_answered(gym):
     assert asked(gym, answered[:1]) == {answered[0][3]: before[answered[0][3]]}
     assert asked(gym, answered) == before
     assert rewards(asked(gym, half, attempt=1)) == one_call(half)
+
+
+class TestALostRollout:
+    """Its cohort is given up at the deadline; it may come late, and later nothing of it counts."""
+
+    DEADLINE = 4.0  # seconds; a request takes far less on a busy machine
+
+    @pytest.fixture(scope="class")
+    def server(self, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("lost")
+        run = made_run(folder / "run", "fairness", RECORDS, REFERENCE)
+        changes = {"generations": 1, "deadline_seconds": self.DEADLINE}
+        served = Gym(exported(run, folder / "gym", **changes), PACKAGES)
+        served.start()
+        yield served
+        served.kill()
+
+    @staticmethod
+    def of_set(set_id, tag):
+        return [(record, 0, decision(RNG), f"{tag} {record.id}") for record in CHOSEN[set_id]]
+
+    @staticmethod
+    def leave(server, job):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/verify", json=body(job[0].id, *_words(job)), timeout=LEAVES)
+
+    def test_comes_late_and_takes_no_seat(self, server):
+        lost, *others = self.of_set(next(iter(CHOSEN)), "old")
+        assert set(rewards(asked(server, others)).values()) == {None}
+        self.leave(server, lost)
+        current = self.of_set(next(iter(CHOSEN)), "now")
+        assert rewards(asked(server, current)) == one_call(current)
+        assert rewards(asked(server, [lost])) == {lost[3]: None}
+
+    def test_never_comes_and_a_doubled_one_long_after_is_refused(self, server):
+        set_id = list(CHOSEN)[1]
+        assert set(rewards(asked(server, self.of_set(set_id, "old")[1:])).values()) == {None}
+        time.sleep(4 * self.DEADLINE)
+        first, *others = current = self.of_set(set_id, "now")
+        self.leave(server, first)
+        doubled = body(first[0].id, first[2], 0, "doubled")
+        reply = httpx.post(f"{server.url}/verify", json=doubled, timeout=60)
+        assert reply.status_code == 409
+        answers = rewards(asked(server, others)) | rewards(asked(server, [first]))
+        assert answers == one_call(current)
 
 
 class TestBadInput:
