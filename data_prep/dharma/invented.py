@@ -128,14 +128,14 @@ def invented_prompts(number: int, seed: int) -> list[PromptRecord]:
     There are at most `MOST_PROMPTS`. The set of a record is its family.
     """
     pools = _pools(seed)
-    return [record for place, quota in _quotas(number).items() for record in pools[place][:quota]]
+    return [record for cell, quota in _quotas(number).items() for record in pools[cell][:quota]]
 
 
-def slots_of(kind: str, topics: Sequence[Topic], others: Sequence[Topic]) -> list[Slot]:
-    """Every wording of a kind with those of its topics; a mixed one with one of `others` each."""
+def slots_of(kind: str, topics: Sequence[Topic], outside: Sequence[Topic]) -> list[Slot]:
+    """Every wording of a kind with those of its topics; a mixed one with one of `outside` each."""
     _, wordings, all_topics = PARTS[kind]
     return [
-        Slot(kind, n, topic, others[(t + n) % len(others)] if kind == "mixed" else None)
+        Slot(kind, n, topic, outside[(t + n) % len(outside)] if kind == "mixed" else None)
         for n in range(len(wordings))
         for t, topic in enumerate(t for t in all_topics if t in topics)
     ]
@@ -245,11 +245,11 @@ def _prompts(
 ) -> list[PromptRecord]:
     """Make prompts of a kind from one split's wordings and another's topics, ranked."""
     topics = [t for t in PARTS[kind][2] if topic_splits[t.text] == topics_of]
-    others = [t for t in OUTSIDE if topic_splits[t.text] == topics_of]
-    known = SEEN if topics_of == TRAIN_SPLIT else UNSEEN
+    outside = [t for t in OUTSIDE if topic_splits[t.text] == topics_of]
+    novelty = SEEN if topics_of == TRAIN_SPLIT else UNSEEN
     records = [
-        slot_prompt(slot, slot.family + slot.topic.text, split, known)
-        for slot in slots_of(kind, topics, others)
+        slot_prompt(slot, slot.family + slot.topic.text, split, novelty)
+        for slot in slots_of(kind, topics, outside)
         if family_splits[slot.family] == split
     ]
     return _ranked(records, seed)
@@ -281,12 +281,12 @@ def _quotas(number: int) -> dict[tuple[str, str], int]:
 
 
 def _are_there(number: int) -> bool:
-    return all(quota <= _SIZES[place] for place, quota in _quotas(number).items())
+    return all(quota <= _SIZES[cell] for cell, quota in _quotas(number).items())
 
 
 #: Every kind has one prompt in each split.
 FEWEST_PROMPTS = 4 * len(FRACTIONS) * max(map(len, KINDS.values()))
-_SIZES = {place: len(pool) for place, pool in _pools(0).items()}  # with any seed the same
+_SIZES = {cell: len(pool) for cell, pool in _pools(0).items()}  # with any seed the same
 #: How many prompts there are with as many from each scope, and of a scope as many of each kind.
 MOST_PROMPTS = FEWEST_PROMPTS + bisect_left(
     range(FEWEST_PROMPTS + 1, 100_000), True, key=lambda number: not _are_there(number)

@@ -324,10 +324,10 @@ def null_sums(
         steps.append({"flips": flipped(counts, layout).sum(axis=1), **race_sums})
     signs = rng.choice((-1.0, 1.0), size=(draws, sets))
     tossed = signs @ distances[..., 0].reshape(sets, math.prod(distances.shape[1:-1]))
-    known = np.broadcast_to(distances[..., 1].sum(axis=0), (draws, *distances.shape[1:-1]))
+    weights = np.broadcast_to(distances[..., 1].sum(axis=0), (draws, *distances.shape[1:-1]))
     sums = {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
     sums["sets"] = np.full(draws, float(sets))
-    sums["distances"] = np.stack([tossed.reshape(known.shape), known], axis=-1)
+    sums["distances"] = np.stack([tossed.reshape(weights.shape), weights], axis=-1)
     return names.blocks.join((draws,), sums)
 
 

@@ -219,8 +219,8 @@ def packages(case: Case) -> Iterator[Finding]:
         yield unchecked(why)
         return
     host = case.once(machine)
-    made = workers_folder(host.root, case.environment).glob("*/pyvenv.cfg")
-    yield from as_locked(host.root, [host.python.parents[1], *(path.parent for path in made)])
+    workers = workers_folder(host.root, case.environment).glob("*/pyvenv.cfg")
+    yield from as_locked(host.root, [host.python.parents[1], *(path.parent for path in workers)])
 
 
 def as_locked(root: Path, environments: Sequence[Path]) -> Iterator[Finding]:
