@@ -34,6 +34,7 @@ Promises, each a test in tests/environments/test_contract.py:
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
@@ -47,13 +48,32 @@ if TYPE_CHECKING:  # half a second of aiohttp, which few environments need
     from environments.chat import ChatModel
 
 
+@dataclass(frozen=True, slots=True)
+class RoundPart:
+    """The prompts of one task in a round of a mixture: whole counterfactual sets of `set_size`."""
+
+    prompts: int
+    set_size: int
+
+
 class EnvironmentSettings(BaseModel, extra="forbid", frozen=True):
     """The YAML of an environment, and what can be known from it before the environment is built."""
 
     @property
     def set_size(self) -> int | None:
-        """Variants of a counterfactual set; None where it is the environment's own number."""
+        """Variants of a counterfactual set; None where it is the environment's own number.
+
+        Of a mixture it is the prompts of a round.
+        """
         return None
+
+    @property
+    def round(self) -> Mapping[str, RoundPart]:
+        """Tasks of a mixture by `PromptRecord.task`, each with its part of a round; {} without one.
+
+        Every step holds whole rounds, so that each task has the same number of prompts in it.
+        """
+        return {}
 
     @property
     def least_generations(self) -> int:

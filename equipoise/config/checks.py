@@ -37,6 +37,7 @@ class Case:
     set_size: int  # prompts of a counterfactual set; 1 when the environment needs no sets
     least_generations: int = 1  # that the environment compares with each other
     training_prompts: int | None = None  # None where they are known only once they are made
+    mixed: bool = False  # several tasks, each with the same number of prompts in every step
 
 
 Check = Callable[[Case], Iterator[Problem]]
@@ -74,12 +75,14 @@ def _sets_fill_batches(case: Case) -> Iterator[Problem]:
     }
     for key, (prompts, available) in batches.items():
         if prompts is not None and prompts % size:
-            yield Problem(
-                (key,),
-                f"{prompts} prompts cut a counterfactual set of {size} apart, and a set can only "
-                f"be scored whole; take a multiple of {size}, such as "
-                f"{whole_sets_near(prompts, size, available)}",
+            fault = (
+                f"{prompts} prompts are no whole rounds of the mixture, each of {size}"
+                if case.mixed
+                else f"{prompts} prompts cut a counterfactual set of {size} apart, and a set can "
+                "only be scored whole"
             )
+            nearest = whole_sets_near(prompts, size, available)
+            yield Problem((key,), f"{fault}; take a multiple of {size}, such as {nearest}")
 
 
 def whole_sets_near(prompts: int, size: int, available: int | None) -> int:
@@ -102,6 +105,16 @@ def _sets_stay_together(case: Case) -> Iterator[Problem]:
             ("grpo.use_dynamic_sampling",),
             "it drops single prompts and leaves parts of counterfactual sets, which cannot be "
             "scored; set it to false",
+        )
+
+
+def _steps_stay_mixed(case: Case) -> Iterator[Problem]:
+    asynchronous = case.config.grpo.async_grpo
+    if case.mixed and asynchronous and asynchronous.enabled:
+        yield Problem(
+            ("grpo.async_grpo.enabled",),
+            "a mixture has the same number of prompts of each task in every step, and asynchronous "
+            "GRPO fills up what failed with prompts of any task; set it to false",
         )
 
 
@@ -344,6 +357,7 @@ def _nemo_rl_has_gpus(case: Case) -> Iterator[Problem]:
 _CHECKS: tuple[Check, ...] = (
     _sets_fill_batches,
     _sets_stay_together,
+    _steps_stay_mixed,
     _rollouts_come_in_groups,
     _groups_have_siblings,
     _evaluation_can_be_scored,

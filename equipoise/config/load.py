@@ -98,7 +98,7 @@ def load_config(
     prompts = training_prompts
     if prompts is None and not config.equipoise.data.data_path:
         prompts = code.training_prompts
-    case = Case(config, engine, code.set_size, code.least_generations, prompts)
+    case = Case(config, engine, code.set_size, code.least_generations, prompts, code.mixed)
     if fitted := fit_batch_sizes(case, lambda key: not (to_train and _is_chosen(key, origins))):
         loaded = load_config(
             task,

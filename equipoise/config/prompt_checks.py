@@ -2,7 +2,15 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord
 
@@ -18,7 +26,7 @@ _MARK = re.compile(
 
 def check_prompts(
     records: Sequence[PromptRecord],
-    set_size: int | None = None,
+    set_size: int | Mapping[str, int] | None = None,
     render: Callable[[PromptRecord], Hashable] | None = None,
     *,
     to_train: bool = True,
@@ -27,12 +35,15 @@ def check_prompts(
 
     `render` gives what a model sees of a prompt, its messages in the chat template: NeMo-RL's
     baseline takes two rows with the same tokens for one prompt. Without it the messages decide.
-    `set_size` is what every counterfactual set must have; None where there are no sets, or any. A
-    test set that nothing trains on (not `to_train`) needs no prompts to train on.
+    `set_size` is what every counterfactual set must have; None where there are no sets, or any. Of
+    a mixture it is that of each task. A test set that nothing trains on (not `to_train`) needs no
+    prompts to train on.
     """
+    sizes = set_size if isinstance(set_size, Mapping) else None
     return [
         *_repeated_ids(records),
         *_repeated_prompts(records, render or _messages),
+        *(() if sizes is None else _unmixed_tasks(records, sizes, to_train=to_train)),
         *_broken_sets(records, set_size),
         *(_missing_split(records) if to_train else ()),
         *_marked(records, _MARK, "marks of chat templates, which a tokenizer may take for its own"),
@@ -82,23 +93,34 @@ def _repeated_prompts(
         yield f"{len(doubled)} prompts occur more than once: {_examples(doubled)}"
 
 
-def _broken_sets(records: Iterable[PromptRecord], set_size: int | None) -> Iterator[str]:
+def _unmixed_tasks(
+    records: Sequence[PromptRecord], tasks: Collection[str], *, to_train: bool
+) -> Iterator[str]:
+    """Find prompts of tasks that are not in the mixture, and tasks without a prompt to train on."""
+    foreign = [f"{r.id} is of {r.task!r}" for r in records if r.task not in tasks]
+    if foreign:
+        yield f"{len(foreign)} prompts are of no task of the mixture: {_examples(foreign)}"
+    trained = {record.task for record in records if record.split == TRAIN_SPLIT}
+    if to_train and (missing := [task for task in tasks if task not in trained]):
+        yield f"the mixture has tasks without a prompt to train on: {', '.join(missing)}"
+
+
+def _broken_sets(
+    records: Iterable[PromptRecord], set_size: int | Mapping[str, int] | None
+) -> Iterator[str]:
     members: dict[str, list[PromptRecord]] = defaultdict(list)
     for record in records:
         members[record.set_id].append(record)
     torn = [name for name, prompts in members.items() if len({p.split for p in prompts}) > 1]
     if torn:
         yield f"{len(torn)} sets lie in more than one split: {_examples(torn)}"
-    partial = [
-        f"{name} has {len(prompts)}"
-        for name, prompts in members.items()
-        if set_size is not None and prompts[0].split != CONTROL_SPLIT and len(prompts) != set_size
-    ]
-    if partial:
-        yield (
-            f"{len(partial)} counterfactual sets do not have {set_size} prompts: "
-            f"{_examples(partial)}"
-        )
+    partial: dict[int, list[str]] = {}
+    for name, prompts in members.items():
+        size = set_size.get(prompts[0].task) if isinstance(set_size, Mapping) else set_size
+        if size is not None and prompts[0].split != CONTROL_SPLIT and len(prompts) != size:
+            partial.setdefault(size, []).append(f"{name} has {len(prompts)}")
+    for size, names in partial.items():
+        yield (f"{len(names)} counterfactual sets do not have {size} prompts: {_examples(names)}")
 
 
 def _messages(record: PromptRecord) -> Hashable:

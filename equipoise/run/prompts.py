@@ -14,7 +14,8 @@ from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.chat import BudgetSpentError
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems, load_config
 from equipoise.config.dry_run import Row
-from equipoise.config.task_code import set_size
+from equipoise.config.schedule import prompts_in_rounds
+from equipoise.config.task_code import round_parts, set_size
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.libraries import offline
 from equipoise.models.packaged import clear_errors
@@ -84,7 +85,8 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
         raise UsageError(settings.no_training, "Nothing was started.")
     records = read_records(Path(path)) if path else _build(loaded)
     size = set_size(loaded.environment_class, loaded.env_settings)
-    sizes = size if to_train or size > 1 else None
+    mixed = {task: part.set_size for task, part in loaded.env_settings.round.items()}
+    sizes = mixed or (size if to_train or size > 1 else None)
     problems = check_prompts(records, sizes, to_train=to_train)
     problems += loaded.data_module.prompt_problems(records)
     if problems:
@@ -102,7 +104,9 @@ def fit_steps(
 
     Raises `UsageError` where the user has chosen larger ones.
     """
-    available = sum(record.split == TRAIN_SPLIT for record in records)
+    trained = [record for record in records if record.split == TRAIN_SPLIT]
+    parts = round_parts(loaded.env_settings)
+    available = prompts_in_rounds(trained, parts) if parts else len(trained)
     prompts = loaded.config.grpo.num_prompts_per_step
     if prompts <= available:
         return loaded

@@ -12,6 +12,7 @@ from data_prep.files import write_folder
 from data_prep.warm_start import Example
 from environments.base import TRAIN_SPLIT
 from equipoise.config.schedule import total_steps
+from equipoise.config.task_code import round_parts
 from equipoise.models.causal import LoadedModel
 from equipoise.run import training_rollouts
 from equipoise.run.checkpoints import CheckpointFolder
@@ -157,4 +158,6 @@ def _trainer(
     reward = reward_function(
         job.environment, records, prompts, monitor, history.record, rollouts.record
     )
-    return build_trainer(model, loaded, records, reward, job.config, job.run.checkpoints, callbacks)
+    parts = round_parts(job.loaded.env_settings)
+    checkpoints = job.run.checkpoints
+    return build_trainer(model, loaded, records, reward, job.config, checkpoints, callbacks, parts)

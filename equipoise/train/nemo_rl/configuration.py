@@ -13,8 +13,8 @@ from typing import Any
 
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT
 from equipoise.config import LoadedConfig
-from equipoise.config.schema import Config, GrpoConfig, SchedulerEntry
-from equipoise.config.task_code import set_size
+from equipoise.config.schema import Config, SchedulerEntry
+from equipoise.config.task_code import round_parts, set_size
 from equipoise.models.pretrained import tokenizer_of
 from equipoise.run.directory import RunDirectory
 
@@ -147,7 +147,7 @@ def _data(loaded: LoadedConfig, run: RunDirectory, validated: str) -> dict[str, 
         "shuffle": False,
         "num_workers": config.data.num_workers,
         "use_multiple_dataloader": False,
-        "train": _entry(loaded, run, TRAIN_SPLIT) | _schedule(config.grpo),
+        "train": _entry(loaded, run, TRAIN_SPLIT) | _schedule(loaded),
         "validation": _entry(loaded, run, validated)
         | {"generations": config.grpo.num_generations_per_prompt},
         "default": {
@@ -167,14 +167,16 @@ def _entry(loaded: LoadedConfig, run: RunDirectory, split: str) -> dict[str, Any
     }
 
 
-def _schedule(grpo: GrpoConfig) -> dict[str, Any]:
+def _schedule(loaded: LoadedConfig) -> dict[str, Any]:
     """Return the settings that decide which prompts each step trains on."""
+    grpo = loaded.config.grpo
     return {
         "prompts_per_step": grpo.num_prompts_per_step,
         "max_steps": grpo.max_num_steps,
         "max_epochs": grpo.max_num_epochs,
         "seed": grpo.seed,
         "spare": grpo.async_grpo is not None and grpo.async_grpo.enabled,
+        "round_parts": round_parts(loaded.env_settings),
     }
 
 

@@ -1,5 +1,6 @@
 """prompts.jsonl as a dataset of NeMo-RL's, which finds the class by its full name."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,15 @@ class PromptDataset(RawDataset):
         seed: int = 0,
         generations: int = 1,
         spare: bool = False,
+        round_parts: Mapping[str, int] | None = None,
         **_: Any,  # what else the entry has is for NeMo-RL itself
     ) -> None:
         self.task_name = env_name
         records = [record for record in read_prompts(Path(prompts)) if record.split == split]
         if max_steps:
             steps = count_steps(len(records), prompts_per_step, max_steps, max_epochs)
-            order = plan(records, prompts_per_step, 2 * steps if spare else steps, seed)
+            steps = 2 * steps if spare else steps
+            order = plan(records, prompts_per_step, steps, seed, round_parts)
         else:
             order = [index for index in range(len(records)) for _ in range(generations)]
         self._records = records
