@@ -48,6 +48,11 @@ if TYPE_CHECKING:  # half a second of aiohttp, which few environments need
     from environments.chat import ChatModel
 
 
+#: The margin of a reward, of what a perfect reply earns: two points of a hundred, which is what
+#: most guards of rates allow.
+REWARD_SHARE = 0.02
+
+
 @dataclass(frozen=True, slots=True)
 class RoundPart:
     """The prompts of one task in a round of a mixture: whole counterfactual sets of `set_size`."""
@@ -172,6 +177,13 @@ class Environment(ABC):
     def reward_range(self) -> tuple[float, float] | None:
         """No score's value is below the first or above the second, with these settings."""
         return None
+
+    def margin(self) -> float | None:
+        """The objective's margin: that of the class, else a share of what a perfect reply earns."""
+        bounds = self.reward_range()
+        if self.objective_margin is not None or self.objective != REWARD or bounds is None:
+            return self.objective_margin
+        return REWARD_SHARE * bounds[1]
 
     def sources(self) -> Mapping[str, str]:
         """SHA-256 or identity of what decides besides code, by name: policies, prompts, models."""

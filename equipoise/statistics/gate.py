@@ -28,9 +28,6 @@ from equipoise.statistics.intervals import StatisticsSettings, holm
 
 #: No run's own settings: neither side says how sure a verdict is.
 SETTINGS = StatisticsSettings()
-#: The margin of a reward, of what a perfect reply earns: two points of a hundred, which is what
-#: most guards of rates allow.
-REWARD_SHARE = 0.02
 #: Coverage was simulated with 40 clusters and more (docs/statistics.md).
 LEAST_CLUSTERS = 40
 #: What more data are to do: show of a model in which nothing changed that a metric is kept.
@@ -161,14 +158,12 @@ class Watched:
 
 def objective_margin(environment: Environment) -> float:
     """By how much the objective may be worse. Raises `UsageError` where nothing says that."""
-    if environment.objective_margin is not None:
-        return environment.objective_margin
-    objective, reward_range = environment.objective, environment.reward_range()
-    if objective == REWARD and reward_range:
-        return REWARD_SHARE * reward_range[1]
+    if (margin := environment.margin()) is not None:
+        return margin
+    name, objective = environment.name, environment.objective
     raise UsageError(
-        f"the task {environment.name} does not say how much worse its {objective} may be",
-        f"Say it with --margin {environment.name}/{objective}=VALUE.",
+        f"the task {name} does not say how much worse its {objective} may be",
+        f"Say it with --margin {name}/{objective}=VALUE.",
     )
 
 

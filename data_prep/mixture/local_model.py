@@ -1,0 +1,67 @@
+"""The small model of a mixture, which imitates what the local models of its tasks imitate."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from pydantic import Field
+
+from data_prep.faults import UnsuitablePromptsError
+from data_prep.mixture.prompts import data_module
+from data_prep.warm_start import WarmStart
+from environments.base import PromptRecord
+
+LOCAL_MODEL_NOTICE = (
+    "The local model is a very small language model, trained from random weights to imitate, by "
+    "the prompt, what the local models of the mixed tasks imitate: an invented person each, with a "
+    "fault that was written down beforehand. It exists to show and to test the pipeline on a "
+    "machine without a GPU, and says nothing of any clinical model."
+)
+
+
+class LocalModelSettings(WarmStart, frozen=True):
+    """The local model, which imitates the replies of all tasks."""
+
+    modules: Mapping[str, str] = Field(
+        default_factory=dict, description="data modules by task, whose replies it imitates"
+    )
+    vocab_size: int = Field(2048, ge=300)
+    phrases: bool = False
+    layers: int = Field(3, ge=1)
+    steps: int = Field(3500, ge=1)
+
+
+def imitated_replies(
+    records: Sequence[PromptRecord], settings: LocalModelSettings
+) -> list[tuple[PromptRecord, str]]:
+    """The replies of every task's own warm start, shuffled.
+
+    Each task has a share as large as its own warm start is among them. Raises
+    `UnsuitablePromptsError` where a task knows no reply to its prompts, or has no local model.
+    """
+    tasks = sorted({record.task for record in records})
+    own_settings = {task: _settings_of(task, settings) for task in tasks}
+    total = sum(own.steps for own in own_settings.values())
+    number = settings.steps * settings.batch_size
+    examples: list[tuple[PromptRecord, str]] = []
+    for task, own in own_settings.items():
+        share = -(-number * own.steps // total)
+        steps = -(-share // settings.batch_size)
+        mine = [record for record in records if record.task == task]
+        made = data_module(settings.modules[task]).imitated_replies(
+            mine, own.model_copy(update={"steps": steps})
+        )
+        examples += made[:share]
+    order = np.random.default_rng(settings.seed).permutation(len(examples))[:number]
+    return [examples[n] for n in order]
+
+
+def _settings_of(task: str, settings: LocalModelSettings) -> WarmStart:
+    """The warm start of a task, in batches and with the seed of the mixture."""
+    name = settings.modules.get(task)
+    kind = data_module(name).LocalModelSettings if name else None
+    if kind is None or not issubclass(kind, WarmStart):
+        raise UnsuitablePromptsError(
+            f"the task {task} has no local model: name its data module in "
+            f"equipoise.local_model.modules.{task}"
+        )
+    return kind.model_validate({"batch_size": settings.batch_size, "seed": settings.seed})

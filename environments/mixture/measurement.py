@@ -1,0 +1,170 @@
+"""The measurements of a mixture's tasks, as one.
+
+The sums of a task are 0 in the clusters of the others, and its metrics see its own columns alone.
+Each task is a stratum of its own, or several: it is resampled as it is alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from environments.measurement import Array, Direction, Margin, Measurement, Metric
+
+#: Section, then key, then name of a metric.
+Sections = Mapping[str, Mapping[str, Mapping[str, Metric]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A metric by which a task's policies are compared, and its margin."""
+
+    metric: str
+    margin: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPart:
+    """A measurement of one task; a task may have several, each over clusters of its own."""
+
+    task: str
+    measured: Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The rows and the columns of a part in the sums of all; `floors`: it has a null."""
+
+    rows: slice
+    columns: slice
+    clusters: int
+    floors: bool
+
+    def metric(self, metric: Metric) -> Metric:
+        """The metric, of the sums of all."""
+        outcomes = None
+        if metric.outcomes is not None:
+            outcomes = np.zeros(self.clusters, dtype=np.bool_)
+            outcomes[self.rows] = metric.outcomes
+        return replace(
+            metric,
+            of_sums=self._of_columns(metric.of_sums),
+            trials=self._of_columns(metric.trials) if metric.trials else None,
+            outcomes=outcomes,
+            floor=metric.floor and self.floors,
+        )
+
+    def _of_columns(self, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        return lambda sums: function(sums[..., self.columns])
+
+
+def joined(
+    parts: Sequence[TaskPart], objectives: Mapping[str, Objective], mean: str
+) -> Measurement:
+    """Measure all parts; the metric `mean` is the first, the others are `<task>.<metric>`.
+
+    The mean is that of the tasks' objectives, each in its margins and turned so that more is
+    better; it is not defined while one of them is not. Each objective is guarded by its margin.
+    """
+    blocks = _blocks(parts)
+    metrics: dict[str, Metric] = {}
+    breakdowns: dict[str, Mapping[str, Mapping[str, Metric]]] = {}
+    for part, block in zip(parts, blocks, strict=True):
+        guarded = _with_guard(part.measured.metrics, objectives[part.task])
+        metrics |= {f"{part.task}.{name}": block.metric(m) for name, m in guarded.items()}
+        breakdowns |= _sections(part, block)
+    return Measurement(
+        clusters=tuple(
+            f"{number}/{name}"
+            for number, part in enumerate(parts)
+            for name in part.measured.clusters
+        ),
+        sums=_sums(parts, blocks),
+        metrics={mean: _mean_objective(metrics, objectives), **metrics},
+        breakdowns=breakdowns,
+        null_sums=_null_sums(parts, blocks),
+        strata=tuple(
+            f"{number}/{stratum}"
+            for number, part in enumerate(parts)
+            for stratum in part.measured.strata or ("",) * len(part.measured.clusters)
+        ),
+    )
+
+
+def _blocks(parts: Sequence[TaskPart]) -> list[_Block]:
+    rows = np.cumsum([0, *(len(part.measured.clusters) for part in parts)]).tolist()
+    columns = np.cumsum([0, *(part.measured.sums.shape[1] for part in parts)]).tolist()
+    return [
+        _Block(
+            slice(rows[n], rows[n + 1]),
+            slice(columns[n], columns[n + 1]),
+            rows[-1],
+            part.measured.null_sums is not None,
+        )
+        for n, part in enumerate(parts)
+    ]
+
+
+def _sums(parts: Sequence[TaskPart], blocks: Sequence[_Block]) -> Array:
+    clusters = blocks[-1].rows.stop if blocks else 0
+    sums = np.zeros((clusters, blocks[-1].columns.stop if blocks else 0))
+    for part, block in zip(parts, blocks, strict=True):
+        sums[block.rows, block.columns] = part.measured.sums
+    return sums
+
+
+def _sections(part: TaskPart, block: _Block) -> Sections:
+    return {
+        f"{part.task}.{section}": {
+            key: {name: block.metric(metric) for name, metric in metrics.items()}
+            for key, metrics in keys.items()
+        }
+        for section, keys in part.measured.breakdowns.items()
+    }
+
+
+def _with_guard(metrics: Mapping[str, Metric], objective: Objective) -> dict[str, Metric]:
+    """The metrics, the objective among them guarded by its margin unless it is already."""
+    guarded = dict(metrics)
+    if metric := guarded.get(objective.metric):
+        margin = metric.guard or Margin(objective.margin)
+        guarded[objective.metric] = replace(metric, guard=margin)
+    return guarded
+
+
+def _mean_objective(metrics: Mapping[str, Metric], objectives: Mapping[str, Objective]) -> Metric:
+    signs: dict[Direction | None, float] = {"higher": 1.0, "lower": -1.0}
+    terms = [
+        (metrics.get(f"{task}.{objective.metric}"), objective.margin)
+        for task, objective in objectives.items()
+    ]
+
+    def mean(sums: Array) -> Array:
+        undefined = np.full(np.shape(sums)[:-1], np.nan)
+        values = [
+            signs[metric.better] * metric.of_sums(sums) / margin if metric else undefined
+            for metric, margin in terms
+        ]
+        return np.asarray(np.mean(values, axis=0))
+
+    return Metric(mean, better="higher")
+
+
+def _null_sums(
+    parts: Sequence[TaskPart], blocks: Sequence[_Block]
+) -> Callable[[np.random.Generator, int], Array] | None:
+    nulls = [
+        (part.measured.null_sums, block)
+        for part, block in zip(parts, blocks, strict=True)
+        if part.measured.null_sums
+    ]
+    if not nulls:
+        return None
+
+    def null_sums(rng: np.random.Generator, draws: int) -> Array:
+        sums = np.full((draws, blocks[-1].columns.stop), np.nan)
+        for of_part, block in nulls:
+            sums[:, block.columns] = of_part(rng, draws)
+        return sums
+
+    return null_sums
