@@ -3,6 +3,7 @@
 from data_prep.mixture.local_model import (
     LOCAL_MODEL_NOTICE,
     LocalModelSettings,
+    build_local_model,
     imitated_replies,
 )
 from data_prep.mixture.prompts import (
@@ -17,6 +18,7 @@ __all__ = [
     "LOCAL_MODEL_NOTICE",
     "LocalModelSettings",
     "PromptSettings",
+    "build_local_model",
     "build_prompts",
     "check",
     "imitated_replies",

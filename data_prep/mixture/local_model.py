@@ -1,13 +1,16 @@
 """The small model of a mixture, which imitates what the local models of its tasks imitate."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.mixture.prompts import data_module
-from data_prep.warm_start import WarmStart
+from data_prep.warm_start import Example, WarmStart
 from environments.base import PromptRecord
 
 LOCAL_MODEL_NOTICE = (
@@ -16,6 +19,12 @@ LOCAL_MODEL_NOTICE = (
     "fault that was written down beforehand. It exists to show and to test the pipeline on a "
     "machine without a GPU, and says nothing of any clinical model."
 )
+
+
+#: A clause ends before a space that follows one of these signs, or before a new line.
+_CLAUSE_END = re.compile(r"(?<=[.:,])(?= )|(?=\n)")
+#: Clauses that are one token each, of every task whose own local model has such tokens, at most.
+_CLAUSES = 400
 
 
 class LocalModelSettings(WarmStart, frozen=True):
@@ -27,7 +36,37 @@ class LocalModelSettings(WarmStart, frozen=True):
     vocab_size: int = Field(2048, ge=300)
     phrases: bool = False
     layers: int = Field(3, ge=1)
-    steps: int = Field(3500, ge=1)
+    initializer_range: float = Field(0.1, gt=0, le=1)
+    steps: int = Field(3400, ge=1)
+    learning_rate: float = Field(5e-3, gt=0, lt=1)
+
+
+def build_local_model(
+    records: Sequence[PromptRecord], settings: LocalModelSettings, cache: Path
+) -> Path:
+    """The folder of a model that imitates the replies of every task, with tokens that suit each.
+
+    A task whose own tokens may span words has its clauses as tokens, the others read words.
+    """
+    from data_prep.tiny_model import warm_start  # imports torch
+
+    replies = imitated_replies(records, settings)
+    form = list(settings.form)
+    for task in sorted({record.task for record in records}):
+        own = _settings_of(task, settings)
+        form += own.form
+        if own.phrases:
+            form += clauses([pair for pair in replies if pair[0].task == task])
+    examples = [Example(record.messages, reply) for record, reply in replies]
+    complete = settings.model_copy(update={"form": tuple(dict.fromkeys(form))})
+    return warm_start(examples, complete, cache)
+
+
+def clauses(replies: Sequence[tuple[PromptRecord, str]]) -> list[str]:
+    """The commonest clauses of prompts and replies that end in a sign, so that no word is cut."""
+    texts = (text for record, reply in replies for text in (record.messages[-1]["content"], reply))
+    counts = Counter(part for text in texts for part in _CLAUSE_END.split(text))
+    return [part for part, _ in counts.most_common(_CLAUSES) if part.endswith((".", ":", ","))]
 
 
 def imitated_replies(
