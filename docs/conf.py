@@ -27,6 +27,7 @@ NAVIGATION = {
         "PubMedQA <docs/pubmedqa>",
         "Dharma <docs/dharma>",
         "Retrieval <docs/rag>",
+        "Mixture <docs/mixture>",
     ],
     "Guides": [
         "Audit <docs/audit>",

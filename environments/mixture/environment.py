@@ -105,6 +105,19 @@ class MixtureEnvironment(Environment):
             raise ValueError(f"the scale of {name} is not measured: call set_reference first")
         return self._spreads[name] or 1.0  # replies that all score the same say nothing of a scale
 
+    def reward_range(self) -> tuple[float, float] | None:
+        """The bounds over all tasks; not known before each has its scale."""
+        names = [name for name, task in self.settings.mixed.items() if not task.scale]
+        ranges = [(name, task.reward_range()) for name, task in self.tasks.items()]
+        if not self._spreads.keys() >= set(names) or not all(bounds for _, bounds in ranges):
+            return None
+        scaled = [
+            (bounds[0] / self.scale(name), bounds[1] / self.scale(name))
+            for name, bounds in ranges
+            if bounds
+        ]
+        return min(low for low, _ in scaled), max(high for _, high in scaled)
+
     def _rows(self, rollouts: Sequence[Rollout]) -> dict[str, list[int]]:
         """The indices of each task's rollouts; a task without any is left out."""
         rows: dict[str, list[int]] = {}

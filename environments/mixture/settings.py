@@ -63,7 +63,8 @@ class MixtureSettings(EnvironmentSettings, extra="forbid", frozen=True):
     """The keys of `env.mixture` in the configuration."""
 
     tasks: Mapping[str, MixedTask | None] = Field(
-        default_factory=dict, description="by name; null leaves one out"
+        default_factory=dict,
+        description="by name: environment, weight, scale, settings; null leaves one out",
     )
 
     @property

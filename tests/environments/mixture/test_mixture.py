@@ -250,6 +250,23 @@ def test_a_scale_that_is_set_needs_no_reference_and_one_without_spread_is_1():
     assert tied.scale("length") == 1.0
 
 
+def test_the_range_of_rewards_is_known_with_the_scales():
+    class Bounded(Length):
+        def reward_range(self):
+            return 0.0, 8.0
+
+    class BoundedPairs(Pairs):
+        def reward_range(self):
+            return -6.0, 0.0
+
+    environment = mixture(length={"scale": 4.0})
+    assert environment.reward_range() is None
+    environment.tasks = {"length": Bounded(), "pairs": BoundedPairs()}
+    assert environment.reward_range() is None  # the scale of pairs is to be measured
+    environment.set_reference(replies(seed=1))
+    assert environment.reward_range() == (-6.0 / environment.scale("pairs"), 2.0)
+
+
 def test_before_the_reference_there_is_no_scale():
     with pytest.raises(ValueError, match="the scale of length is not measured"):
         mixture().score(of("length", replies(seed=2)))
