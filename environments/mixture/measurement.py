@@ -66,6 +66,7 @@ def joined(
     The mean is that of the tasks' objectives, each in its margins and turned so that more is
     better; it is not defined while one of them is not. Each objective is guarded by its margin.
     """
+    parts = [replace(part, measured=_one_row_each(part.measured)) for part in parts]
     blocks = _blocks(parts)
     metrics: dict[str, Metric] = {}
     breakdowns: dict[str, Mapping[str, Mapping[str, Metric]]] = {}
@@ -89,6 +90,20 @@ def joined(
             for stratum in part.measured.strata or ("",) * len(part.measured.clusters)
         ),
     )
+
+
+def _one_row_each(measured: Measurement) -> Measurement:
+    """The measurement with the rows of a cluster added up: a yes or no is of one row in all."""
+    names = list(dict.fromkeys(measured.clusters))
+    if len(names) == len(measured.clusters):
+        return measured
+    row_of = {name: row for row, name in enumerate(names)}
+    rows = [row_of[name] for name in measured.clusters]
+    sums = np.zeros((len(names), measured.sums.shape[1]))
+    np.add.at(sums, rows, measured.sums)
+    stratum_of = dict(zip(measured.clusters, measured.strata or (), strict=False))
+    strata = tuple(stratum_of[name] for name in names) if measured.strata else None
+    return replace(measured, clusters=tuple(names), sums=sums, strata=strata)
 
 
 def _blocks(parts: Sequence[TaskPart]) -> list[_Block]:

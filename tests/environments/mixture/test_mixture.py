@@ -83,13 +83,19 @@ class Pairs(Environment):
         measured = measure_means(
             [r.set_id for r in rollouts], {"distance": Mean(distances, better="lower")}
         )
+        # A row for each half of a cluster: rows of one name are added.
+        measured = replace(
+            measured,
+            clusters=measured.clusters * 2,
+            sums=np.concatenate([measured.sums / 4, measured.sums * 3 / 4]),
+        )
         floor = replace(measured.metrics["distance"], floor=True)
         return replace(
             measured,
             metrics={"distance": floor},
             breakdowns={"by_size": {"2": {"distance": measured.metrics["distance"]}}},
             null_sums=lambda rng, draws: rng.normal(1.0, 0.1, (draws, measured.sums.shape[1])),
-            strata=tuple("odd" if n % 2 else "even" for n in range(len(measured.clusters))),
+            strata=tuple("ab"[int(n.rpartition("/")[2]) % 2] for n in measured.clusters),
         )
 
 
