@@ -1,5 +1,6 @@
 """The environment of a mixture, which lets each task's own environment score its replies."""
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -150,7 +151,7 @@ class MixtureEnvironment(Environment):
             if task.reference_generations:
                 task.set_reference(own)
             if self.settings.mixed[name].scale is None:
-                sample = _first_prompts(own, _SCALE_PROMPTS)
+                sample = _training_sample(own, _SCALE_PROMPTS)
                 self._spreads[name] = spread(sample, task.score(sample))
 
     # --- figures ---------------------------------------------------------------------------------
@@ -280,18 +281,21 @@ def spread(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> float:
     return math.sqrt(fmean(map(pvariance, values.values()))) if values else 0.0
 
 
-def _first_prompts(rollouts: Sequence[Rollout], limit: int) -> list[Rollout]:
-    """The rollouts of the first whole sets of training, until there are so many prompts."""
+def _training_sample(rollouts: Sequence[Rollout], limit: int) -> list[Rollout]:
+    """The rollouts of whole sets of training, as if drawn by chance, until so many prompts."""
     by_set: dict[str, list[Rollout]] = {}
     for rollout in rollouts:
         if rollout.split == TRAIN_SPLIT:
             by_set.setdefault(rollout.set_id, []).append(rollout)
-    chosen: list[Rollout] = []
-    for members in by_set.values():
-        if len({rollout.prompt_id for rollout in chosen}) >= limit:
+    sample: list[Rollout] = []
+    prompts: set[str] = set()
+    # The file's order is that of the task, which may have a kind of prompt after the other.
+    for name in sorted(by_set, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        if len(prompts) >= limit:
             break
-        chosen += members
-    return chosen
+        sample += by_set[name]
+        prompts |= {rollout.prompt_id for rollout in by_set[name]}
+    return sample
 
 
 def _scaled(name: str, score: Score, scale: float) -> Score:

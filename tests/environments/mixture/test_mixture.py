@@ -245,6 +245,26 @@ def test_the_scale_of_evaluation_prompts_is_not_looked_at():
     assert first.scale("length") == second.scale("length")
 
 
+def test_a_scale_is_measured_on_prompts_of_every_kind():
+    """A task's file may have one kind of prompt after the other."""
+    tied = [replace(r, completion="xx") for r in replies(seed=1, prompts=300)]
+    later = [
+        replace(
+            r,
+            prompt_id=f"{r.prompt_id}+",
+            set_id=f"{r.set_id}+",
+            completion=3 * r.completion,
+        )
+        for r in replies(seed=1, prompts=300)
+    ]
+    environment = mixture()
+    environment.set_reference([*tied, *later])
+    whole = mixture()
+    whole.set_reference(later)
+    share = (environment.scale("length") / whole.scale("length")) ** 2
+    assert share == pytest.approx(0.5, abs=0.2)  # half of its variance
+
+
 def test_a_scale_that_is_set_needs_no_reference_and_one_without_spread_is_1():
     environment = mixture(length={"scale": 4.0}, pairs={"scale": 2.0, "settings": {"replies": 0}})
     assert environment.reference_generations == 0
