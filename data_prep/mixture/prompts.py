@@ -12,7 +12,7 @@ from data_prep.contract import CheckRow, DataModule, DataSettings, Tools, hook_p
 from data_prep.faults import named_faults
 from environments.base import VALIDATION_SPLIT, PromptRecord
 from environments.contract import Environment, RoundPart
-from environments.mixture import MixedTask, MixtureEnvironment, MixtureSettings
+from environments.mixture import MixtureEnvironment, MixtureSettings
 from environments.mixture.environment import TASK_KEY
 
 
@@ -57,15 +57,16 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
     tasks: Mapping[str, TaskPrompts] = Field(
         default_factory=dict, description="by name: the data module and its keys"
     )
-    mixed: Mapping[str, MixedTask | None] = Field(
+    mixed: Mapping[str, Any] = Field(
         default_factory=dict, description="env.mixture.tasks: what is mixed, by which weights"
     )
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
-        mixed = self.mixture.mixed
-        if not mixed:
+        if not self.mixed:
             raise ValueError("mixed names no task: it is ${env.mixture.tasks}")
+        if not (mixed := self.mixture.mixed):
+            return self
         if unknown := sorted(self.tasks.keys() - self.mixed.keys()):
             raise ValueError(
                 f"{unknown[0]} is no task of env.mixture.tasks; it has {', '.join(mixed)}"
@@ -95,8 +96,11 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
 
     @cached_property
     def mixture(self) -> MixtureSettings:
-        """The tasks and their weights."""
-        return MixtureSettings(tasks=self.mixed)
+        """The tasks and their weights; none where `env.mixture`, the same keys, is refused."""
+        try:
+            return MixtureSettings.model_validate({"tasks": self.mixed})
+        except ValidationError:
+            return MixtureSettings()
 
     @property
     def round(self) -> Mapping[str, RoundPart]:

@@ -152,6 +152,6 @@ def test_a_run_that_stopped_goes_on_with_the_same_scales_and_order(
 def test_an_unknown_task_is_one_message(results: Path) -> None:
     words = "env.mixture.tasks.songs={environment: environments.songs.Songs, weight: 1}"
     found = recipe(results, "--dry-run", words)
-    assert found.returncode == 1
+    assert found.returncode == 2
     assert "Traceback" not in found.stderr
     assert found.stderr.count("cannot import environments.songs") == 1

@@ -31,13 +31,14 @@ ENVIRONMENTS = {
 
 
 def content(**changes):
+    """With {} in place of a section there is none."""
     tree = {
         "num_samples": 200,
         "tasks": {name: {"module": f"data_prep.{name}", **KEYS[name]} for name in MODULES},
         "mixed": {name: {"environment": ENVIRONMENTS[name], "weight": 1} for name in MODULES},
     }
     for section, values in changes.items():
-        tree[section] = tree[section] | values
+        tree[section] = values and tree[section] | values
     return tree
 
 
@@ -123,13 +124,18 @@ def test_a_task_is_left_out_by_one_key():
             {"tasks": {"dharma": {"module": "data_prep.dharma", "number": 3}}},
             "tasks.dharma: number: Extra inputs",
         ),
-        ({"mixed": {"dharma": None, "fairness": None}}, "at least two tasks"),
+        ({"mixed": {}, "tasks": {}}, "mixed names no task"),
     ],
 )
 def test_what_cannot_be_mixed_is_refused_by_one_message(changes, message):
     with pytest.raises(ValidationError, match=message) as refused:
         PromptSettings.model_validate(content(**changes))
     assert refused.value.error_count() == 1
+
+
+def test_what_env_refuses_is_not_refused_twice():
+    songs = {"environment": "environments.songs.Songs", "weight": 1}
+    assert PromptSettings.model_validate(content(mixed={"songs": songs})).settings == {}
 
 
 def test_they_are_invented_if_those_of_every_task_are():
