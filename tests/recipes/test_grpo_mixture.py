@@ -1,7 +1,6 @@
-"""The mixture's recipe as a person runs it: a process of its own, small, with all four tasks."""
+"""The mixture's recipe as a person runs it, small, with all four tasks."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,9 +12,10 @@ import pytest
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
+from tests.command import ROOT
+from tests.recipes.audits import started
 from tests.recipes.runs import history, steps_done
 
-ROOT = Path(__file__).resolve().parents[2]
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")
 SMALL = (
     "--config=nemo_configs/smoke.yaml",
@@ -26,21 +26,9 @@ SMALL = (
 )
 
 
-def recipe(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            sys.executable,
-            "recipes/grpo_mixture.py",
-            f"--output-dir={folder}",
-            f"equipoise.cache_dir={folder / 'cache'}",
-            *arguments,
-        ],
-        cwd=ROOT,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
-        text=True,
-        capture_output=True,
-        timeout=900,
-    )
+def recipe(folder: Path, *words: str, code: int = 0) -> str:
+    place = (f"--output-dir={folder}", f"equipoise.cache_dir={folder / 'cache'}")
+    return started("grpo_mixture", *place, *words, code=code)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +38,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(results: Path) -> Path:
-    found = recipe(results, "--run-name=run", *SMALL)
-    assert found.returncode == 0, found.stdout + found.stderr
+    recipe(results, "--run-name=run", *SMALL)
     return results / "mixture" / "run"
 
 
@@ -119,10 +106,12 @@ def test_a_task_pays_to_the_bit_what_it_pays_alone(
 
 
 def test_the_gate_takes_the_stages_of_the_run(run: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "equipoise", "gate", str(run / "baseline"), str(run / "final")]
-    found = subprocess.run(
-        [*words, f"--output={tmp_path / 'gate'}"], cwd=ROOT, text=True, capture_output=True
-    )
+    words = [
+        sys.executable,
+        *("-m", "equipoise", "gate", f"{run / 'baseline'}", f"{run / 'final'}"),
+        f"--output={tmp_path / 'gate'}",
+    ]
+    found = subprocess.run(words, cwd=ROOT, text=True, capture_output=True)
     assert found.returncode in (0, 3, 4), found.stderr
     gated = json.loads((tmp_path / "gate" / "gate.json").read_text())
     text = json.dumps(gated)
@@ -142,8 +131,7 @@ def test_a_run_that_stopped_goes_on_with_the_same_scales_and_order(
         key=lambda path: int(path.name.split("-")[-1].split("_")[-1]),
     )
     shutil.rmtree(newest)
-    found = recipe(results, f"--resume={copy}")
-    assert found.returncode == 0, found.stdout + found.stderr
+    started("grpo_mixture", f"--resume={copy}")
     assert history(copy) == history(run)
     for file in ("baseline/mixture.json", "final/mixture.json", "training/rollouts.jsonl"):
         assert (copy / file).read_bytes() == (run / file).read_bytes()
@@ -151,7 +139,6 @@ def test_a_run_that_stopped_goes_on_with_the_same_scales_and_order(
 
 def test_an_unknown_task_is_one_message(results: Path) -> None:
     words = "env.mixture.tasks.songs={environment: environments.songs.Songs, weight: 1}"
-    found = recipe(results, "--dry-run", words)
-    assert found.returncode == 2
-    assert "Traceback" not in found.stderr
-    assert found.stderr.count("cannot import environments.songs") == 1
+    said = recipe(results, "--dry-run", words, code=2)
+    assert "Traceback" not in said
+    assert said.count("cannot import environments.songs") == 1

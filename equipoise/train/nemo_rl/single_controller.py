@@ -67,6 +67,12 @@ def check_run(loaded: LoadedConfig, run: RunDirectory) -> None:
             "policy.model_name is local: the Single Controller trains on GPUs alone",
             "Take a run of a scale that has a model, such as nemo_configs/medium.yaml.",
         )
+    if loaded.env_settings.round:
+        raise UsageError(
+            f"{run.root} trains a mixture, and the Single Controller's sampler counts sets of one "
+            "size",
+            "Train it with its recipe.",
+        )
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     if environment.reference_generations and not run.reference.exists():
         raise EquipoiseError(

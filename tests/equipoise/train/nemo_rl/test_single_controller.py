@@ -25,12 +25,12 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setenv(PATH_VARIABLE, str(tmp_path / "nemo-rl"))
     write_checkout(tmp_path / "nemo-rl", ("run", "rule", "controller"))
 
-    def run(*settings, reference=True):
+    def run(*settings, reference=True, task="fairness"):
         folder = RunDirectory(tmp_path / "run")
         folder.root.mkdir()
-        folder.ledger.create({"seconds": {}, "hashes": {}, "task": "fairness"})
+        folder.ledger.create({"seconds": {}, "hashes": {}, "task": task})
         words = (Setting("", "equipoise.engine", "nemo_rl"), *settings)
-        loaded = load_config("fairness", Options((CONFIG_FOLDER / "medium.yaml",), words))
+        loaded = load_config(task, Options((CONFIG_FOLDER / "medium.yaml",), words))
         folder.config.write_text(loaded.to_yaml())
         write_prompts(folder.prompts, records(64, 4), {})
         if reference:
@@ -101,6 +101,11 @@ ASYNC_GRPO = (
 def test_a_run_of_the_older_way_is_refused(run):
     with pytest.raises(EquipoiseError, match="another way to train on whole sets"):
         written(run(*ASYNC_GRPO))
+
+
+def test_a_run_of_a_mixture_is_refused(run):
+    with pytest.raises(EquipoiseError, match="trains a mixture, and .* sets of one size"):
+        written(run(task="mixture"))
 
 
 def test_a_run_without_the_frozen_models_replies_is_refused(run):
