@@ -99,7 +99,7 @@ class MixtureEnvironment(Environment):
         return [scores[n] for n in range(len(rollouts))]
 
     def scale(self, name: str) -> float:
-        """What a task's rewards are divided by. Raises `ValueError` before it is measured."""
+        """The divisor of a task's rewards. Raises `ValueError` before it is measured."""
         if (scale := self.settings.mixed[name].scale) is not None:
             return scale
         if name not in self._spreads:
