@@ -14,6 +14,7 @@ from environments.contract import Environment
 from environments.measurement import Measurement
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import leaves
+from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
@@ -186,7 +187,7 @@ def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
 def task_of(run: RunDirectory) -> str:
     """The task that a run's configuration names. Raises `EquipoiseError`."""
     try:
-        return str(yaml.safe_load(run.config.read_text("utf-8"))["equipoise"]["task"])
+        return str(yaml.safe_load(read_yaml(run.config))["equipoise"]["task"])
     except OSError as error:
         raise UsageError(
             f"{run.root} is no run: {run.config.name}: {error.strerror}",
