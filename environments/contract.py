@@ -39,7 +39,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
-from environments.base import REWARD, Message, PromptRecord, Rollout, Scope, Score, Yardstick
+from environments.base import (
+    REWARD,
+    DealtReply,
+    Message,
+    PromptRecord,
+    Rollout,
+    Scope,
+    Score,
+    Yardstick,
+)
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Modes
 from environments.presentation import Presentation
@@ -251,7 +260,7 @@ class Environment(ABC):
         reference: Sequence[Rollout],
         passes: int,
         seed: int,
-    ) -> list[tuple[PromptRecord, str]]:
+    ) -> list[DealtReply]:
         """Deal the frozen model's own replies out to prompts, `passes` times, to be imitated.
 
         Which of them goes to which prompt is what takes out what must not decide. Prompts that have

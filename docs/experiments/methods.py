@@ -145,7 +145,8 @@ def pairs(job: Any, number: int) -> Iterator[dict[str, Any]]:
     passes = -(-2 * number // len(records))
     dealt = environment.dealt_replies(records, read_rollouts(job.run.reference), passes, seed)
     taken = 0
-    for place, (record, liked) in enumerate(dealt):
+    for place, reply in enumerate(dealt):
+        record, liked = reply.record, reply.completion
         other = own[record.id][place // len(records) % len(own[record.id])]
         decisions = [environment.design.form.parse(text) for text in (liked, other)]
         levels = [getattr(decision, "levels", None) for decision in decisions]

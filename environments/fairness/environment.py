@@ -15,6 +15,7 @@ from pydantic import Field
 from environments.base import (
     CONTROL_SPLIT,
     UNPARSEABLE,
+    DealtReply,
     Failure,
     Message,
     PromptRecord,
@@ -256,7 +257,7 @@ class FairnessEnvironment(Environment):
         reference: Sequence[Rollout],
         passes: int,
         seed: int,
-    ) -> list[tuple[PromptRecord, str]]:
+    ) -> list[DealtReply]:
         """In each pass the prompts of a set are shown one reply to each race, which is dealt out.
 
         So every race is shown the set's blind mixture, which is the task's objective. All replies
@@ -271,15 +272,15 @@ class FairnessEnvironment(Environment):
             sets.setdefault(record.set_id, []).append(record)
         rng = np.random.default_rng(seed)
         orders = {name: rng.permutation(len(texts)) for name, texts in replies.items()}
-        pairs = []
+        dealt = []
         for n in range(passes):
             for members in sets.values():
                 if all(member.id in replies for member in members):
                     for source, member in zip(rng.permutation(len(members)), members, strict=True):
                         order = orders[members[source].id]
                         reply = replies[members[source].id][order[n % len(order)]]
-                        pairs.append((member, reply))
-        return pairs
+                        dealt.append(DealtReply(member, members[source], reply))
+        return dealt
 
     def reply_schema(self) -> Mapping[str, Any]:
         """The decision's fields, each with its levels."""

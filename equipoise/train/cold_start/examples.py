@@ -69,7 +69,7 @@ def _dealt(loaded: LoadedConfig, run: RunDirectory) -> list[Example]:
             f"{run.reference}: of no set can every reply be read, so there is none to imitate",
             _OWN_REPLIES,
         )
-    return [Example(record.messages, reply) for record, reply in dealt]
+    return [Example(reply.record.messages, reply.completion) for reply in dealt]
 
 
 def _imitated(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Example]:

@@ -44,7 +44,7 @@ def imitate(
     with tempfile.TemporaryDirectory() as unused:
         trainer = SFTTrainer(
             model=model,
-            args=_arguments(config, unused, model, batch_size, learning_rate, len(examples)),
+            args=sft_arguments(config, unused, model, batch_size, learning_rate, len(examples)),
             train_dataset=rows,
             processing_class=tokenizer,
             callbacks=[ProgressCallback(progress)],
@@ -54,7 +54,7 @@ def imitate(
     return {row["step"]: row["loss"] for row in trainer.state.log_history if "loss" in row}
 
 
-def _arguments(
+def sft_arguments(
     config: Config,
     output_dir: str,
     model: PreTrainedModel | PeftModel,
@@ -62,6 +62,7 @@ def _arguments(
     learning_rate: float,
     examples: int,
 ) -> SFTConfig:
+    """TRL's arguments: one pass, the rate down to zero after a twentieth of the steps."""
     policy, on_cpu = config.policy, model.device.type == "cpu"
     micro = math.gcd(batch_size, policy.train_micro_batch_size)  # a whole batch in each step
     return SFTConfig(
@@ -97,37 +98,48 @@ def _rows(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, limit
     places = {key: index for index, key in enumerate(distinct)}
     prompts = {prompt: example.messages for (prompt, _), example in distinct.items()}
     prompt_tokens = dict(
-        zip(prompts, _tokens(tokenizer, prompts.values(), add_generation_prompt=True), strict=True)
+        zip(
+            prompts,
+            chat_tokens(tokenizer, prompts.values(), add_generation_prompt=True),
+            strict=True,
+        )
     )
     chats = [
         [*example.messages, Message(role="assistant", content=example.answer)]
         for example in distinct.values()
     ]
     rows = [
-        _row(prompt_tokens[prompt], tokens)
-        for (prompt, _), tokens in zip(distinct, _tokens(tokenizer, chats), strict=True)
+        {
+            "input_ids": np.array(tokens, dtype=np.int32),
+            "completion_mask": reply_mask(prompt_tokens[prompt], tokens),
+        }
+        for (prompt, _), tokens in zip(distinct, chat_tokens(tokenizer, chats), strict=True)
     ]
-    longest = max(len(row["input_ids"]) for row in rows)
+    refuse_longer(max(len(row["input_ids"]) for row in rows), limit)
+    return Dataset.from_list(rows).select([places[_key(example)] for example in examples])
+
+
+def refuse_longer(longest: int, limit: int) -> None:
+    """Raise `EquipoiseError` where a prompt with its reply has more than `limit` tokens."""
     if longest > limit:
         raise EquipoiseError(
             f"a prompt with its reply has {longest} tokens, "
             f"and policy.max_total_sequence_length is {limit}",
             f"Set policy.max_total_sequence_length={longest} or more.",
         )
-    return Dataset.from_list(rows).select([places[_key(example)] for example in examples])
 
 
-def _row(prompt_tokens: Sequence[int], tokens: Sequence[int]) -> dict[str, NDArray[np.int32]]:
-    """The reply begins where its chat is no longer that of the prompt alone."""
+def reply_mask(prompt_tokens: Sequence[int], tokens: Sequence[int]) -> NDArray[np.int32]:
+    """1 at the tokens of the reply, which begins where its chat is no longer the prompt alone."""
     prefix = itertools.takewhile(
         lambda pair: pair[0] == pair[1], zip(prompt_tokens, tokens, strict=False)
     )
     mask = np.ones(len(tokens), dtype=np.int32)
     mask[: sum(1 for _ in prefix)] = 0
-    return {"input_ids": np.array(tokens, dtype=np.int32), "completion_mask": mask}
+    return mask
 
 
-def _tokens(
+def chat_tokens(
     tokenizer: PreTrainedTokenizerBase, chats: Iterable[Sequence[Message]], **how: bool
 ) -> list[list[int]]:
     """Tokenize all chats, each a list of tokens."""

@@ -9,7 +9,6 @@ from transformers import PreTrainedModel, TrainerCallback, set_seed
 from trl import GRPOTrainer
 
 from data_prep.files import write_folder
-from data_prep.warm_start import Example
 from environments.base import TRAIN_SPLIT
 from equipoise.config.schedule import total_steps
 from equipoise.config.task_code import round_parts
@@ -31,8 +30,8 @@ from equipoise.train.local.callbacks import (
     StopCallback,
 )
 from equipoise.train.local.checkpoints import latest_checkpoint
+from equipoise.train.local.distillation import distil
 from equipoise.train.local.generation import render_prompt
-from equipoise.train.local.imitation import imitate
 from equipoise.train.local.reward import reward_function
 from equipoise.train.local.trainer import build_trainer, trainable
 from equipoise.train.stages.around_training import begin_training
@@ -112,7 +111,7 @@ def _kept_rollouts(job: Job, steps: int) -> RolloutsCallback:
 
 
 def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedModel) -> None:
-    """Imitate the frozen model's own replies as the environment deals them out, where wanted.
+    """Distil the frozen model's own replies as the environment deals them out, where wanted.
 
     A run that stops in it begins it anew.
     """
@@ -121,21 +120,16 @@ def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedMode
         return
     job.reporter.heading("First stage: the model's own replies, dealt out anew")
     records, reference = job.split(TRAIN_SPLIT), read_rollouts(job.run.reference)
-    examples = [
-        Example(record.messages, reply)
-        for record, reply in environment.dealt_replies(
-            records, reference, settings.passes, job.config.grpo.seed
-        )
-    ]
-    if not examples:
+    dealt = environment.dealt_replies(records, reference, settings.passes, job.config.grpo.seed)
+    if not dealt:
         job.reporter.warn("no reply of the model can be read, so there is none to imitate")
         return
-    steps = -(-len(examples) // settings.batch_size)
+    steps = -(-len(dealt) // settings.batch_size)
     with job.timed("first stage"), job.reporter.progress("first stage", steps) as done:
-        losses = imitate(
+        losses = distil(
             model,
             loaded.tokenizer,
-            examples,
+            dealt,
             job.config,
             settings.batch_size,
             settings.learning_rate,

@@ -61,10 +61,16 @@ def test_replies_are_dealt_out_so_that_each_race_is_shown_the_same_mixture() -> 
     assert len(dealt) == 16  # nothing was readable of the other set
     passes = [dealt[n : n + 4] for n in range(0, 16, 4)]
     for each in passes:
-        assert [record.id for record, _ in each] == [record.id for record in records[:4]]
-    counts = Counter(text for _, text in dealt)
+        assert [reply.record.id for reply in each] == [record.id for record in records[:4]]
+        assert {reply.source.id for reply in each} == {record.id for record in records[:4]}
+    own = {(rollout.prompt_id, rollout.completion) for rollout in reference}
+    assert all((reply.source.id, reply.completion) in own for reply in dealt)
+    counts = Counter(reply.completion for reply in dealt)
     assert counts == {reply(4): 4, reply(0, 1): 4} | {reply(level): 2 for level in range(4)}
-    by_race = [{text for record, text in dealt if record.id == asked.id} for asked in records[:4]]
+    by_race = [
+        {reply.completion for reply in dealt if reply.record.id == asked.id}
+        for asked in records[:4]
+    ]
     assert all(len(texts) > 1 for texts in by_race)
     assert dealt == environment(reference).dealt_replies(records, reference, 4, seed=0)
     assert dealt != environment(reference).dealt_replies(records, reference, 4, seed=1)
