@@ -129,7 +129,7 @@ def _first_stage(config: Config, workload: Workload) -> Iterator[Row]:
     if settings.passes:
         replies = settings.passes * workload.prompts.get(TRAIN_SPLIT, 0)
         steps = -(-replies // settings.batch_size)
-        yield Row("first stage", f"{replies:,} replies", f"imitated in {steps:,} steps")
+        yield Row("first stage", f"{replies:,} replies", f"distilled in {steps:,} steps")
 
 
 def _gpu_rows(config: Config) -> list[Row]:

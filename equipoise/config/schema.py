@@ -463,7 +463,7 @@ class ColdStartConfig(Section):
 
 
 class FirstStageConfig(Section):
-    """`equipoise.first_stage`: supervised training on replies of the frozen model, before GRPO.
+    """`equipoise.first_stage`: distillation of the frozen model's own replies, before GRPO.
 
     For a task whose environment deals them out (`dealt_replies`).
     """

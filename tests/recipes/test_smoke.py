@@ -83,11 +83,11 @@ def test_the_probe_ends_before_training_and_resume_begins_it(tmp_path: Path) -> 
 
 
 def test_a_model_that_nobody_can_read_goes_through_every_stage_as_well(tmp_path: Path) -> None:
-    """No policy has an objective then, and there is no reply to imitate."""
+    """No policy has an objective then, and there is no reply to deal out."""
     own = (f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path}/cache", "--no-wandb")
     least = ("--config=nemo_configs/smoke.yaml", "equipoise.local_model.steps=1")
     said = started("grpo_fairness", *least, *own)
-    assert "no reply of the model can be read, so there is none to imitate" in said
+    assert "no reply of the model can be read, so none is dealt out" in said
     assert "every stage ran" in said
 
 

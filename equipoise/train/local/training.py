@@ -122,7 +122,7 @@ def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedMode
     records, reference = job.split(TRAIN_SPLIT), read_rollouts(job.run.reference)
     dealt = environment.dealt_replies(records, reference, settings.passes, job.config.grpo.seed)
     if not dealt:
-        job.reporter.warn("no reply of the model can be read, so there is none to imitate")
+        job.reporter.warn("no reply of the model can be read, so none is dealt out")
         return
     steps = -(-len(dealt) // settings.batch_size)
     with job.timed("first stage"), job.reporter.progress("first stage", steps) as done:

@@ -45,7 +45,7 @@ def test_every_row(load):
         "micro batches per update": ("2", "of 128 rollouts"),
         "tokens per step": ("<= 65,536", "256 per rollout"),
         "new tokens per step": ("<= 12,288", "48 per rollout"),
-        "first stage": ("10,240 replies", "imitated in 160 steps"),
+        "first stage": ("10,240 replies", "distilled in 160 steps"),
         "steps": ("60", ""),
         "reference generations": ("3,320", "8 of every prompt"),
         "baseline generations": ("480", "8 of every test prompt"),
@@ -61,7 +61,7 @@ def test_a_first_stage_has_a_row_where_there_is_one(load):
     training = int(table(load(*words))["train prompts"][0].replace(",", ""))
     rows = table(load(*words, "equipoise.first_stage.passes=3"))
     steps = -(-3 * training // 100)
-    assert rows["first stage"] == (f"{3 * training:,} replies", f"imitated in {steps} steps")
+    assert rows["first stage"] == (f"{3 * training:,} replies", f"distilled in {steps} steps")
     assert "first stage" not in table(load(*words, "equipoise.first_stage.passes=0"))
 
 
