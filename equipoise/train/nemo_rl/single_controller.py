@@ -6,6 +6,8 @@ commands. NeMo-RL's older asynchronous GRPO is not in the same process: hooks.py
 """
 
 import argparse
+import sys
+from functools import partial
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -18,14 +20,16 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory, open_run_directory
 from equipoise.run.prompts import record_prompts
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.exits import guarded
 from equipoise.train.nemo_rl.configuration import single_controller_config
 from equipoise.train.nemo_rl.engine import prepare_process, register, run_script
 
 FOLDER = "single_controller"
 
 
-def main(words: list[str] | None = None) -> None:
-    """Read the command line, write the configuration, and run NeMo-RL's own script."""
+def main(words: list[str] | None = None) -> int:
+    """Read the command line and train; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m equipoise.train.nemo_rl.single_controller",
         description="Train on a run's prompts with NeMo-RL's Single Controller, in whole sets.",
@@ -34,18 +38,25 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument(
         "--max-staleness-versions",
         type=int,
+        choices=range(100),
+        metavar="N",
         default=1,
         help="steps that the weights of a reply may be old; 0: as synchronous GRPO",
     )
     parser.add_argument("--write-only", action="store_true", help="write the configuration alone")
     options = parser.parse_args(words)
+    return guarded(partial(train, options.run, options.max_staleness_versions, options.write_only))
+
+
+def train(folder: Path, staleness: int, write_only: bool, reporter: Reporter) -> None:
+    """Write the configuration, and run NeMo-RL's own script with it."""
     installation = find_installation(("run", "controller"))
-    run = open_run_directory(options.run)
+    run = open_run_directory(folder)
     loaded = load_config(run.ledger.read()["task"], Options((run.config,)))
     check_run(loaded, run)
-    path = write_config(loaded, run, installation, options.max_staleness_versions)
-    print(f"configuration: {path}")  # noqa: T201  a command's result
-    if options.write_only:
+    path = write_config(loaded, run, installation, staleness)
+    reporter.say(f"configuration: {path}")
+    if write_only:
         return
     installation.make_importable()
     prepare_process()
@@ -101,4 +112,4 @@ def write_config(
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
