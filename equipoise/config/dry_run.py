@@ -47,7 +47,7 @@ def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row
     return [
         *_place_rows(config, engine),
         *_data_rows(workload),
-        *_step_rows(config, engine, workload.set_size),
+        *_step_rows(config, engine, workload),
         *_total_rows(config, engine, workload),
         *(
             [*_gpu_rows(config), *_time_rows(config, workload)]
@@ -70,24 +70,30 @@ def _place_rows(config: Config, engine: Engine) -> list[Row]:
 
 def _data_rows(workload: Workload) -> list[Row]:
     return [
-        Row(f"{split} prompts", f"{count:,}", _sets(workload.sets[split], count))
+        Row(f"{split} prompts", f"{count:,}", _sets_of_split(workload, split))
         for split, count in workload.prompts.items()
     ]
 
 
-def _sets(sets: int, prompts: int) -> str:
-    noun = "set" if sets == 1 else "sets"
-    return f"{sets:,} {noun} of {prompts // sets}" if sets < prompts else ""
+def _sets_of_split(workload: Workload, split: str) -> str:
+    sets = workload.sets[split]
+    return f"{sets:,} sets" if workload.mixed else _sets(sets, workload.prompts[split])
 
 
-def _step_rows(config: Config, engine: Engine, set_size: int) -> list[Row]:
+def _sets(sets: int, prompts: int, noun: str = "set") -> str:
+    plural = "" if sets == 1 else "s"
+    return f"{sets:,} {noun}{plural} of {prompts // sets}" if sets < prompts else ""
+
+
+def _step_rows(config: Config, engine: Engine, workload: Workload) -> list[Row]:
     grpo, policy = config.grpo, config.policy
+    noun = "round" if workload.mixed else "set"
     prompts, generations = grpo.num_prompts_per_step, grpo.num_generations_per_prompt
     rollouts = prompts * generations
     batch = policy.train_global_batch_size
     length, reply_tokens = policy.max_total_sequence_length, policy.generation.max_new_tokens
     return [
-        Row("prompts per step", f"{prompts:,}", _sets(prompts // set_size, prompts)),
+        Row("prompts per step", f"{prompts:,}", _sets(prompts // workload.set_size, prompts, noun)),
         Row("rollouts per step", f"{rollouts:,}", f"{generations} generations per prompt"),
         Row("updates per step", f"{rollouts // batch:,}", f"of {batch:,} rollouts"),
         _micro_batch_row(config, layout_of(config).data_parallel if engine == "nemo_rl" else 1),

@@ -38,6 +38,7 @@ class Workload:
     prompt_characters: float = 0.0  # the mean over the prompts to train on
     longest_prompt: int = 0  # of them, in characters
     blinds: bool = False  # the environment can take out of a prompt what must not decide
+    mixed: bool = False  # several tasks, whose sets differ in size; `set_size` is that of a round
 
     def steps(self, config: Config) -> int:
         """How many steps a run trains."""
@@ -50,13 +51,16 @@ def workload_of(
     reference_generations: int = 0,
     *,
     blinds: bool = False,
+    mixed: bool = False,
 ) -> Workload:
     """Count the prompts and sets of each split, and measure those to train on."""
     prompts = Counter(record.split for record in records)
     sets = Counter(split for split, _ in {(record.split, record.set_id) for record in records})
     lengths = [_characters(record) for record in records if record.split == TRAIN_SPLIT] or [0]
     mean = sum(lengths) / len(lengths)
-    return Workload(prompts, sets, set_size, reference_generations, mean, max(lengths), blinds)
+    return Workload(
+        prompts, sets, set_size, reference_generations, mean, max(lengths), blinds, mixed
+    )
 
 
 def _characters(record: PromptRecord) -> int:

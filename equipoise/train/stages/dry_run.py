@@ -46,7 +46,9 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     scoring = loaded.env_settings
     blinds = loaded.environment_class.offers(Environment.blinded)
     size = set_size(loaded.environment_class, loaded.env_settings)
-    workload = workload_of(records, size, scoring.reference_size, blinds=blinds)
+    workload = workload_of(
+        records, size, scoring.reference_size, blinds=blinds, mixed=bool(scoring.round)
+    )
     rows = dry_run_rows(loaded.config, loaded.engine, workload)
     generations = total_generations(loaded.config, loaded.engine, workload)
     scored = generations + probe_replies(loaded.config, workload)
