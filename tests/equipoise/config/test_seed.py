@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -50,12 +51,12 @@ def test_a_run_of_the_same_seed_has_the_same_prompts(task: str) -> None:
 def test_the_local_model_training_and_sampling_follow_the_seed(task: str) -> None:
     for seed in SEEDS:
         run = loaded(task, seed)
-        resolved: Mapping[str, Mapping[str, Mapping[str, object]]] = run.resolved
+        data: Mapping[str, Any] = run.resolved["equipoise"]["data"]
         assert run.config.grpo.seed == seed
         assert run.config.equipoise.evaluation.seed == seed
         assert run.local_model_settings is not None
         assert run.local_model_settings.model_dump()["seed"] == seed
-        assert resolved["equipoise"]["data"]["seed"] == seed
+        assert {settings["seed"] for settings in data.get("tasks", {task: data}).values()} == {seed}
 
 
 @pytest.mark.parametrize("task", TASKS)
