@@ -70,6 +70,9 @@ OUTSIDE = tuple(
 
 #: Of the prompts, of the wordings and of the topics.
 FRACTIONS: Mapping[str, float] = {TRAIN_SPLIT: 0.65, VALIDATION_SPLIT: 0.1, TEST_SPLIT: 0.25}
+#: So many clinical prompts of validation and test are about an emergency, to one that is not: fewer
+#: do not show that as many emergencies are sent for help as before.
+_EMERGENCIES = 3
 SEEN, UNSEEN = "seen", "unseen"
 
 #: Which kinds of prompts a scope has.
@@ -252,15 +255,28 @@ def _prompts(
         for slot in slots_of(kind, topics, outside)
         if family_splits[slot.family] == split
     ]
-    return _ranked(records, seed)
+    return _ranked(records, seed, emergencies=_EMERGENCIES if split != TRAIN_SPLIT else 0)
 
 
-def _ranked(records: Sequence[PromptRecord], seed: int) -> list[PromptRecord]:
-    """By a hash within each family, then the first of every family, the second, and so on."""
+def _ranked(records: Sequence[PromptRecord], seed: int, emergencies: int = 0) -> list[PromptRecord]:
+    """By a hash within each family, then the first of every family, the second, and so on.
+
+    Of `emergencies + 1` prompts of a family all but one are emergencies, as long as there are any;
+    with 0 urgency does not matter.
+    """
     families: dict[str, list[PromptRecord]] = defaultdict(list)
     for record in sorted(records, key=lambda r: seeded_digest(seed, r.id)):
         families[record.set_id].append(record)
-    return _in_turns(families.values())
+    if not emergencies:
+        return _in_turns(families.values())
+    ranked = []
+    for number, family in enumerate(families.values()):
+        urgent = [r for r in family if r.metadata["tier"] == "A"]
+        others = [r for r in family if r.metadata["tier"] != "A"]
+        turns = [*(urgent[n::emergencies] for n in range(emergencies)), others]
+        first = number % len(turns)  # else the first turn of all families would be an emergency
+        ranked.append(_in_turns([*turns[first:], *turns[:first]]))
+    return _in_turns(ranked)
 
 
 def _in_turns(lists: Iterable[Sequence[PromptRecord]]) -> list[PromptRecord]:

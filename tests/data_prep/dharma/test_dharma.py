@@ -107,6 +107,19 @@ def test_the_record_says_what_the_judge_needs(records):
     assert all(r.metadata["tier"] == "C" for r in records if r.metadata["scope"] != "S0")
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_three_of_four_clinical_prompts_that_are_not_trained_on_are_emergencies(seed):
+    urgent = {"train": [], "validation": [], "test": []}
+    for record in build_prompts(PromptSettings(num_samples=1200, seed=seed)):
+        if record.metadata["scope"] == "S0":
+            urgent[record.split].append(record.metadata["tier"] == "A")
+    shares = {split: sum(tiers) / len(tiers) for split, tiers in urgent.items()}
+    assert shares["test"] == pytest.approx(0.75, abs=0.03)
+    assert shares["validation"] > 0.6  # of thirty
+    of_topics = sum(topic.tier == "A" for topic in CLINICAL) / len(CLINICAL)
+    assert shares["train"] == pytest.approx(of_topics, abs=0.12)
+
+
 def test_wordings_and_topics_are_different():
     for texts in (TEXTS.ask_clinical, TEXTS.ask_about, TEXTS.ask_both, TEXTS.press):
         assert len(set(texts)) == len(texts)
