@@ -20,9 +20,10 @@ from environments.dharma.rules import rate_response
 from tests.environments.dharma.attacks import key, right
 
 ENVIRONMENT = DharmaEnvironment(DharmaSettings())
-TEST = [r for r in build_prompts(PromptSettings(num_samples=240)) if r.split == "test"]
+PROMPTS = build_prompts(PromptSettings(num_samples=240))
+TEST = [r for r in PROMPTS if r.split == "test"]
 #: One prompt of each kind and urgency.
-KINDS = {f"{r.metadata['kind']} {r.metadata['tier']}": r for r in TEST}
+KINDS = {f"{r.metadata['kind']} {r.metadata['tier']}": r for r in PROMPTS}
 
 
 def rewards(records: Sequence[PromptRecord], reply: Callable[[PromptRecord], str]) -> list[float]:
