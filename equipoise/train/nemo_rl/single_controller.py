@@ -13,6 +13,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from data_prep.files import write_text
+from environments.base import TRAIN_SPLIT
 from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
 from equipoise.config.nemo_rl.installation import Installation, find_installation
 from equipoise.config.schedule import total_steps
@@ -100,7 +101,7 @@ def write_config(
     own = RunDirectory(run.root / FOLDER)
     base, model = installation.single_controller_config, loaded.config.policy.model_name
     config = single_controller_config(loaded, base, run, model, staleness)
-    train = [record for record in record_prompts(run) if record.split == "train"]
+    train = [record for record in record_prompts(run) if record.split == TRAIN_SPLIT]
     config["grpo"]["max_num_steps"] = total_steps(len(train), loaded.config)
     config["checkpointing"]["checkpoint_dir"] = str(own.checkpoints.resolve())
     config["checkpointing"]["metric_name"] = None  # it would be of a validation
