@@ -92,8 +92,8 @@ class Gym:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        """Returns when it answers."""
+    def start(self, attempts: int = 3) -> None:
+        """Returns when it answers. Takes another port where somebody took its own meanwhile."""
         log = self.server / "server.log"
         with log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -103,7 +103,14 @@ class Gym:
                 stdout=output,
                 stderr=output,
             )
-        _wait(f"{self.url}/readyz", self.process, log)
+        try:
+            _wait(f"{self.url}/readyz", self.process, log)
+        except AssertionError as error:
+            if attempts == 1 or "address already in use" not in str(error):
+                raise
+            log.unlink()
+            self.port = free_port()
+            self.start(attempts - 1)
 
     def kill(self) -> None:
         """As a node that fails would."""
