@@ -330,13 +330,14 @@ class Cohorts:
                 self._debts(cohort.key, seat).pop(0)
         else:
             for seat in cohort.missing:
-                self._debts(cohort.key, seat).append(until)
+                self._owed.setdefault((cohort.key, seat), []).append(until)
 
     def _debts(self, key: Key, seat: Seat) -> list[float]:
         """Return what the seat is owed for, without what is written off by now."""
         oldest = asyncio.get_running_loop().time() - 2 * self.deadline
-        debts = self._owed.setdefault((key, seat), [])
-        debts[:] = [until for until in debts if until > oldest]
+        debts = [until for until in self._owed.pop((key, seat), []) if until > oldest]
+        if debts:  # of a seat that owes nothing nothing is kept: there are as many as replies
+            self._owed[key, seat] = debts
         return debts
 
     def _end(self, cohort: _Cohort, arrivals: Sequence[Arrival], why_incomplete: str) -> None:

@@ -310,6 +310,16 @@ class TestALateReplyOfAnEndedCohort:
         assert late.failure_kind == "cohort_incomplete"
         assert [answer.reward for answer in answers] == truth(of_set("s0", first=5))
 
+    def test_of_whole_cohorts_nothing_is_remembered(self):
+        """A long run has as many seats as replies."""
+
+        async def main():
+            table = cohorts(deadline=30)
+            await ask_all(table, of_set("s0"))
+            return table
+
+        assert not run(main())._owed
+
     def test_that_comes_alone_leaves_no_seat_owed(self):
         """The rollouts that did not come with it were answered: nothing of them can be late."""
 
