@@ -16,7 +16,6 @@ from torch.nn.functional import cross_entropy
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    PrinterCallback,
     Trainer,
     set_seed,
 )
@@ -24,7 +23,13 @@ from transformers import (
 from environments.base import DealtReply, Message
 from equipoise.config.schema import Config
 from equipoise.train.local.callbacks import ProgressCallback
-from equipoise.train.local.imitation import chat_tokens, refuse_longer, reply_mask, sft_arguments
+from equipoise.train.local.imitation import (
+    chat_tokens,
+    refuse_longer,
+    reply_mask,
+    sft_arguments,
+    train_losses,
+)
 
 
 def distil(
@@ -58,9 +63,7 @@ def distil(
             data_collator=_collate,
             callbacks=[ProgressCallback(progress)],
         )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    return {row["step"]: row["loss"] for row in trainer.state.log_history if "loss" in row}
+        return train_losses(trainer)
 
 
 @dataclass(frozen=True, slots=True)

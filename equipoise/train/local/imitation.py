@@ -10,7 +10,13 @@ import numpy as np
 from datasets import Dataset, disable_progress_bars
 from numpy.typing import NDArray
 from peft import PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, set_seed
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Trainer,
+    set_seed,
+)
 from trl import SFTConfig, SFTTrainer
 
 from data_prep.warm_start import Example
@@ -49,8 +55,13 @@ def imitate(
             processing_class=tokenizer,
             callbacks=[ProgressCallback(progress)],
         )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
+        return train_losses(trainer)
+
+
+def train_losses(trainer: Trainer) -> dict[int, float]:
+    """Train, and return the loss of each step by its number."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
     return {row["step"]: row["loss"] for row in trainer.state.log_history if "loss" in row}
 
 
