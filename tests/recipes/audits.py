@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,12 @@ def started(command: str, *words: str, code: int = 0) -> str:
     assert done.returncode == code, said
     assert "Traceback" not in said
     return said
+
+
+def started_in(folder: Path, command: str, *words: str, code: int = 0) -> str:
+    """What a command said whose results and local models stand in a folder."""
+    place = (f"--output-dir={folder}", f"equipoise.cache_dir={folder / 'cache'}")
+    return started(command, *place, *words, code=code)
 
 
 class Model:

@@ -13,7 +13,7 @@ from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from tests.command import ROOT
-from tests.recipes.audits import started
+from tests.recipes.audits import started, started_in
 from tests.recipes.runs import history, steps_done
 
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")
@@ -27,8 +27,7 @@ SMALL = (
 
 
 def recipe(folder: Path, *words: str, code: int = 0) -> str:
-    place = (f"--output-dir={folder}", f"equipoise.cache_dir={folder / 'cache'}")
-    return started("grpo_mixture", *place, *words, code=code)
+    return started_in(folder, "grpo_mixture", *words, code=code)
 
 
 @pytest.fixture(scope="module")

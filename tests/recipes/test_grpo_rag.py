@@ -7,7 +7,7 @@ import pytest
 
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from tests.recipes.audits import started
+from tests.recipes.audits import started_in
 
 SMALL = (
     "--no-wandb",
@@ -21,8 +21,7 @@ SMALL = (
 
 
 def recipe(folder: Path, *words: str, code: int = 0) -> str:
-    place = (f"--output-dir={folder}", f"equipoise.cache_dir={folder / 'cache'}")
-    return started("grpo_rag", *place, *words, code=code)
+    return started_in(folder, "grpo_rag", *words, code=code)
 
 
 @pytest.fixture(scope="module")
