@@ -90,6 +90,11 @@ class EnvironmentSettings(BaseModel, extra="forbid", frozen=True):
         return {}
 
     @property
+    def scoring_classes(self) -> Sequence[type]:
+        """Classes, besides the environment's own, whose code decides on its scores."""
+        return ()
+
+    @property
     def least_generations(self) -> int:
         """Completions per prompt that are compared with one another, wherever any are scored."""
         return 1

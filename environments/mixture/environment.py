@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from environments.base import (
     REWARD,
     TRAIN_SPLIT,
+    DealtReply,
     Message,
     PromptRecord,
     Rollout,
@@ -268,6 +269,29 @@ class MixtureEnvironment(Environment):
         """That of the task."""
         return self.tasks[self._task_of(record)].example_reply(record)
 
+    def dealt_replies(
+        self,
+        records: Sequence[PromptRecord],
+        reference: Sequence[Rollout],
+        passes: int,
+        seed: int,
+    ) -> list[DealtReply]:
+        """Those of the tasks that deal; in the others each prompt keeps its own replies.
+
+        Its own replies teach nothing, and keep what teaching the first tasks would take away.
+        """
+        dealt: list[DealtReply] = []
+        kept: list[DealtReply] = []
+        rows = self._rows(reference)
+        for name, task in self.tasks.items():
+            mine = [record for record in records if self._task_of(record) == name]
+            replies = [reference[n] for n in rows.get(name, ())]
+            if task.offers(Environment.dealt_replies):
+                dealt += task.dealt_replies(mine, replies, passes, seed)
+            else:
+                kept += _own_replies(mine, replies, passes)
+        return dealt + kept if dealt else []
+
 
 def spread(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> float:
     """The deviation of rewards within a prompt: the root of the mean variance over prompts.
@@ -296,6 +320,21 @@ def _training_sample(rollouts: Sequence[Rollout], limit: int) -> list[Rollout]:
         sample += by_set[name]
         prompts |= {rollout.prompt_id for rollout in by_set[name]}
     return sample
+
+
+def _own_replies(
+    records: Sequence[PromptRecord], reference: Sequence[Rollout], passes: int
+) -> list[DealtReply]:
+    """Each prompt with another one of the replies to it in each pass, until they begin anew."""
+    replies: dict[str, list[str]] = {}
+    for rollout in reference:
+        replies.setdefault(rollout.prompt_id, []).append(rollout.completion)
+    return [
+        DealtReply(record, record, texts[n % len(texts)])
+        for n in range(passes)
+        for record in records
+        if (texts := replies.get(record.id))
+    ]
 
 
 def _scaled(name: str, score: Score, scale: float) -> Score:

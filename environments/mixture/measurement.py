@@ -52,6 +52,7 @@ class _Block:
             trials=self._of_columns(metric.trials) if metric.trials else None,
             outcomes=outcomes,
             floor=metric.floor and self.floors,
+            rows=self.rows,
         )
 
     def _of_columns(self, function: Callable[[Array], Array]) -> Callable[[Array], Array]:

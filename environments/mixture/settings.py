@@ -109,6 +109,11 @@ class MixtureSettings(EnvironmentSettings, extra="forbid", frozen=True):
         return sum(part.prompts for part in self.round.values()) or None
 
     @property
+    def scoring_classes(self) -> Sequence[type]:
+        """Those of the tasks."""
+        return [task.environment_class for task in self.mixed.values()]
+
+    @property
     def least_generations(self) -> int:
         """As many as the task that compares most."""
         tasks = self.mixed.values()

@@ -251,7 +251,7 @@ def _provenance(
     """The provenance of the run, with what scores it now and what did before."""
     before = opened.provenance
     sources = dict(environment.sources())
-    code = code_hash(loaded.environment_class)
+    code = code_hash(loaded)
     metadata = {
         "of": str(opened.run.root.resolve()),
         "time": now(),

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from equipoise.config import LoadedConfig
 from equipoise.config.secrets import masked, masked_diff
 
 PACKAGES = (
@@ -54,14 +55,15 @@ def describe_run(
     }
 
 
-def code_hash(kind: type) -> str:
-    """SHA-256 of the modules of the package in which a class is: of its file, where it has none."""
-    module = sys.modules[kind.__module__]
-    file = Path(str(module.__file__))
-    files = sorted(file.parent.rglob("*.py")) if module.__package__ else [file]
+def code_hash(loaded: LoadedConfig) -> str:
+    """SHA-256 of the code that scores: of the environment, and of those that it has inside."""
     digest = hashlib.sha256()
-    for path in files:
-        digest.update(path.relative_to(file.parent).as_posix().encode() + path.read_bytes())
+    for kind in (loaded.environment_class, *loaded.env_settings.scoring_classes):
+        module = sys.modules[kind.__module__]
+        file = Path(str(module.__file__))
+        # The modules of the class's package, or its file where it has none.
+        for path in sorted(file.parent.rglob("*.py")) if module.__package__ else [file]:
+            digest.update(path.relative_to(file.parent).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
 
 

@@ -204,11 +204,20 @@ def compare_watched(
     """
     metrics = {**after.metrics, **before.metrics}
     comparisons = compare(before, after, settings, tested=False) if metrics else {}
-    clusters = len(set(before.clusters) & set(after.clusters))
     return {
-        name: WatchedMetric(comparisons.get(name) or _undefined(metric), clusters, unscored)
+        name: WatchedMetric(
+            comparisons.get(name) or _undefined(metric),
+            len(_clusters_of(before, name) & _clusters_of(after, name)),
+            unscored,
+        )
         for name, metric in metrics.items()
     }
+
+
+def _clusters_of(measured: Measurement, name: str) -> set[str]:
+    metric = measured.metrics.get(name)
+    rows = metric.rows if metric else None
+    return set(measured.clusters if rows is None else measured.clusters[rows])
 
 
 def _errors(halves: Halves | None) -> dict[str, float]:

@@ -198,7 +198,7 @@ def start_run(
         local_model=config.policy.model_name == LOCAL_MODEL,
         seed=config.grpo.seed,
     )
-    provenance["hashes"]["environment"] = code_hash(loaded.environment_class)
+    provenance["hashes"]["environment"] = code_hash(loaded)
     if provenance["local_model"]:  # the report shows what the task says of it
         provenance["local_model_notice"] = loaded.data_module.LOCAL_MODEL_NOTICE
     run.ledger.create(provenance)

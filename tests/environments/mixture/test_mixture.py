@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from environments.base import Failure, IncompleteSetError, PromptRecord, Rollout, Score
+from environments.base import (
+    DealtReply,
+    Failure,
+    IncompleteSetError,
+    PromptRecord,
+    Rollout,
+    Score,
+)
 from environments.contract import Environment, EnvironmentSettings
 from environments.measurement import Mean, measure_means
 from environments.mixture import MixtureEnvironment, MixtureSettings
@@ -208,6 +215,8 @@ def test_the_gate_watches_the_objective_of_every_task():
     assert watched.keys() == {"mean_objective", "length.reward", "pairs.distance"}
     assert watched["length.reward"].comparison.guard == "lost"
     assert watched["pairs.distance"].comparison.guard == "kept"
+    counts = {name: metric.clusters for name, metric in watched.items()}
+    assert counts["length.reward"] == 60 and counts["pairs.distance"] == 30  # each has its own
     assert SETTINGS.confidence == 0.95
 
 
@@ -386,6 +395,54 @@ def test_a_prompt_is_blinded_as_its_task_does_it():
     record = PromptRecord("1", "length", ({"role": "user", "content": "?"},), "1", "test")
     record = replace(record, metadata={"task": "length"})
     assert ready().blinded(record) == record.messages
+
+
+class Swapped(Pairs):
+    """Shows each prompt of a pair the first reply to the other one, once in all."""
+
+    def dealt_replies(self, records, reference, passes, seed):
+        first, second = records
+        completions = {r.prompt_id: r.completion for r in reversed(reference)}
+        return [
+            DealtReply(first, second, completions[second.id]),
+            DealtReply(second, first, completions[first.id]),
+        ]
+
+
+def dealt(environment, reference):
+    records = [
+        PromptRecord(name, task, ({"role": "user", "content": name},), "s", "train", {"task": task})
+        for name, task in dict.fromkeys((r.prompt_id, r.metadata["task"]) for r in reference)
+    ]
+    return [
+        (reply.record.id, reply.source.id, reply.completion)
+        for reply in environment.dealt_replies(records, reference, 3, seed=0)
+    ]
+
+
+def test_a_task_that_deals_no_replies_keeps_its_own():
+    reference = replies(seed=1, prompts=2, generations=2)
+    texts = {}
+    for rollout in reference:
+        texts.setdefault(rollout.prompt_id, []).append(rollout.completion)
+    found = dealt(mixture(pairs={"environment": f"{__name__}.Swapped"}), reference)
+    assert found[:2] == [
+        ("pairs/0", "pairs/1", texts["pairs/1"][0]),
+        ("pairs/1", "pairs/0", texts["pairs/0"][0]),
+    ]
+    own = [(name, name, texts[name][n % 2]) for n in range(3) for name in ("length/0", "length/1")]
+    assert found[2:] == own
+
+
+def test_where_no_task_deals_replies_none_is_shown():
+    class Unreadable(Pairs):
+        def dealt_replies(self, records, reference, passes, seed):
+            return []
+
+    environment = mixture()
+    assert dealt(environment, replies(seed=1, prompts=2)) == []
+    environment.tasks["pairs"] = Unreadable()
+    assert dealt(environment, replies(seed=1, prompts=2)) == []
 
 
 def test_models_of_two_names_in_one_process_are_refused():
