@@ -195,7 +195,7 @@ def actor_of(scorer):
     """Stands where the environment's actor does."""
     import ray
 
-    from equipoise.train.nemo_rl.turn import single_turn_return
+    from equipoise.train.nemo_rl.together import single_turn_return
 
     def step(messages, metadata):
         return ray.put(single_turn_return(scorer.rewards(messages, metadata), metadata))
@@ -524,6 +524,6 @@ class Environment:
         self.scorer = StepScorer(SomeFail(environment))
 
     def step(self, messages, metadata):
-        from equipoise.train.nemo_rl.turn import single_turn_return
+        from equipoise.train.nemo_rl.together import single_turn_return
 
         return single_turn_return(self.scorer.rewards(messages, metadata), metadata)

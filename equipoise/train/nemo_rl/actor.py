@@ -13,9 +13,9 @@ from environments.chat.accounting import spent
 from equipoise.models.task_environment import build_environment
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.training_rollouts import choose
-from equipoise.train.nemo_rl.placement import beside_driver
+from equipoise.train.nemo_rl.process import beside_driver
 from equipoise.train.nemo_rl.scoring import MessageLog, StepScorer, StepSummary
-from equipoise.train.nemo_rl.turn import single_turn_return
+from equipoise.train.nemo_rl.together import single_turn_return
 
 #: Settings of the actor itself; what it scores with is the rest.
 _OF_ACTOR = ("placement", "scoring_actor")

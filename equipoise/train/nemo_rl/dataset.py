@@ -10,8 +10,7 @@ from nemo_rl.data.datasets.raw_dataset import RawDataset
 from data_prep.records import read_prompts
 from environments.base import PromptRecord
 from equipoise.config.schedule import count_steps, plan
-from equipoise.train.nemo_rl.scoring import metadata_of
-from equipoise.train.nemo_rl.templating import templated
+from equipoise.train.nemo_rl.scoring import metadata_of, templated
 
 
 class PromptDataset(RawDataset):

@@ -32,10 +32,10 @@ from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError
 from equipoise.statistics.trivial import GREEDY
 from equipoise.terminal.interrupts import Stopped, deferring
-from equipoise.train.nemo_rl.placement import beside_driver
+from equipoise.train.nemo_rl.process import beside_driver
 from equipoise.train.nemo_rl.reference_policy import policy_with_first_reference
 from equipoise.train.nemo_rl.scoring import StepSummary, is_generated, to_rollouts
-from equipoise.train.nemo_rl.together import collecting, replaced, scored_together
+from equipoise.train.nemo_rl.together import collecting, end, replaced, scored_together
 from equipoise.train.nemo_rl.watch import Watch
 from equipoise.train.stages.around_training import Sample
 from equipoise.train.stages.parts import KeptParts, Part
@@ -350,10 +350,6 @@ class _Collector:
         return SimpleNamespace(remote=self._step)
 
     def _step(self, messages: Any, metadata: Any) -> Any:
-        import ray
-
-        from equipoise.train.nemo_rl.turn import single_turn_return
-
         if missing := sum(not is_generated(conversation) for conversation in messages):
             raise EquipoiseError(
                 f"{missing} of {len(messages)} replies were not generated, nemo_rl.log says why",
@@ -363,7 +359,7 @@ class _Collector:
         rows = (info[_ROW] for info in metadata)
         self._by_row.update(zip(rows, rollouts, strict=True))
         self.progress(len(self._by_row))
-        return ray.put(single_turn_return([0.0] * len(metadata), metadata))
+        return end(messages, metadata)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,17 @@ def metadata_of(record: PromptRecord) -> dict[str, Any]:
     }
 
 
+def templated(record: PromptRecord, tokenizer: Any) -> tuple[str, Any]:
+    """Return the prompt in the tokenizer's chat template, and its tokens, a tensor [length]."""
+    text = tokenizer.apply_chat_template(
+        [dict(message) for message in record.messages],
+        tokenize=False,
+        add_generation_prompt=True,
+        add_special_tokens=False,
+    )
+    return text, tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
+
+
 def to_rollouts(
     messages: Sequence[MessageLog], metadata: Sequence[Mapping[str, Any]]
 ) -> list[Rollout]:

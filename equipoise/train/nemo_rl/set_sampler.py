@@ -23,8 +23,7 @@ from typing import Any
 
 from data_prep.records import read_prompts
 from environments.base import TRAIN_SPLIT, PromptRecord
-from equipoise.train.nemo_rl.scoring import metadata_of
-from equipoise.train.nemo_rl.templating import templated
+from equipoise.train.nemo_rl.scoring import metadata_of, templated
 
 #: So often it looks whether the next batch may be generated.
 _LOOK = 0.005  # s

@@ -60,7 +60,7 @@ class Collecting:
     @property
     def step(self) -> SimpleNamespace:
         """Has `remote`, as a method of an actor has."""
-        return SimpleNamespace(remote=_end)
+        return SimpleNamespace(remote=end)
 
     @property
     def shutdown(self) -> Any:
@@ -68,12 +68,30 @@ class Collecting:
         return self.actor.shutdown
 
 
-def _end(_messages: Any, metadata: list[Any]) -> Any:
+def end(_messages: Any, metadata: list[Any]) -> Any:
+    """End conversations without a reward, as an environment's actor would answer."""
     import ray
 
-    from equipoise.train.nemo_rl.turn import single_turn_return
-
     return ray.put(single_turn_return([0.0] * len(metadata), metadata))
+
+
+def single_turn_return(rewards: Sequence[float], metadata: list[Any]) -> Any:
+    """NeMo-RL's `EnvironmentReturn` for conversations that are over.
+
+    Observations are empty, for NeMo-RL appends them to the sequence that it trains on.
+    """
+    import torch
+    from nemo_rl.environments.interfaces import EnvironmentReturn
+
+    count = len(rewards)
+    return EnvironmentReturn(
+        observations=[{"role": "environment", "content": ""}] * count,
+        metadata=metadata,
+        next_stop_strings=[None] * count,
+        rewards=torch.tensor(rewards, dtype=torch.float32),
+        terminateds=torch.ones(count),
+        answers=None,
+    )
 
 
 def rewards_of(

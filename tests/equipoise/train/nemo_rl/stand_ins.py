@@ -117,11 +117,11 @@ def import_ours(name: str, patch: pytest.MonkeyPatch) -> ModuleType:
     for theirs, stand_in in modules().items():
         patch.setitem(sys.modules, theirs, stand_in)
     patch.setattr(process, "before_nemo_rl", lambda: None)
-    for own in {"turn", name}:  # with NeMo-RL itself they are other ones
-        patch.setitem(sys.modules, f"{nemo_rl.__name__}.{own}", None)
-        patch.delitem(sys.modules, f"{nemo_rl.__name__}.{own}")
-        patch.setattr(nemo_rl, own, None, raising=False)
-    return import_module(f"{nemo_rl.__name__}.{name}")
+    module = f"{nemo_rl.__name__}.{name}"  # with NeMo-RL itself it is another one
+    patch.setitem(sys.modules, module, None)
+    patch.delitem(sys.modules, module)
+    patch.setattr(nemo_rl, name, None, raising=False)
+    return import_module(module)
 
 
 def scheduler_of(

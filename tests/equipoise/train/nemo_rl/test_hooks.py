@@ -15,7 +15,7 @@ from equipoise.config.schema import AsyncGrpoConfig
 from equipoise.errors import EquipoiseError
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.terminal.interrupts import Stopped
-from equipoise.train.nemo_rl import hooks
+from equipoise.train.nemo_rl import hooks, together
 from equipoise.train.nemo_rl.scoring import metadata_of
 from equipoise.train.nemo_rl.together import Collecting
 from equipoise.train.nemo_rl.watch import Watch
@@ -155,10 +155,8 @@ def ray(monkeypatch):
     """Whose objects are their own references; an actor's return value is its rewards."""
     fake = ModuleType("ray")
     fake.put = fake.get = lambda value: value
-    turn = ModuleType("equipoise.train.nemo_rl.turn")
-    turn.single_turn_return = lambda rewards, metadata: (rewards, metadata)
     monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setitem(sys.modules, turn.__name__, turn)
+    monkeypatch.setattr(together, "single_turn_return", lambda *returned: returned)
 
 
 class Environment:
