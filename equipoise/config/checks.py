@@ -161,8 +161,7 @@ def _evaluation_can_be_scored(case: Case) -> Iterator[Problem]:
 
 def _updates_use_the_batch(case: Case) -> Iterator[Problem]:
     grpo, policy = case.config.grpo, case.config.policy
-    rollouts = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
-    batch = policy.train_global_batch_size
+    rollouts, batch = grpo.rollouts_per_step, policy.train_global_batch_size
     keys = (
         "policy.train_global_batch_size",
         "grpo.num_prompts_per_step",
@@ -311,8 +310,7 @@ def _schedulers_form_a_chain(case: Case) -> Iterator[Problem]:
 
 
 def _local_has_one_gpu(case: Case) -> Iterator[Problem]:
-    cluster = case.config.cluster
-    if case.engine == "local" and cluster.gpus_per_node * cluster.num_nodes > 1:
+    if case.engine == "local" and case.config.cluster.gpus > 1:
         yield Problem(
             ("cluster.gpus_per_node", "cluster.num_nodes"),
             f"this configuration needs {describe_cluster(case.config)} and NeMo-RL, while the "

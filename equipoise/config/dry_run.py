@@ -89,8 +89,7 @@ def _step_rows(config: Config, engine: Engine, workload: Workload) -> list[Row]:
     grpo, policy = config.grpo, config.policy
     noun = "round" if workload.mixed else "set"
     prompts, generations = grpo.num_prompts_per_step, grpo.num_generations_per_prompt
-    rollouts = prompts * generations
-    batch = policy.train_global_batch_size
+    rollouts, batch = grpo.rollouts_per_step, policy.train_global_batch_size
     length, reply_tokens = policy.max_total_sequence_length, policy.generation.max_new_tokens
     return [
         Row("prompts per step", f"{prompts:,}", _sets(prompts // workload.set_size, prompts, noun)),
@@ -112,7 +111,7 @@ def _micro_batch_row(config: Config, ranks: int) -> Row:
     rollouts, micro = policy.train_global_batch_size // ranks, policy.train_micro_batch_size
     where = "per rank" if ranks > 1 else "per update"
     tokens = micro * policy.max_total_sequence_length
-    if policy.sequence_packing.enabled or policy.dynamic_batching.enabled:
+    if policy.batches_by_length:
         note = f"{rollouts:,} rollouts in batches of <= {tokens:,} tokens"
         return Row(f"micro batches {where}", f"<= {rollouts:,}", note)
     return Row(f"micro batches {where}", f"{rollouts // micro:,}", f"of {micro:,} rollouts")
@@ -168,11 +167,10 @@ def _local_memory_rows(config: Config) -> list[Row]:
 
 def _layout_rows(layout: Layout) -> list[Row]:
     sizes = f"{layout.tensor} tensor x {layout.pipeline} pipeline x {layout.context} context"
-    split = f"{layout.vllm_tensor * layout.vllm_pipeline} GPUs each"
     return [
         Row("GPUs that train", f"{layout.training_gpus:,}", f"a copy on {sizes}"),
         Row("data-parallel ranks", f"{layout.data_parallel:,}", "share the batch"),
-        Row("vLLM replicas", f"{layout.replicas:,}", split),
+        Row("vLLM replicas", f"{layout.replicas:,}", f"{layout.vllm_gpus} GPUs each"),
     ]
 
 

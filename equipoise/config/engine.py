@@ -12,12 +12,12 @@ def choose_engine(config: Config) -> Engine:
     Several GPUs need NeMo-RL. One GPU takes it where it is installed. The local model and the CPU
     are for the local engine.
     """
-    engine, cluster = config.equipoise.engine, config.cluster
+    engine = config.equipoise.engine
     if engine != "auto":
         return engine
     if is_launched():  # by a process that chose it
         return "nemo_rl"
-    if cluster.gpus_per_node * cluster.num_nodes > 1:
+    if config.cluster.gpus > 1:
         return "nemo_rl"
     for_local = config.policy.model_name == LOCAL_MODEL or config.equipoise.device == "cpu"
     return "nemo_rl" if not for_local and is_installed() and count_gpus() else "local"

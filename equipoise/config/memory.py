@@ -74,7 +74,7 @@ def estimate(config: Config, shape: ModelShape) -> Memory:
         _logits(shape, layout, tokens),
         Part("CUDA and buffers", _OVERHEAD, "assumed"),
     )
-    return Memory(parts, _BF16 * shape.parameters / (layout.vllm_tensor * layout.vllm_pipeline))
+    return Memory(parts, _BF16 * shape.parameters / layout.vllm_gpus)
 
 
 def host_bytes(config: Config, shape: ModelShape) -> float:
@@ -90,8 +90,7 @@ def host_bytes(config: Config, shape: ModelShape) -> float:
     reference = weights if config.loss_fn.reference_policy_kl_penalty else 0.0
     swapped = weights if has_reference_pass(config) else 0.0
     shared = policy.generation.colocated.enabled
-    split = layout.vllm_tensor * layout.vllm_pipeline
-    asleep = _BF16 * shape.parameters / split if shared else 0.0
+    asleep = _BF16 * shape.parameters / layout.vllm_gpus if shared else 0.0
     generating = weights + parts["optimizer"] if shared else 0.0
     gpus = min(layout.training_gpus, config.cluster.gpus_per_node)
     return gpus * (reference + max(swapped + asleep, generating))
@@ -127,8 +126,7 @@ def cached_tokens(config: Config, shape: ModelShape) -> int:
     if config.equipoise.gpu_memory_gb is None:
         raise ValueError("equipoise.gpu_memory_gb is null")
     layout = layout_of(config)
-    split = layout.vllm_tensor * layout.vllm_pipeline
-    share = vllm_share(config) * split - _BF16 * shape.parameters
+    share = vllm_share(config) * layout.vllm_gpus - _BF16 * shape.parameters
     return max(0, int(share / shape.cache_bytes_per_token)) * layout.replicas
 
 
@@ -211,8 +209,7 @@ def _activations(config: Config, shape: ModelShape, layout: Layout, tokens: int)
     layer's whole. The first of p stages has p micro batches in flight, so it holds what p stages
     would of one.
     """
-    policy = config.policy
-    backend = policy.megatron_cfg if layout.megatron else policy.dtensor_cfg
+    backend = config.policy.backend
     layer_bytes = (10 / layout.tensor if backend.sequence_parallel else 10) + 24 / layout.tensor
     token_bytes = (
         2 * shape.layers + layer_bytes

@@ -33,16 +33,21 @@ class Layout:
         return max(1, self.training_gpus // self.model_parallel)
 
     @property
+    def vllm_gpus(self) -> int:
+        """GPUs that one copy of the model generates on."""
+        return self.vllm_tensor * self.vllm_pipeline
+
+    @property
     def replicas(self) -> int:
         """Copies of the model that generate; at least 1."""
-        return max(1, self.generation_gpus // (self.vllm_tensor * self.vllm_pipeline))
+        return max(1, self.generation_gpus // self.vllm_gpus)
 
 
 def layout_of(config: Config) -> Layout:
     """The layout that a configuration asks for."""
     policy, generation = config.policy, config.policy.generation
     megatron, dtensor = policy.megatron_cfg, policy.dtensor_cfg
-    gpus = config.cluster.gpus_per_node * config.cluster.num_nodes
+    gpus = config.cluster.gpus
     generation_gpus = 0 if generation.colocated.enabled else _generation_gpus(config)
     on_megatron = megatron.enabled
     return Layout(

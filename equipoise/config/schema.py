@@ -36,8 +36,7 @@ Tree = dict[str, Any]
 #: `package.module` and `package.module.Class`.
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
-#: A run's name is a folder's name.
-#: A folder's name has 255 bytes; what is written beside a run has a longer one than the run.
+#: A folder's name, which has 255 bytes; what is written beside a run has a longer one than the run.
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 
 #: GPUs whose peaks `equipoise.config.step_time` knows.
@@ -95,6 +94,11 @@ class GrpoConfig(Section):
     reward_scaling: RewardScalingConfig | None = None
     reward_shaping: RewardShapingConfig | None = None
     stop_at_validation_metric: str | None = None  #: refused: no final evaluation would follow
+
+    @property
+    def rollouts_per_step(self) -> int:
+        """All generations of a step's prompts."""
+        return self.num_prompts_per_step * self.num_generations_per_prompt
 
 
 class LossConfig(Section):
@@ -331,6 +335,16 @@ class PolicyConfig(Section):
     make_sequence_length_divisible_by: Positive = 1  #: sequences are padded to a multiple
     pretrained_checkpoint: PretrainedCheckpoint | None = None
 
+    @property
+    def backend(self) -> DTensorConfig | MegatronConfig:
+        """The settings of what trains on NeMo-RL."""
+        return self.megatron_cfg if self.megatron_cfg.enabled else self.dtensor_cfg
+
+    @property
+    def batches_by_length(self) -> bool:
+        """Whether rollouts are packed, or batched with those of a similar length."""
+        return self.sequence_packing.enabled or self.dynamic_batching.enabled
+
 
 class DataConfig(Section):
     """`data`: NeMo-RL's data loader. What the prompts are is said in `equipoise.data`."""
@@ -372,6 +386,11 @@ class ClusterConfig(Section):
 
     gpus_per_node: Local[Positive]  #: GPUs of each node
     num_nodes: Local[Positive]  #: nodes of the cluster
+
+    @property
+    def gpus(self) -> int:
+        """Of all nodes."""
+        return self.gpus_per_node * self.num_nodes
 
 
 class DataSource(BaseModel):

@@ -82,7 +82,7 @@ class Duration:
 
 def step_time(config: Config, shape: ModelShape, lengths: Lengths) -> tuple[Duration, ...]:
     """The parts of a step, one after the other. Raises `KeyError` where the GPU is not said."""
-    rollouts, memory = _rollouts(config), estimate(config, shape)
+    rollouts, memory = config.grpo.rollouts_per_step, estimate(config, shape)
     return (
         _generation(config, shape, lengths, rollouts),
         _forward("log-probabilities", _logprob_passes(config), config, shape, lengths),
@@ -110,8 +110,7 @@ def _generation(config: Config, shape: ModelShape, lengths: Lengths, rollouts: i
     computed once for its siblings.
     """
     layout, gpu = layout_of(config), _gpu(config)
-    split = layout.vllm_tensor * layout.vllm_pipeline
-    share = rollouts / layout.replicas
+    split, share = layout.vllm_gpus, rollouts / layout.replicas
     context = lengths.prompt + lengths.reply / 2
     waves = max(1.0, share * context / _room(config, shape, layout))
     iterations = max(lengths.longest_reply, lengths.reply * waves)
@@ -166,9 +165,9 @@ def computed_tokens(config: Config, lengths: Lengths) -> tuple[float, float]:
     rollout (NeMo-RL's packer, docs/scaling.md), which pipeline stages compute too, for they take
     packs of one size.
     """
-    policy, rollouts, layout = config.policy, _rollouts(config), layout_of(config)
+    policy, rollouts, layout = config.policy, config.grpo.rollouts_per_step, layout_of(config)
     ranks = layout.data_parallel * _updates(config)
-    if not (policy.sequence_packing.enabled or policy.dynamic_batching.enabled):
+    if not policy.batches_by_length:
         longest = lengths.longest_prompt + lengths.longest_reply
         return rollouts * longest, max(1.0, rollouts / ranks / policy.train_micro_batch_size)
     pack = policy.train_micro_batch_size * policy.max_total_sequence_length
@@ -178,12 +177,8 @@ def computed_tokens(config: Config, lengths: Lengths) -> tuple[float, float]:
     return tokens * (pack / filled if layout.pipeline > 1 else 1), packs
 
 
-def _rollouts(config: Config) -> int:
-    return config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
-
-
 def _updates(config: Config) -> int:
-    return max(1, _rollouts(config) // config.policy.train_global_batch_size)
+    return max(1, config.grpo.rollouts_per_step // config.policy.train_global_batch_size)
 
 
 def _token_flops(shape: ModelShape, length: float) -> float:
@@ -199,9 +194,8 @@ def _logprob_passes(config: Config) -> int:
 
 def _training_passes(config: Config) -> int:
     """Forward, again with checkpointing, and backward: two, or one where weights are frozen."""
-    policy = config.policy
-    backend = policy.megatron_cfg if policy.megatron_cfg.enabled else policy.dtensor_cfg
-    return 1 + int(backend.activation_checkpointing) + (1 if lora_rank(config) else 2)
+    checkpointing = config.policy.backend.activation_checkpointing
+    return 1 + int(checkpointing) + (1 if lora_rank(config) else 2)
 
 
 def _reference_swap(config: Config, memory: Memory) -> Duration:

@@ -76,7 +76,7 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
     """Stage -> its completions, and how they come about."""
     grpo, evaluation = config.grpo, config.equipoise.evaluation
     steps = workload.steps(config)
-    rollouts = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    rollouts = grpo.rollouts_per_step
     reference = workload.reference_generations * sum(workload.prompts.values())
     evaluated = workload.prompts.get(evaluation.split, 0) * evaluation.generations
     of_each = f"{evaluation.generations} of every {evaluation.split} prompt"

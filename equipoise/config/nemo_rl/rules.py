@@ -272,7 +272,7 @@ def _loss_gets_its_terms(config: Config) -> Iterator[Problem]:
             "loss_fn.reference_policy_kl_penalty needs the reference policy; set it to 0 or this "
             "to false",
         )
-    rollouts = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    rollouts = grpo.rollouts_per_step
     if loss.force_on_policy_ratio and policy.train_global_batch_size != rollouts:
         yield Problem(
             ("loss_fn.force_on_policy_ratio", "policy.train_global_batch_size"),
@@ -406,12 +406,11 @@ def _vllm_fits_the_nodes(config: Config) -> Iterator[Problem]:
             (f"{_VLLM}.pipeline_parallel_size",),
             "vLLM's pipeline needs its asynchronous engine; take tensor parallelism",
         )
-    size = layout.vllm_tensor * layout.vllm_pipeline
-    if layout.generation_gpus % size:
+    if layout.generation_gpus % layout.vllm_gpus:
         yield Problem(
             (f"{_VLLM}.tensor_parallel_size", *_GPUS),
-            f"one vLLM takes {size} GPUs, which does not divide the {layout.generation_gpus} that "
-            "generate",
+            f"one vLLM takes {layout.vllm_gpus} GPUs, which does not divide the "
+            f"{layout.generation_gpus} that generate",
         )
     elif per_node % layout.vllm_tensor and layout.vllm_tensor % per_node:
         yield Problem(
@@ -427,7 +426,7 @@ def _ranks_share_the_batch(config: Config) -> Iterator[Problem]:
         policy.train_micro_batch_size,
         layout.data_parallel,
     )
-    by_length = policy.sequence_packing.enabled or policy.dynamic_batching.enabled
+    by_length = policy.batches_by_length
     share = ranks if by_length else ranks * micro
     if layout.training_gpus % layout.model_parallel == 0 and batch % share:
         shape = f"{ranks} data-parallel ranks" + ("" if by_length else f" x {micro} rollouts")

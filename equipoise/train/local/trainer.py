@@ -86,7 +86,7 @@ def training_sampling(config: Config) -> Sampling:
         temperature=generation.temperature,
         top_p=generation.top_p,
         top_k=generation.top_k,
-        batch_size=grpo.num_prompts_per_step * grpo.num_generations_per_prompt,
+        batch_size=grpo.rollouts_per_step,
         seed=grpo.seed,
     )
 

@@ -72,10 +72,7 @@ def _calls_of_a_step(loaded: LoadedConfig) -> list[Row]:
     """Count the calls that the estimate of a step leaves out: their speed is not known."""
     if loaded.engine != "nemo_rl":
         return []
-    grpo = loaded.config.grpo
-    calls = loaded.env_settings.model_calls(
-        [], grpo.num_prompts_per_step * grpo.num_generations_per_prompt
-    )
+    calls = loaded.env_settings.model_calls([], loaded.config.grpo.rollouts_per_step)
     note = "a step waits calls x latency / calls at once for them, beside the time above"
     return [Row("model calls per step", f"<= {calls:,}", note)]
 

@@ -80,5 +80,4 @@ def _workers(job: Job) -> AbstractContextManager[None]:
 
     if on_gpus():
         return gpu_workers(rollouts_file(job.run.root))
-    gpus = job.config.cluster.gpus_per_node * job.config.cluster.num_nodes
-    return cpu_workers(gpus, rollouts_file(job.run.root))
+    return cpu_workers(job.config.cluster.gpus, rollouts_file(job.run.root))

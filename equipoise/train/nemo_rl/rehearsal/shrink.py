@@ -117,13 +117,9 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
     grpo, policy = config.grpo, config.policy
     sets = _ROLLOUTS // grpo.num_generations_per_prompt // set_size
     prompts = min(max(1, sets) * set_size, grpo.num_prompts_per_step)
-    updates = (
-        grpo.num_prompts_per_step
-        * grpo.num_generations_per_prompt
-        // policy.train_global_batch_size
-    )
+    updates = grpo.rollouts_per_step // policy.train_global_batch_size
     batch = prompts * grpo.num_generations_per_prompt // updates
-    gpus = config.cluster.gpus_per_node * config.cluster.num_nodes
+    gpus = config.cluster.gpus
     together = config.policy.generation.colocated.enabled
     most = min(gpus, _RANKS, count_gpus() if on_gpus() else gpus)
     ranks = largest_divisor(batch, most) if together else 1
