@@ -34,7 +34,7 @@ Allowance = Callable[[Path], int | None]
 def yaml_mapping(path: Path) -> Mapping[str, Any]:
     """The mapping in a YAML file. Raises `ConversionError`, also for a tag that names a class."""
     try:
-        loaded = yaml.safe_load(read_yaml(path))
+        loaded = read_yaml(path)
     except (yaml.YAMLError, ValueError) as error:
         refuse(f"{path} is damaged: {error}")
     return loaded if isinstance(loaded, dict) else {}

@@ -60,7 +60,7 @@ def single_tasks() -> list[str]:
 
 def _is_mixture(file: Path) -> bool:
     try:
-        tree = yaml.safe_load(read_yaml(file))
+        tree = read_yaml(file)
         return "mixed" in tree["equipoise"]["data"]
     except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
         return False  # whoever loads it says what is wrong with it

@@ -18,7 +18,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from equipoise.config.flags import CONFIG_FOLDER, Options, scale_file, task_file
 from equipoise.config.problems import SEPARATOR, Origin, Problem
-from equipoise.config.yaml_text import read_yaml, refuse_bombs
+from equipoise.config.yaml_text import refuse_bombs, yaml_text
 from equipoise.errors import UsageError
 
 _ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
@@ -159,7 +159,7 @@ def read_file(path: Path, *, by_user: bool) -> Source:
     """A YAML file."""
     shipped = path.resolve().is_relative_to(CONFIG_FOLDER.resolve())
     origin = Origin(_label(path), by_user, shipped)
-    return _read(origin, lambda: OmegaConf.load(io.StringIO(read_yaml(path))))
+    return _read(origin, lambda: OmegaConf.load(io.StringIO(yaml_text(path))))
 
 
 def read_value(label: str, key: str, value: Any, *, by_user: bool = True) -> Source:

@@ -18,7 +18,12 @@ class TooMuchError(ValueError):
     """A YAML that is no configuration: too long, or too many values once aliases are expanded."""
 
 
-def read_yaml(path: Path) -> str:
+def read_yaml(path: Path) -> Any:
+    """The content of a file. Raises what `refuse_bombs` does, and `OSError`."""
+    return yaml.safe_load(yaml_text(path))
+
+
+def yaml_text(path: Path) -> str:
     """The text of a file that can be expanded. Raises what `refuse_bombs` does, and `OSError`."""
     with path.open("rb") as file:
         data = file.read(_BYTES + 1)

@@ -163,7 +163,7 @@ def rubric_of_run(opened: OpenedRun) -> Rubric:
 def keys_of(run: RunDirectory) -> dict[str, Any]:
     """The keys of `env.dharma` of a run. Raises `EquipoiseError` where it has none."""
     try:
-        return dict(yaml.safe_load(read_yaml(run.config))["env"]["dharma"])
+        return dict(read_yaml(run.config)["env"]["dharma"])
     except OSError as error:
         message = f"{run.root} is no run: {run.config.name}: {error.strerror}"
     except (TypeError, KeyError, ValueError, yaml.YAMLError):

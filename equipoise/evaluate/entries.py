@@ -187,7 +187,7 @@ def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
 def task_of(run: RunDirectory) -> str:
     """The task that a run's configuration names. Raises `EquipoiseError`."""
     try:
-        return str(yaml.safe_load(read_yaml(run.config))["equipoise"]["task"])
+        return str(read_yaml(run.config)["equipoise"]["task"])
     except OSError as error:
         raise UsageError(
             f"{run.root} is no run: {run.config.name}: {error.strerror}",

@@ -16,12 +16,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, Field
 
 from environments.addresses import AbsolutePath
 from environments.base import CONTROL_SPLIT, VALIDATION_SPLIT, PromptRecord, Scope
 from environments.contract import Environment
+from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import UsageError
 from equipoise.exports.gym.cohorts import (
     Answer,
@@ -205,7 +205,7 @@ class FixtureServer:
 def settings_of(server: Path) -> ServiceSettings:
     """The settings of an exported server, from any working directory."""
     config = server.parents[1] / "environments" / server.name / "config.yaml"
-    tree = yaml.safe_load(config.read_text("utf-8"))
+    tree = read_yaml(config)
     section = tree[server.name]["resources_servers"][server.name]["equipoise"]
     return ServiceSettings.below(server, section)
 

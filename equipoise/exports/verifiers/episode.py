@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 import aiohttp
 import verifiers.v1 as vf
-import yaml
 from pydantic import Field
 from verifiers.v1.dialects.chat import message_to_wire
 
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord, Rollout, Score
+from equipoise.config.yaml_text import read_yaml
 from equipoise.exports.rewards import RewardSettings, Scorer, give_reference, open_environment
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import rollout_of
@@ -81,7 +81,7 @@ class ExportSettings(RewardSettings, frozen=True):
 
 def settings_of(folder: Path) -> ExportSettings:
     """The settings of an exported package; their paths are below it."""
-    content = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
+    content = read_yaml(folder / "settings.yaml")
     return ExportSettings.below(folder, content)
 
 
