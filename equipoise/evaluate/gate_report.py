@@ -14,16 +14,15 @@ from equipoise.report.gate import gate_table
 from equipoise.report.markdown import escaped, grid
 from equipoise.report.terminal import print_table
 from equipoise.report.words import (
-    MISSING,
     allowed_change,
-    figure,
-    interval_in_unit,
+    change_in_unit,
     metric_name,
     p_value,
     printable,
 )
 from equipoise.run.kept_files import unsealed_note
-from equipoise.statistics.compare import GuardMargin, change_in_unit
+from equipoise.statistics import compare
+from equipoise.statistics.compare import GuardMargin
 from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
 from equipoise.terminal.console import Reporter
 
@@ -85,11 +84,8 @@ def _margin(gated: GatedMetric) -> GuardMargin:
 
 def _change(gated: GatedMetric) -> tuple[str, str]:
     """The change and its interval in the unit of the margin."""
-    margin, value = _margin(gated), change_in_unit(gated.metric.comparison)
-    if value is None:
-        return MISSING, ""
-    scale, unit = (100, "%") if margin.relative else (1, "")
-    return f"{figure(value * scale, signed=True)}{unit}", interval_in_unit(asdict(margin))
+    change = compare.change_in_unit(gated.metric.comparison)
+    return change_in_unit(change, asdict(_margin(gated)))
 
 
 def _bounds(margin: GuardMargin) -> dict[str, float | None]:
@@ -206,7 +202,7 @@ def _metric(task: GatedTask, name: str, gated: GatedMetric) -> Mapping[str, Any]
         "label": _label(task, name),
         "before": comparison.before,
         "after": comparison.after,
-        "change": change_in_unit(comparison),
+        "change": compare.change_in_unit(comparison),
         **_bounds(margin),
         "margin": {"by": margin.by, "relative": margin.relative, "better": margin.better},
         "p_holm": gated.p_holm,

@@ -1,11 +1,10 @@
 """Results of files beside the evaluations: other modes, and what was added after the run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from equipoise.report.document import Cell, Table, Tables
-from equipoise.report.run_files import Json, RunFiles
+from equipoise.report.run_files import Json, RunFiles, as_list, as_object
 from equipoise.report.tables import CHANGE, figure_cell, verdict_cells
 from equipoise.report.words import (
     MISSING,
@@ -30,26 +29,28 @@ def mode_sections(run: RunFiles) -> tuple[Tables, ...]:
         "The same prompts in every mode. Holm's correction is over all pairs.",
         _seconds(run.modes),
         _sources(run.modes),
-        *(printable(note, 500) for note in _list(run.modes.get("notes"))),
+        *(printable(note, 500) for note in as_list(run.modes.get("notes"))),
     ]
     tables = (("", _mode_table(run)), ("", _pair_table(run)))
     return (Tables("Modes side by side", "modes", " ".join(filter(None, notes)), tables),)
 
 
 def _seconds(modes: Json) -> str:
-    means = {name: number(value) for name, value in _object(modes.get("seconds")).items()}
+    means = {name: number(value) for name, value in as_object(modes.get("seconds")).items()}
     parts = [f"{plain_name(name)} {1000 * s:.2g} ms" for name, s in means.items() if s is not None]
     return f"Mean time per prompt: {', '.join(parts)}." if parts else ""
 
 
 def _sources(modes: Json) -> str:
-    sources = _object(modes.get("sources")).items()
+    sources = as_object(modes.get("sources")).items()
     parts = [printable(f"{plain_name(name)} {source}") for name, source in sources if source]
     return f"Made with: {', '.join(parts)}." if parts else ""
 
 
 def _mode_table(run: RunFiles) -> Table:
-    modes = {name: _object(figures) for name, figures in _object(run.modes.get("modes")).items()}
+    modes = {
+        name: as_object(figures) for name, figures in as_object(run.modes.get("modes")).items()
+    }
     metrics = dict.fromkeys(
         name for figures in modes.values() for name in figures if _has_value(figures[name])
     )
@@ -70,13 +71,13 @@ def _without_noise(figure: object) -> Cell:
 
 
 def _pair_table(run: RunFiles) -> Table:
-    rows = tuple(_pair_row(_object(pair)) for pair in _list(run.modes.get("comparisons")))
+    rows = tuple(_pair_row(as_object(pair)) for pair in as_list(run.modes.get("comparisons")))
     change = f"Change in {run.name_of(str(run.modes.get('metric', '')))}"
     return Table(("Pair", change, *CHANGE[1:]), rows, level_of(run.modes))
 
 
 def _pair_row(pair: Json) -> tuple[Cell, ...]:
-    names = (plain_name(str(mode)) for mode in _list(pair.get("modes")))
+    names = (plain_name(str(mode)) for mode in as_list(pair.get("modes")))
     return (Cell(printable(" \N{RIGHTWARDS ARROW} ".join(names))), *verdict_cells(pair))
 
 
@@ -85,7 +86,7 @@ def _pair_row(pair: Json) -> tuple[Cell, ...]:
 
 def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
     """Tabulate what policies without skill earn, beside the trained model if there is one."""
-    policies = _object(run.probe.get("policies"))
+    policies = as_object(run.probe.get("policies"))
     if not policies:
         return ()
     metric = str(run.probe.get("metric", ""))
@@ -93,7 +94,7 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
     differs = ("Trained minus it", *CHANGE[1:]) if run.trivial else ()
     figures = run.objective, metric
     columns = ("Policy", *(heading(run.name_of(name)) for name in figures), *differs)
-    rows = tuple(_policy_row(run, name, _object(p), figures) for name, p in policies.items())
+    rows = tuple(_policy_row(run, name, as_object(p), figures) for name, p in policies.items())
     table = Table(columns, rows, level_of(run.probe) or level_of(run.modes))
     return (Tables("Policies without skill", "policies", note.strip(), (("", table),)),)
 
@@ -101,11 +102,11 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
 def _policy_row(
     run: RunFiles, name: str, policy: Json, figures: tuple[str, str]
 ) -> tuple[Cell, ...]:
-    metrics, against = _object(policy.get("metrics")), _object(policy.get("against"))
+    metrics, against = as_object(policy.get("metrics")), as_object(policy.get("against"))
     note = printable(policy.get("note") or run.note_of(name) or _UNDESCRIBED)
     # A run without the trained model's likeliest replies compares greedy with nothing.
-    verdict = verdict_cells(_object(against.get(run.objective))) if run.trivial else ()
-    if against and name == GREEDY and (trained := _object(run.trivial.get("trained_greedy"))):
+    verdict = verdict_cells(as_object(against.get(run.objective))) if run.trivial else ()
+    if against and name == GREEDY and (trained := as_object(run.trivial.get("trained_greedy"))):
         figure = trained.get(run.objective)
         result = "could not be measured"
         if _has_value(figure):
@@ -120,7 +121,7 @@ def _policy_row(
 
 
 def _constant(run: RunFiles) -> str:
-    constant = _object(_object(run.probe.get("constants")).get("constant"))
+    constant = as_object(as_object(run.probe.get("constants")).get("constant"))
     reply, tried = constant.get("reply"), number(constant.get("tried"))
     if not reply:
         return ""
@@ -141,7 +142,7 @@ def added_sections(run: RunFiles) -> tuple[Tables, ...]:
     return tuple(
         added_section(run, section, f"added-{n}-{m}")
         for n, file in enumerate(run.added, start=1)
-        for m, section in enumerate(_object(file.get("sections")).values(), start=1)
+        for m, section in enumerate(as_object(file.get("sections")).values(), start=1)
         if isinstance(section, dict)
     )
 
@@ -150,21 +151,21 @@ def added_section(run: RunFiles, section: Json, anchor: str = "added") -> Tables
     """Tabulate one section of such a file: its figures, then its counts."""
     figures = tuple(
         (Cell(heading(run.name_of(name))), _without_noise(figure))
-        for name, figure in _object(section.get("metrics")).items()
+        for name, figure in as_object(section.get("metrics")).items()
     )
-    counts = _object(section.get("counts")).items()
+    counts = as_object(section.get("counts")).items()
     tables = (
         ("Measures", Table(("Measure", "Value"), figures)),
-        *((heading(plain_name(title)), _counts(_object(table))) for title, table in counts),
+        *((heading(plain_name(title)), _counts(as_object(table))) for title, table in counts),
     )
     title, note = (printable(section.get(key) or "", 600) for key in ("title", "note"))
     return Tables(title, anchor, note, tables, folded=True)
 
 
-def _counts(table: Mapping[str, Any]) -> Table:
-    columns = tuple(dict.fromkeys(name for row in table.values() for name in _object(row)))
+def _counts(table: Json) -> Table:
+    columns = tuple(dict.fromkeys(name for row in table.values() for name in as_object(row)))
     rows = tuple(
-        (Cell(printable(name)), *_row(_object(row), columns)) for name, row in table.items()
+        (Cell(printable(name)), *_row(as_object(row), columns)) for name, row in table.items()
     )
     return Table(("", *(printable(column) for column in columns)), rows)
 
@@ -173,11 +174,3 @@ def _row(row: Json, columns: tuple[str, ...]) -> Iterator[Cell]:
     for column in columns:
         count = number(row.get(column))
         yield Cell(MISSING if count is None else f"{count:,.0f}", kind="number")
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -6,23 +6,40 @@ The same files give the same bytes.
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from data_prep.files import write_text
 from data_prep.records import manifest_path
+from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError
 from equipoise.report.beside import probe_sections
-from equipoise.report.head import alerts, evaluated_on, run_name, run_notes, task_title, usage_facts
+from equipoise.report.head import (
+    alerts,
+    evaluated_on,
+    run_name,
+    run_notes,
+    run_title,
+    task_title,
+    usage_facts,
+)
+from equipoise.report.html import templates
 from equipoise.report.markdown import escaped, fenced, grid
-from equipoise.report.run_files import Json, RunFiles, read_object, read_run
+from equipoise.report.run_files import (
+    Json,
+    RunFiles,
+    as_list,
+    as_object,
+    read_object,
+    read_run,
+    value_at,
+)
 from equipoise.report.tables import (
     compared,
     confidence,
@@ -62,7 +79,7 @@ class Trained:
     def lora(self) -> Json:
         """The settings of LoRA; empty where all weights were trained."""
         key = "megatron_cfg.peft" if self.megatron else "dtensor_cfg.lora_cfg"
-        settings = _object(_at(self.config, f"policy.{key}"))
+        settings = as_object(_at(self.config, f"policy.{key}"))
         return settings if settings.get("enabled") is True else {}
 
     @property
@@ -74,7 +91,7 @@ class Trained:
     def base_on_hub(self, run: RunFiles) -> str:
         """The name on the hub of the model that was trained; empty for one of this machine's."""
         model = run.provenance.get("model")
-        identity = str(_object(run.provenance.get("hashes")).get("model", ""))
+        identity = str(as_object(run.provenance.get("hashes")).get("model", ""))
         hub_name = model if identity.startswith(f"{model}@") else ""
         name = str(self.base or hub_name)
         return name if _HUB_NAME.fullmatch(name) else ""
@@ -111,20 +128,15 @@ def _read_config(path: Path) -> Json:
     if not path.is_file():
         return {}
     try:
-        return _object(yaml.safe_load(path.read_bytes()))
-    except yaml.YAMLError as error:
+        return as_object(read_yaml(path))
+    except (yaml.YAMLError, ValueError) as error:
         raise EquipoiseError(f"{path} is damaged: {error}", "Put it back from a copy.") from error
 
 
 def model_card(run: RunFiles, trained: Trained) -> ModelCard:
     """The card, its metadata checked by the hub's own library."""
-    environment = Environment(
-        loader=PackageLoader("equipoise.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: value if isinstance(value, Markup) else escaped(value),
+    environment = templates(
+        finalize=lambda value: value if isinstance(value, Markup) else escaped(value)
     )
     environment.filters["grid"] = grid
     text = environment.get_template("card.md.j2").render(_content(run, trained))
@@ -154,7 +166,7 @@ def _results(run: RunFiles) -> Iterator[EvalResult]:
     """The metrics after training, with their intervals and what was there before."""
     if not run.finished:
         return
-    hashes = _object(run.provenance.get("hashes"))
+    hashes = as_object(run.provenance.get("hashes"))
     split = printable(run.latest.get("split") or "")
     for name in metric_names(run):
         pair = run.pair("metrics", name)
@@ -192,7 +204,7 @@ def _task(run: RunFiles) -> str:
 def _content(run: RunFiles, trained: Trained) -> dict[str, Any]:
     """Return what the template shows, by name."""
     return {
-        "title": f"{heading(task_title(run))}: {run_name(run)}",
+        "title": run_title(run),
         "notes": run_notes(run),
         "outcome": outcome(run),
         "alerts": [alert.text for alert in alerts(run)],
@@ -223,9 +235,9 @@ def _not_beaten(run: RunFiles) -> str:
         return f"As good as the trained model, as far as was shown: {policies}."
     name = run.name_of(run.objective)
     # A policy whose objective is not defined is none to beat, so an empty list may be of no test.
-    rows = _object(run.trivial.get("policies")).values()
-    figures = (_object(_at(row, "metrics")).get(run.objective) for row in rows)
-    if all(number(_object(figure).get("value")) is None for figure in figures):
+    rows = as_object(run.trivial.get("policies")).values()
+    figures = (as_object(_at(row, "metrics")).get(run.objective) for row in rows)
+    if all(number(as_object(figure).get("value")) is None for figure in figures):
         return f"None of them could be measured in {name}."
     return f"The trained model is better than each of them in {name}."
 
@@ -239,7 +251,7 @@ def _not_kept(run: RunFiles) -> Iterator[str]:
 
 def _training(run: RunFiles, trained: Trained) -> Iterator[tuple[str, str]]:
     """Yield what was trained on what and how, as far as it is known."""
-    config, hashes = trained.config, _object(run.provenance.get("hashes"))
+    config, hashes = trained.config, as_object(run.provenance.get("hashes"))
     facts = [
         ("Base model", trained.base_on_hub(run) or run.provenance.get("model")),
         ("Its identity", hashes.get("model")),
@@ -249,7 +261,7 @@ def _training(run: RunFiles, trained: Trained) -> Iterator[tuple[str, str]]:
         ("Generations per prompt", _at(config, "grpo.num_generations_per_prompt")),
         ("Learning rate", trained.learning_rate),
         ("KL penalty", _at(config, "loss_fn.reference_policy_kl_penalty")),
-        ("Prompts", _counts(_object(trained.prompts.get("prompts")))),
+        ("Prompts", _counts(as_object(trained.prompts.get("prompts")))),
         ("Prompts made by", _at(trained.prompts, "about.module")),
         ("Seed", run.provenance.get("seed")),
         *_reward(config),
@@ -277,16 +289,15 @@ def _counts(prompts: Json) -> str:
 
 def _reward(config: Json) -> Iterator[tuple[str, str]]:
     """The settings of what gave reward; a folder of that machine's is none to share."""
-    for settings in _object(config.get("env")).values():
-        for key, value in _object(settings).items():
+    for settings in as_object(config.get("env")).values():
+        for key, value in as_object(settings).items():
             if isinstance(value, str | int | float) and not str(value).startswith(("/", "~")):
                 yield f"Reward: {plain_name(key)}", str(value)
 
 
 def _command(run: RunFiles) -> str:
     """The command, its files named as in a checkout, where they are of that."""
-    recorded = run.provenance.get("command")
-    words = [str(word) for word in recorded] if isinstance(recorded, list) else []
+    words = [str(word) for word in as_list(run.provenance.get("command"))]
     if len(words) < 2:
         return "# the command is not known"
     root = f"{PurePosixPath(words[1]).parent.parent}/"
@@ -297,23 +308,17 @@ def _command(run: RunFiles) -> str:
 
 def _origin(run: RunFiles) -> Iterator[tuple[str, str]]:
     """Yield what it takes to get the same again: commit, hashes, versions."""
-    git, hashes = (_object(run.provenance.get(key)) for key in ("git", "hashes"))
+    git, hashes = (as_object(run.provenance.get(key)) for key in ("git", "hashes"))
     changed = " and changes to it, code.diff in the run" if git.get("dirty") else ""
     if git.get("commit"):
         yield "Commit", f"{printable(git['commit'])}{changed}"
     for name, value in hashes.items():
         if isinstance(value, str) and name != "model":
             yield f"Hash of {plain_name(name)}", printable(value)
-    versions = _object(run.provenance.get("packages")).items()
+    versions = as_object(run.provenance.get("packages")).items()
     if packages := ", ".join(f"{name} {version}" for name, version in versions):
         yield "Packages", printable(packages, _COMMAND_LIMIT)
 
 
 def _at(tree: Any, path: str) -> Any:
-    for key in path.split("."):
-        tree = _object(tree).get(key)
-    return tree
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return value_at(tree, *path.split("."))

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from equipoise.report.document import Alert, Cell, Table, Tables
-from equipoise.report.run_files import Json, RunFiles
+from equipoise.report.run_files import Json, RunFiles, as_object
 from equipoise.report.words import (
     MISSING,
     allowed_change,
+    change_in_unit,
     figure,
-    interval_in_unit,
     number,
     printable,
 )
@@ -39,11 +39,13 @@ def gate_table(gate: Json, *, reasons: bool = False) -> Table:
     """A row for each metric of gate.json, and one for each task that a side lacks."""
     rows = [
         _row(name, metric, reasons=reasons)
-        for name, task in _object(gate.get("tasks")).items()
-        for metric in map(_object, _object(_object(task).get("metrics")).values())
+        for name, task in as_object(gate.get("tasks")).items()
+        for metric in map(as_object, as_object(as_object(task).get("metrics")).values())
     ]
     absent = ("all", *[MISSING] * 4, "not evaluated")
-    rows += [tuple(map(Cell, (printable(name), *absent))) for name in _object(gate.get("missing"))]
+    rows += [
+        tuple(map(Cell, (printable(name), *absent))) for name in as_object(gate.get("missing"))
+    ]
     return Table(_COLUMNS, tuple(rows), _level(gate))
 
 
@@ -54,18 +56,19 @@ def _level(gate: Json) -> str:
 
 
 def _row(task: str, metric: Json, *, reasons: bool) -> tuple[Cell, ...]:
-    margin = {**_object(metric.get("margin")), "low": metric.get("low"), "high": metric.get("high")}
-    scale, unit = (100, "%") if margin.get("relative") else (1, "")
-    change = number(metric.get("change"))
-    text = MISSING if change is None else f"{figure(change * scale, signed=True)}{unit}"
-    interval = "" if change is None else interval_in_unit(margin)
+    margin = {
+        **as_object(metric.get("margin")),
+        "low": metric.get("low"),
+        "high": metric.get("high"),
+    }
+    change, interval = change_in_unit(number(metric.get("change")), margin)
     reason = _text(metric, "reason") if reasons else ""
     sides = (figure(number(metric.get(side))) for side in ("before", "after"))
     return (
         Cell(printable(task)),
         Cell(_text(metric, "label")),
         *(Cell(side, kind="number") for side in sides),
-        Cell(text, interval, kind="number"),
+        Cell(change, interval, kind="number"),
         Cell(allowed_change(margin).rstrip(",")),
         Cell(_text(metric, "status"), note=reason, kind="verdict"),
     )
@@ -73,7 +76,3 @@ def _row(task: str, metric: Json, *, reasons: bool) -> tuple[Cell, ...]:
 
 def _text(content: Json, key: str) -> str:
     return printable(content.get(key, ""))
-
-
-def _object(value: object) -> Json:
-    return value if isinstance(value, dict) else {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from equipoise.report.document import Alert
 from equipoise.report.gate import gate_alerts
-from equipoise.report.run_files import Json, Reply, RunFiles
+from equipoise.report.run_files import Json, Reply, RunFiles, as_list, as_object, value_at
 from equipoise.report.tables import compared
 from equipoise.report.words import (
     Stage,
@@ -51,6 +51,11 @@ def run_name(run: RunFiles) -> str:
     return printable(run.provenance.get("run_name") or run.name)
 
 
+def run_title(run: RunFiles) -> str:
+    """Head the page and the card."""
+    return f"{heading(task_title(run))}: {run_name(run)}"
+
+
 def run_facts(run: RunFiles) -> list[tuple[str, str]]:
     """Return what identifies the run, as far as it is known."""
     evaluated = run.evaluations.get("before") or run.latest
@@ -65,8 +70,7 @@ def run_facts(run: RunFiles) -> list[tuple[str, str]]:
 
 def _resumptions(run: RunFiles) -> str:
     """How often and from which steps the run was resumed, and where what it replaced is kept."""
-    recorded = run.provenance.get("resumed")
-    entries = [e for e in recorded if isinstance(e, dict)] if isinstance(recorded, list) else []
+    entries = [e for e in as_list(run.provenance.get("resumed")) if isinstance(e, dict)]
     steps = ", ".join(f"{number(entry.get('from_step')) or 0:,.0f}" for entry in entries)
     changed = [
         f"{', '.join(map(printable, changes))} changed, before in {entry.get('kept_in')}"
@@ -107,8 +111,7 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
         notes += _of_old_scores(run, scored)
         if unsealed := scored.get("unsealed"):
             notes.append(unsealed_note(map(printable, unsealed)))
-    audit = run.provenance.get("audit")
-    if isinstance(audit, dict) and (unsealed := audit.get("unsealed")):
+    if unsealed := value_at(run.provenance, "audit", "unsealed"):
         notes.append(f"The model is of a run. {unsealed_note(map(printable, unsealed))}")
     if yardstick := run.yardstick:
         notes.append(
@@ -131,8 +134,7 @@ def _of_old_scores(run: RunFiles, scored: Json) -> Iterator[str]:
     """Note which parts of a rescored run have the old scores."""
     if run.history:
         yield "The curves of training are of the old scores."
-    names = scored.get("left_out")
-    if isinstance(names, list) and names:
+    if names := as_list(scored.get("left_out")):
         files = ", ".join(map(printable, names))
         yield f"{files} of the first run are of the old scores too, and left out here."
         if "probe" in names:
@@ -148,8 +150,7 @@ def _last_step(run: RunFiles) -> float | None:
 
 def usage_facts(run: RunFiles) -> Iterator[tuple[str, str]]:
     """Names with words; what was not recorded is left out."""
-    usage = run.provenance.get("usage")
-    counts: Mapping[str, Any] = usage if isinstance(usage, dict) else {}
+    counts = as_object(run.provenance.get("usage"))
     if seconds := number(counts.get("seconds")):
         yield "Time", _time(seconds, number(counts.get("processes")) or 1)
     if written := number(counts.get("completion_tokens")):
@@ -158,8 +159,7 @@ def usage_facts(run: RunFiles) -> Iterator[tuple[str, str]]:
         gpu = number(counts.get("peak_gpu_memory_bytes"))
         text = f"{memory / _GIGA:,.1f} GB" + (f", {gpu / _GIGA:,.1f} GB of the GPU" if gpu else "")
         yield "Peak memory", text
-    calls = counts.get("calls")
-    for model, model_counts in calls.items() if isinstance(calls, dict) else ():
+    for model, model_counts in as_object(counts.get("calls")).items():
         if isinstance(model_counts, dict):
             yield f"Asked {printable(model, 80)}", _calls(model_counts)
 
@@ -265,8 +265,7 @@ def _not_beaten(run: RunFiles) -> Iterator[Alert]:
 
 
 def _ahead(run: RunFiles) -> Iterator[Alert]:
-    names = run.probe.get("ahead")
-    if isinstance(names, list) and names:
+    if names := as_list(run.probe.get("ahead")):
         policies = ", ".join(plain_name(str(name)) for name in names)
         name = run.name_of(run.objective)
         text = (

@@ -1,5 +1,7 @@
 """A document as one self-contained HTML page, all text of which the template escapes."""
 
+from typing import Any
+
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from equipoise.report.document import Document
@@ -15,15 +17,21 @@ _MARKS = {
 
 def page(document: Document) -> str:
     """The page. The same document gives the same bytes."""
-    environment = Environment(
+    environment = templates()
+    environment.filters["marked"] = marked
+    return environment.get_template("template.html.j2").render(document=document) + "\n"
+
+
+def templates(**options: Any) -> Environment:
+    """The templates beside this file; what they show is escaped."""
+    return Environment(
         loader=PackageLoader("equipoise.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        **options,
     )
-    environment.filters["marked"] = marked
-    return environment.get_template("template.html.j2").render(document=document) + "\n"
 
 
 def marked(text: str) -> str:

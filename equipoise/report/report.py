@@ -24,11 +24,11 @@ from equipoise.report.document import (
     describe,
 )
 from equipoise.report.gate import gate_sections
-from equipoise.report.head import alerts, run_facts, run_name, run_notes, task_title, usage_facts
+from equipoise.report.head import alerts, run_facts, run_notes, run_title, usage_facts
 from equipoise.report.html import page
 from equipoise.report.prompt_examples import prompt_examples, prompt_sections
 from equipoise.report.replies import failures, reply_sections
-from equipoise.report.run_files import RunFiles, Series, read_run
+from equipoise.report.run_files import RunFiles, Series, as_object, read_run
 from equipoise.report.sets import changed_sets, set_sections
 from equipoise.report.tables import (
     confidence,
@@ -77,7 +77,7 @@ def run_document(run: RunFiles) -> Document:
     examples = set_sections(run) or prompt_sections(*prompt_examples(run))
     every_reply = viewer(run)
     return Document(
-        title=f"{heading(task_title(run))}: {run_name(run)}",
+        title=run_title(run),
         facts=(*run_facts(run), *usage_facts(run)),
         alerts=alerts(run),
         outcome=outcome(run),
@@ -133,10 +133,9 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
 
 
 def _rows(run: RunFiles, chart: TaskChart) -> list[tuple[str, Pair]]:
-    keys = run.latest.get(chart.breakdown)
     return [
         (printable(key, 40), run.pair(chart.breakdown, key, chart.metric))
-        for key in (keys if isinstance(keys, dict) else ())
+        for key in as_object(run.latest.get(chart.breakdown))
     ]
 
 

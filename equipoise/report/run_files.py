@@ -3,7 +3,7 @@
 import csv
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ class RunFiles:
     @property
     def trivial(self) -> Json:
         """Policies without skill against the trained model; empty before there is one."""
-        return _object(self.modes.get("trivial"))
+        return as_object(self.modes.get("trivial"))
 
     @property
     def objective(self) -> str:
@@ -121,15 +121,12 @@ class RunFiles:
     @property
     def own_reference(self) -> bool:
         """Whether an audited model is compared with what it decides itself when asked so."""
-        audit = self.provenance.get("audit")
-        return isinstance(audit, dict) and audit.get("own_reference") is True
+        return value_at(self.provenance, "audit", "own_reference") is True
 
     @property
     def yardstick(self) -> str:
         """The yardstick by which an audited row's variants differ, in place of the attribute."""
-        audit = self.provenance.get("audit")
-        variant = audit.get("variant") if isinstance(audit, dict) else None
-        return str((variant.get("yardstick") if isinstance(variant, dict) else "") or "")
+        return str(value_at(self.provenance, "audit", "variant", "yardstick") or "")
 
     def when(self, stage: Stage) -> str:
         """Return the word for a stage."""
@@ -141,8 +138,8 @@ class RunFiles:
 
     def pair(self, *keys: str) -> Pair:
         """The estimates under these keys of each evaluation."""
-        read = {stage: read_estimate(_at(self.evaluations[stage], keys)) for stage in self.stages}
-        return {stage: estimate for stage, estimate in read.items() if estimate is not None}
+        values = {stage: value_at(self.evaluations[stage], *keys) for stage in self.stages}
+        return {s: estimate for s, value in values.items() if (estimate := read_estimate(value))}
 
     @property
     def finished(self) -> bool:
@@ -182,7 +179,7 @@ def _read(root: Path, replies: bool) -> RunFiles:
             for stage, name in FOLDERS.items()
         },
         modes=(modes := read_object(run.modes)),
-        probe=_object(modes.get("trivial")) or read_object(run.probe / "probe.json"),
+        probe=as_object(modes.get("trivial")) or read_object(run.probe / "probe.json"),
         added=tuple(read_object(path) for path in sorted(run.added.glob("*.json"))),
         gate=read_object(run.gate),
         presentation=read_presentation(stages["after"] or stages["before"]),
@@ -203,7 +200,7 @@ def read_object(path: Path) -> Json:
     """The JSON object of a file; empty if there is none. Raises `ValueError` for damage."""
     if not path.is_file():
         return {}
-    return _object(read_json(path))
+    return as_object(read_json(path))
 
 
 def _read_history(path: Path) -> Mapping[str, Series]:
@@ -235,27 +232,34 @@ def _read_replies(path: Path) -> Iterator[Reply]:
 
 
 def _reply(row: Json) -> Reply:
-    error = _object(row.get("error"))
+    error = as_object(row.get("error"))
     return Reply(
         set_id=str(row.get("set_id", "")),
-        metadata=_object(row.get("metadata")),
+        metadata=as_object(row.get("metadata")),
         prompt=str(row.get("prompt", "")),
         completion=str(row.get("completion", "")),
         error=str(error.get("text", "")) if error else None,
-        evidence=_object(row.get("evidence")),
+        evidence=as_object(row.get("evidence")),
         prompt_id=str(row.get("prompt_id", "")),
         value=number(row.get("value")),
-        components=_object(row.get("components")),
+        components=as_object(row.get("components")),
         failure_kind=str(error.get("kind", "")),
         step=row.get("step"),
     )
 
 
-def _at(value: Any, keys: Iterable[str]) -> Any:
+def value_at(value: Any, *keys: str) -> Any:
+    """The JSON value under these keys, one within the other; None where one is missing."""
     for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
+        value = as_object(value).get(key)
     return value
 
 
-def _object(value: Any) -> Json:
+def as_object(value: Any) -> Json:
+    """A JSON value that should be an object; empty for any other."""
     return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """A JSON value that should be a list; empty for any other."""
+    return value if isinstance(value, list) else []

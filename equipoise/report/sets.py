@@ -11,7 +11,7 @@ from statistics import fmean
 from environments.presentation import SetView
 from equipoise.report.document import Section
 from equipoise.report.replies import Field, in_words, problem
-from equipoise.report.run_files import Reply, RunFiles
+from equipoise.report.run_files import Reply, RunFiles, as_object
 from equipoise.report.viewer import address
 from equipoise.report.words import Stage, figure, heading, number, plain_name, printable
 
@@ -155,8 +155,7 @@ def _group(variants: Mapping[str, Sequence[Reply]], group: str, otherwise: str) 
 
 def _variants(run: RunFiles, view: SetView, sets: BySetAndVariant) -> tuple[str, ...]:
     """The variants in the order of the evaluation, then any other."""
-    section = run.latest.get(f"by_{view.variant}")
-    order = list(section) if isinstance(section, dict) else []
+    order = list(as_object(run.latest.get(f"by_{view.variant}")))
     return tuple(
         dict.fromkeys([*order, *(name for variants in sets.values() for name in variants)])
     )
@@ -205,8 +204,7 @@ def _row(
 
 
 def _fields(reply: Reply, view: SetView) -> Mapping[str, object]:
-    fields = reply.evidence.get(view.fields)
-    return fields if isinstance(fields, dict) else {}
+    return as_object(reply.evidence.get(view.fields))
 
 
 def compared_fields(reply: Reply, view: SetView) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from environments.presentation import Chart, Words
 from equipoise.report.document import Cell, Table, Tables, anchor_of
-from equipoise.report.run_files import Json, RunFiles
+from equipoise.report.run_files import Json, RunFiles, as_object
 from equipoise.report.words import (
     MINUS,
     MISSING,
@@ -119,15 +119,13 @@ def headline_metric(run: RunFiles) -> str:
 
 def metric_names(run: RunFiles) -> list[str]:
     """The metrics of the evaluations, in their order."""
-    metrics = run.latest.get("metrics")
-    return list(metrics) if isinstance(metrics, dict) else []
+    return list(as_object(run.latest.get("metrics")))
 
 
 def compared(run: RunFiles) -> Mapping[str, Json]:
     """The comparison of each metric."""
-    metrics = run.comparison.get("metrics")
-    rows = metrics.items() if isinstance(metrics, dict) else ()
-    return {name: row for name, row in rows if isinstance(row, dict)}
+    rows = as_object(run.comparison.get("metrics"))
+    return {name: row for name, row in rows.items() if isinstance(row, dict)}
 
 
 def verdict_summary(run: RunFiles) -> str:

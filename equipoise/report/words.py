@@ -125,7 +125,7 @@ def noise(estimate: Estimate | None) -> str:
 
 def allowed_change(margin: Mapping[str, Any]) -> str:
     """Say what a guard allows, as `a fall of 0.02, or any rise,`, or a change either way."""
-    scale, unit = (100, "%") if margin.get("relative") else (1, "")
+    scale, unit = _unit_of(margin)
     amount = f"{(number(margin.get('by')) or 0) * scale:g}{unit}"
     worse, free = {"higher": ("fall", "rise"), "lower": ("rise", "fall")}.get(
         str(margin.get("better")), ("change", "")
@@ -133,9 +133,22 @@ def allowed_change(margin: Mapping[str, Any]) -> str:
     return f"a {worse} of {amount}, or any {free}," if free else f"a {worse} of {amount} either way"
 
 
+def _unit_of(margin: Mapping[str, Any]) -> tuple[int, str]:
+    """The factor of a margin's numbers as they are written, and their unit."""
+    return (100, "%") if margin.get("relative") else (1, "")
+
+
+def change_in_unit(change: float | None, margin: Mapping[str, Any]) -> tuple[str, str]:
+    """A change in the unit of its margin, and its interval."""
+    if change is None:
+        return MISSING, ""
+    scale, unit = _unit_of(margin)
+    return f"{figure(change * scale, signed=True)}{unit}", interval_in_unit(margin)
+
+
 def interval_in_unit(margin: Mapping[str, Any]) -> str:
     """The interval of a change in the unit of its margin, `-4% to 12%`; empty if not known."""
-    scale, unit = (100, "%") if margin.get("relative") else (1, "")
+    scale, unit = _unit_of(margin)
     low, high = (number(margin.get(key)) for key in ("low", "high"))
     if low is None or high is None:
         return ""

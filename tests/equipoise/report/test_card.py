@@ -221,6 +221,9 @@ def test_without_weights_there_is_no_card_and_damage_is_named(finished_run: Path
     (finished_run / "config.yaml").write_text("a: [")
     with pytest.raises(EquipoiseError, match=r"config\.yaml is damaged"):
         write_card(finished_run)
+    (finished_run / "config.yaml").write_bytes(b"a: 1\n" * 50_000)
+    with pytest.raises(EquipoiseError, match=r"config\.yaml is damaged: is longer than"):
+        write_card(finished_run)
 
 
 def test_a_run_that_is_trained_on_says_whose_result_it_shows(run: Path) -> None:
