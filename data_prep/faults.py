@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-#: How many faults a message spells out; the others are counted.
-SHOWN = 20
+from environments.yaml_file import shown_faults
 
 
 class DataError(ValueError):
@@ -14,8 +13,7 @@ class DataError(ValueError):
     """
 
     def __init__(self, source: Path | str, kind: str, faults: Sequence[str]) -> None:
-        ending = [f"and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
-        lines = [f"  {fault}" for fault in (*faults[:SHOWN], *ending)]
+        lines = [f"  {fault}" for fault in shown_faults(faults)]
         super().__init__("\n".join([f"{source} is not a valid {kind}:", *lines]))
 
 

@@ -2,20 +2,21 @@
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+from typing_extensions import is_typeddict
 
 Content = TypeVar("Content", bound=BaseModel)
 
 #: Far more than anybody writes; what aliases repeat is counted by PyYAML as it stands.
 _BYTES = 1_000_000
 #: How many faults a message spells out; the others are counted.
-_SHOWN = 20
+SHOWN = 20
 #: What pydantic says of the kinds in a union that a value is none of.
 _OTHER_KINDS = ("literal_error", "string_type", "list_type", "dict_type")
 _QUOTE = ': quote it ("no"), YAML reads yes, no, on and off as true and false'
@@ -25,9 +26,14 @@ class YamlFileError(ValueError):
     """A file that cannot be used: which one, and a line for each fault."""
 
     def __init__(self, path: Path, faults: Sequence[str]) -> None:
-        ending = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
-        lines = "\n".join(f"    {fault}" for fault in (*faults[:_SHOWN], *ending))
+        lines = "\n".join(f"    {fault}" for fault in shown_faults(faults))
         super().__init__(f"{path} cannot be used:\n{lines}")
+
+
+def shown_faults(faults: Sequence[str]) -> list[str]:
+    """The first faults, and how many more there are."""
+    ending = [f"and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
+    return [*faults[:SHOWN], *ending]
 
 
 class _Loader(yaml.SafeLoader):
@@ -86,7 +92,7 @@ def read_tree(path: Path) -> dict[Any, Any]:
 
 def _without_alternatives(details: list[ErrorDetails], tree: Any) -> list[ErrorDetails]:
     """Without "should be a list" of a mapping in which something is wrong."""
-    paths = [_path(detail["loc"], tree, missing=detail["type"] == "missing") for detail in details]
+    paths = [key_path(detail, tree) for detail in details]
     return [
         detail
         for detail, path in zip(details, paths, strict=True)
@@ -97,7 +103,7 @@ def _without_alternatives(details: list[ErrorDetails], tree: Any) -> list[ErrorD
 
 def _faults(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> list[str]:
     """The lines of one of pydantic's errors; those of a `FaultsError` have places of their own."""
-    path = _path(detail["loc"], tree, missing=detail["type"] == "missing")
+    path = [str(part + 1) if isinstance(part, int) else part for part in key_path(detail, tree)]
     location = ".".join(path)
     if detail["type"] == "value_error":
         error = detail["ctx"]["error"]
@@ -105,7 +111,7 @@ def _faults(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> list[str
         return [f"{location}: {line}" if location else line for line in lines]
     if detail["type"] == "extra_forbidden":
         *parents, name = path
-        return [f"{location}: unknown key{nearest(name, _keys(model, parents))}"]
+        return [f"{location}: unknown key{nearest(name, fields_at(model, parents))}"]
     if detail["type"] == "missing":
         return [f"{location}: is missing"]
     value = repr(detail["input"])
@@ -115,16 +121,16 @@ def _faults(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> list[str
     return [f"{location}: {message[0].lower()}{message[1:]}, not {value}{hint}"]
 
 
-def _path(loc: Sequence[str | int], tree: Any, *, missing: bool) -> list[str]:
-    """The parts of `loc` that are keys; pydantic adds the names of the types of a union."""
-    path: list[str] = []
-    for position, part in enumerate(loc):
-        absent = missing and position == len(loc) - 1
+def key_path(detail: ErrorDetails, tree: Any) -> list[str | int]:
+    """Locate an error in `tree` by keys and indices. Pydantic adds the names of union types."""
+    path: list[str | int] = []
+    for position, part in enumerate(detail["loc"], start=1):
+        absent = detail["type"] == "missing" and position == len(detail["loc"])
         if isinstance(tree, dict) and (part in tree or absent):
             path.append(str(part))
             tree = tree.get(part)
         elif isinstance(tree, list) and isinstance(part, int):
-            path.append(str(part + 1))
+            path.append(part)
             tree = tree[part] if part < len(tree) else None
     return path
 
@@ -146,25 +152,31 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f"; there are {', '.join(names)}" if names else ""
 
 
-def _keys(model: Any, parents: Sequence[str]) -> list[str]:
-    """The keys of the section at a path; names that a user gives are passed over."""
+def fields_at(model: Any, parents: Sequence[str]) -> Mapping[str, Any]:
+    """The fields of the section at a path; indices and names that a user gives are passed over."""
     for name in parents:
-        fields = model.model_fields if _is_model(model) else {}
-        if name in fields:
-            model = _model_in(fields[name].annotation)
-    fields = model.model_fields if _is_model(model) else {}
-    return [field.alias or name for name, field in fields.items()]
+        fields = fields_of(model)
+        model = structure_of(fields[name]) if name in fields else model
+    return fields_of(model)
 
 
-def _model_in(annotation: Any) -> Any:
-    if _is_model(annotation):
+def fields_of(model: Any) -> Mapping[str, Any]:
+    """Name in the YAML -> type, of a pydantic model or a typed dictionary; else nothing."""
+    if is_typeddict(model):
+        return get_type_hints(model)
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return {info.alias or name: info.annotation for name, info in model.model_fields.items()}
+    return {}
+
+
+def structure_of(annotation: Any) -> Any:
+    """The model or typed dictionary in a type such as `list[X] | None`; None if there is none."""
+    if is_typeddict(annotation) or (
+        isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    ):
         return annotation
-    inner = (_model_in(argument) for argument in get_args(annotation))
-    return next((model for model in inner if model is not None), None)
-
-
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+    structures = (structure_of(argument) for argument in get_args(annotation))
+    return next((structure for structure in structures if structure is not None), None)
 
 
 def file_hash(path: Path) -> str:

@@ -6,12 +6,12 @@ With it come questions about a model: which keys it has, and which of them the l
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from typing_extensions import is_typeddict
 
+from environments.yaml_file import fields_at, fields_of, key_path, structure_of
 from equipoise.config.problems import SEPARATOR, Problem, within
 from equipoise.config.schema import HONOURED, Config
 from equipoise.config.secrets import masked
@@ -44,7 +44,7 @@ def validate(
 def _problem(
     detail: ErrorDetails, values: Mapping[str, Any], model: type[BaseModel], prefix: str
 ) -> Problem:
-    path = _path(detail["loc"], values, missing=detail["type"] == "missing")
+    path = key_path(detail, values)
     key = SEPARATOR.join([*([prefix] if prefix else []), *(str(part) for part in path)])
     if detail["type"] == "extra_forbidden":
         return Problem((key,), f"unknown key, {suggest(model, path, prefix)}")
@@ -59,20 +59,6 @@ def _one_per_key(problems: Sequence[Problem]) -> Iterator[Problem]:
     for key, messages in by_key.items():
         if not any(within(deeper, key) for deeper in by_key if deeper != key):
             yield Problem((key,), ", or ".join(dict.fromkeys(messages)))
-
-
-def _path(loc: Sequence[str | int], values: Any, *, missing: bool) -> list[str | int]:
-    """The parts of `loc` that are keys; pydantic adds the names of the types of a union."""
-    path: list[str | int] = []
-    for position, part in enumerate(loc):
-        absent = missing and position == len(loc) - 1
-        if isinstance(values, dict) and (part in values or absent):
-            path.append(part)
-            values = values.get(str(part))
-        elif isinstance(values, list) and isinstance(part, int):
-            path.append(part)
-            values = values[part] if part < len(values) else None
-    return path
 
 
 def _message(detail: ErrorDetails) -> str:
@@ -115,7 +101,7 @@ def suggest(model: type[BaseModel], path: Sequence[str | int], prefix: str) -> s
     """
     *parents, name = [str(part) for part in path]
     above = [prefix] if prefix else []
-    siblings = list(_fields_at(model, parents))
+    siblings = list(fields_at(model, parents))
     near = difflib.get_close_matches(name, siblings, n=1)
     if near:
         return f"did you mean {SEPARATOR.join([*above, *parents, near[0]])}?"
@@ -128,33 +114,6 @@ def suggest(model: type[BaseModel], path: Sequence[str | int], prefix: str) -> s
 
 def known_keys(model: Any, prefix: str = "") -> Iterator[str]:
     """Every key of a model with the sections that it lies in, sections included."""
-    for name, annotation in _fields(model).items():
+    for name, annotation in fields_of(model).items():
         yield prefix + name
         yield from known_keys(structure_of(annotation), prefix + name + SEPARATOR)
-
-
-def _fields_at(model: Any, parents: Sequence[str]) -> Mapping[str, Any]:
-    """The fields of the section at the path; list positions are passed over."""
-    for name in parents:
-        if not name.isdigit():
-            model = structure_of(_fields(model).get(name))
-    return _fields(model)
-
-
-def _fields(model: Any) -> Mapping[str, Any]:
-    """Name in the YAML -> type, of a pydantic model or a typed dictionary."""
-    if is_typeddict(model):
-        return get_type_hints(model)
-    if isinstance(model, type) and issubclass(model, BaseModel):
-        return {info.alias or name: info.annotation for name, info in model.model_fields.items()}
-    return {}
-
-
-def structure_of(annotation: Any) -> Any:
-    """The model or typed dictionary in a type such as `list[X] | None`; None if there is none."""
-    if is_typeddict(annotation):
-        return annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    structures = (structure_of(argument) for argument in get_args(annotation))
-    return next((structure for structure in structures if structure is not None), None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_prep import records as module
-from data_prep.faults import SHOWN, DataError
+from data_prep.faults import DataError
 from data_prep.records import (
     content_hash,
     manifest_path,
@@ -17,6 +17,7 @@ from data_prep.records import (
     write_prompts,
 )
 from environments.base import PromptRecord
+from environments.yaml_file import SHOWN
 
 TURNS = ({"role": "system", "content": "Sé breve."}, {"role": "user", "content": "a\u2028b\n"})
 RECORDS = [

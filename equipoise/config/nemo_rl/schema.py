@@ -19,9 +19,9 @@ from typing import Any, Literal
 from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
+from environments.yaml_file import structure_of
 from equipoise.config.problems import SEPARATOR
 from equipoise.config.schema import Config, Section
-from equipoise.config.validate import structure_of
 
 SECTION = "section"
 _NAMES = {"int": int, "float": float, "str": str, "bool": bool, "list": list, "Any": Any}
