@@ -46,10 +46,11 @@ from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.models import model_shape
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE, find_installation
+from equipoise.run.checkpoints import CheckpointFolder
 from equipoise.run.directory import RunDirectory
 from equipoise.terminal.console import Reporter
 from equipoise.train.local.trainer import with_adapter
-from equipoise.train.nemo_rl.checkpoints import Checkpoint, how_to_convert
+from equipoise.train.nemo_rl.checkpoints import how_to_convert
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from tests.contract.packages import MEGATRON, OLDER_MEGATRON, missing
 from tests.equipoise.checkpoints.samples import same, save_adapter, weights_of
@@ -559,7 +560,7 @@ class TestPolicyWorker:
         assert torch.allclose(logprobs["trained"][:, 1:], wanted, **CLOSE)
 
     def test_nemo_rl_s_own_command_makes_an_adapter(self, out, model, logprobs):
-        checkpoint, adapter = Checkpoint(out / "step_2", 2), out / "adapter"
+        checkpoint, adapter = CheckpointFolder(out / "step_2", 2), out / "adapter"
         command = how_to_convert(checkpoint, adapter, str(model), lora=True)
         words = as_the_shell_reads(command, NRL_MEGATRON_CHECKPOINT_DIR=out / "imported")
         nemo_rl = find_installation().root

@@ -1,10 +1,9 @@
 """NeMo-RL's checkpoints: the newest one, and NeMo-RL's own way to the model in it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from equipoise.run.checkpoints import find_checkpoints, newest_whole
+from equipoise.run.checkpoints import CheckpointFolder, find_checkpoints, newest_whole
 from equipoise.run.seals import is_sealed, seal
 
 _PREFIX = "step_"
@@ -13,31 +12,13 @@ _MARK = "training_info.json"
 _MEGATRON_CACHE = "${NRL_MEGATRON_CHECKPOINT_DIR:-${HF_HOME:-$HOME/.cache/huggingface}/nemo_rl}"
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A complete checkpoint; NeMo-RL renames its folder to `step_N` when all is written."""
-
-    path: Path
-    step: int
-
-    @property
-    def weights(self) -> Path:
-        """The policy's weights, in the training backend's form."""
-        return self.path / "policy" / "weights"
+def latest_checkpoint(folder: Path) -> CheckpointFolder | None:
+    """The newest complete checkpoint: NeMo-RL renames a folder to `step_N` when all is written."""
+    checkpoints = find_checkpoints(folder, _PREFIX)
+    return next((c for c in checkpoints if (c.path / _MARK).exists()), None)
 
 
-def latest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest complete checkpoint."""
-    complete = (
-        checkpoint
-        for checkpoint in find_checkpoints(folder, _PREFIX)
-        if (checkpoint.path / _MARK).exists()
-    )
-    newest = next(complete, None)
-    return Checkpoint(newest.path, newest.step) if newest else None
-
-
-def usable_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+def usable_checkpoint(folder: Path, warn: Callable[[str], None]) -> CheckpointFolder | None:
     """The checkpoint that NeMo-RL is to resume from, which is the newest that it finds.
 
     Damaged ones are set aside, see `newest_whole`. One that its process could not seal any more is
@@ -47,8 +28,7 @@ def usable_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint |
     newest = latest_checkpoint(folder)
     if newest and newest.step == folders[0].step and not is_sealed(newest.path):
         return newest
-    checkpoint = newest_whole(folders, warn)
-    return Checkpoint(checkpoint.path, checkpoint.step) if checkpoint else None
+    return newest_whole(folders, warn)
 
 
 def seal_newest(folder: Path) -> None:
@@ -58,14 +38,17 @@ def seal_newest(folder: Path) -> None:
         seal(newest.path)
 
 
-def how_to_convert(checkpoint: Checkpoint, destination: Path, model: str, *, lora: bool) -> str:
+def how_to_convert(
+    checkpoint: CheckpointFolder, destination: Path, model: str, *, lora: bool
+) -> str:
     """The command of NeMo-RL's own converter, for a model that Equipoise's does not know."""
-    megatron = next(checkpoint.weights.glob("iter_*"), None)
+    weights = checkpoint.path / "policy" / "weights"  # in the training backend's form
+    megatron = next(weights.glob("iter_*"), None)
     to = f"--hf-ckpt-path {destination.resolve()}"
     config = f"--config {checkpoint.path.resolve() / 'config.yaml'}"
     if megatron is None:
         name, extra = "convert_dcp_to_hf.py", ""
-        words = f"{config} --dcp-ckpt-path {checkpoint.weights.resolve()} {to}"
+        words = f"{config} --dcp-ckpt-path {weights.resolve()} {to}"
     elif lora:
         name, extra = "convert_lora_to_hf.py", "--extra mcore "
         # NeMo-RL's name there for a model that is a folder.

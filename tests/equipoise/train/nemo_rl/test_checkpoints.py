@@ -97,6 +97,7 @@ def test_where_none_is_whole_nemo_rl_is_not_started(tmp_path):
 def test_nemo_rl_has_a_converter_for_each_of_its_backends(layout, lora, expected, tmp_path):
     checkpoint(tmp_path, "step_1", layout)
     newest, out = latest_checkpoint(tmp_path), tmp_path / "out"
-    for name, path in {"weights": newest.weights, "step": newest.path, "out": out}.items():
+    weights = newest.path / "policy" / "weights"
+    for name, path in {"weights": weights, "step": newest.path, "out": out}.items():
         expected = expected.replace(f"{{{name}}}", str(path))
     assert how_to_convert(newest, out, "org/base", lora=lora) == f"uv run {expected}"
