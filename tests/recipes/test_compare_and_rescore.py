@@ -5,10 +5,10 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from data_prep.files import read_json
 from environments.base import Failure, Score
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from tests.equipoise.report.test_report import Page
@@ -38,19 +38,15 @@ def row(results: Path, seed: int, name: str = "one") -> Path:
     return results / "audits" / f"a-{seed}" / "pubmedqa" / name
 
 
-def read(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
 def test_two_runs_are_compared_in_pairs(results: Path, tmp_path: Path) -> None:
     entries = (f"plain={row(results, 1)}", f"careful={row(results, 1, 'one--careful')}/baseline")
     said = started("compare", *entries, f"--output={tmp_path}")
-    content = read(tmp_path / "compare.json")
+    content = read_json(tmp_path / "compare.json")
     assert [entry["name"] for entry in content["entries"]] == ["plain", "careful"]
     (pair,) = content["comparisons"]
+    stages = (row(results, 1, name) / "baseline" for name in ("one", "one--careful"))
     plain, careful = (
-        read(row(results, 1, name) / "baseline" / "evaluation.json")["metrics"]["accuracy"]["value"]
-        for name in ("one", "one--careful")
+        read_json(stage / "evaluation.json")["metrics"]["accuracy"]["value"] for stage in stages
     )
     told = pair["metrics"]["accuracy"]
     assert told["difference"] == pytest.approx(careful - plain)
@@ -89,10 +85,10 @@ def test_seeds_of_one_configuration_are_one_entry(results: Path, tmp_path: Path)
         for label, name in (("plain", "one"), ("careful", "one--careful"))
     ]
     started("compare", *entries, f"--output={tmp_path}")
-    content = read(tmp_path / "compare.json")
+    content = read_json(tmp_path / "compare.json")
     assert [entry["seeds"] for entry in content["entries"]] == [[1, 2, 3]] * 2
     each = [
-        read(results / "audits" / f"a-{n}" / "pubmedqa" / "compare.json")["comparisons"][0]
+        read_json(results / "audits" / f"a-{n}" / "pubmedqa" / "compare.json")["comparisons"][0]
         for n in (1, 2, 3)
     ]
     differences = [pair["metrics"]["accuracy"]["difference"] for pair in each]
@@ -132,12 +128,12 @@ def test_the_shared_items_alone_where_that_is_asked_for(results: Path, tmp_path:
     rollouts, scores = read_scored_rollouts(fewer / "baseline" / "rollouts.jsonl")
     write_rollouts(fewer / "baseline" / "rollouts.jsonl", rollouts[:16], scores[:16])
     evaluation = fewer / "baseline" / "evaluation.json"
-    evaluation.write_text(json.dumps(read(evaluation) | {"n_rollouts": 16}))
+    evaluation.write_text(json.dumps(read_json(evaluation) | {"n_rollouts": 16}))
     seal_run(fewer)
     entries = (f"all={row(results, 1)}", f"fewer={fewer}", f"--output={tmp_path}")
     assert "not asked the same" in started("compare", *entries, code=2)
     started("compare", *entries, "--different-items")
-    content = read(tmp_path / "compare.json")
+    content = read_json(tmp_path / "compare.json")
     assert content["comparisons"][0]["items"] == [8]
     assert content["allowed"] == ["different_items"]
     assert "although it is not alike" in (tmp_path / "compare.html").read_text()
@@ -159,12 +155,12 @@ def test_other_settings_change_scores_and_keep_the_old_ones(results: Path, tmp_p
     assert more == pytest.approx([0.3 * 4] * 24)  # four tags in place
     kept = [json.loads(line) for line in (new / "baseline" / "scores_before.jsonl").open()]
     assert [each["value"] for each in kept] == [score.value for score in old_scores]
-    told = read(new / "rescored.json")["stages"]["baseline"]
+    told = read_json(new / "rescored.json")["stages"]["baseline"]
     assert (told["values_changed"], told["failed_now"], told["scored_now"]) == (24, 0, 0)
     assert told["reward_after"] - told["reward_before"] == pytest.approx(1.2)
     assert told["metrics"]["accuracy"]["difference"] == 0
     assert "were scored again" in (new / "report.html").read_text()
-    provenance = read(new / "provenance.json")
+    provenance = read_json(new / "provenance.json")
     assert provenance["rescored"]["changes"] == {
         "env.pubmedqa.tag_weight": {"before": 0.2, "after": 0.5}
     }
@@ -173,7 +169,7 @@ def test_other_settings_change_scores_and_keep_the_old_ones(results: Path, tmp_p
     assert "not scored alike: env.pubmedqa.tag_weight" in started("compare", *compared, code=2)
     started("compare", *compared, "--different-environments")
     again = started("rescore", str(new), f"--output={tmp_path / 'n2'}")  # a run like any other
-    assert read(tmp_path / "n2" / "rescored.json")["stages"]["baseline"]["values_changed"] == 0
+    assert read_json(tmp_path / "n2" / "rescored.json")["stages"]["baseline"]["values_changed"] == 0
     assert "What changed" in again
 
 

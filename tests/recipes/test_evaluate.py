@@ -16,6 +16,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from data_prep.files import read_json
 from environments.fairness.environment import constant_decisions
 from environments.fairness.spine import SPINE
 from tests.command import ROOT
@@ -39,10 +40,6 @@ def evaluated(folder: Path, *words: str, task: str = "pubmedqa", code: int = 0) 
     return started("evaluate", SMOKE, *own, *fewer, cache, *words, code=code)
 
 
-def read(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
 def rows(folder: Path, row: str) -> list[Any]:
     lines = (folder / row / "baseline" / "rollouts.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
@@ -55,7 +52,7 @@ def test_ways_of_asking_an_endpoint_are_rows_of_one_table(tmp_path: Path, model:
     assert {row["completion"][-18:] for row in rows(task, "one")} == {"<answer>yes</answer>"[-18:]}
     assert "maybe" in rows(task, "one--careful")[0]["completion"]
     assert len(rows(task, "one")) == ASKED * DRAWS
-    compared = read(task / "compare.json")
+    compared = read_json(task / "compare.json")
     names = ["one", "one--careful", "one--few-shot-2"]
     assert [entry["name"] for entry in compared["entries"]] == names
     assert [pair["items"] for pair in compared["comparisons"]] == [[ASKED], [ASKED]]
@@ -126,7 +123,7 @@ def test_an_endpoint_that_dies_loses_nothing(tmp_path: Path, model: Model) -> No
     assert not set(asked) & set(answered)
     assert len(asked) == ASKED * DRAWS - len(answered)
     assert len(rows(task, "tested")) == ASKED * DRAWS
-    usage = read(task / "tested" / "provenance.json")["usage"]["calls"]["tested"]
+    usage = read_json(task / "tested" / "provenance.json")["usage"]["calls"]["tested"]
     assert usage["cost"] == 15 * (len(model.bodies) - (before - 6))
     assert f"{usage['cost']:,.2f}" in again
     finished = len(model.bodies)
@@ -180,7 +177,7 @@ def test_a_few_replies_that_cannot_be_had_are_failures_and_no_numbers(
     task = tmp_path / "audits" / "a" / "pubmedqa"
     (failed,) = [row for row in rows(task, "one") if row["error"]]
     assert (failed["value"], failed["error"]["kind"]) == (None, "rejected")
-    assert read(task / "one" / "baseline" / "evaluation.json")["failures"] == {"rejected": 1}
+    assert read_json(task / "one" / "baseline" / "evaluation.json")["failures"] == {"rejected": 1}
     started("rescore", f"{task / 'one'}", f"--output={task / 'again'}")
     assert [row for row in rows(task, "again") if row["error"]] == [failed]
 
@@ -189,7 +186,7 @@ def test_a_reply_that_was_cut_off_is_the_models_own(tmp_path: Path, model: Model
     model.cut_off = True
     evaluated(tmp_path, f"--model=one={model.name}")
     task = tmp_path / "audits" / "a" / "pubmedqa"
-    evaluation = read(task / "one" / "baseline" / "evaluation.json")
+    evaluation = read_json(task / "one" / "baseline" / "evaluation.json")
     assert evaluation["n_failed"] == 0
     assert evaluation["metrics"]["parse_rate"]["value"] == 0
     assert len(model.bodies) == ASKED * DRAWS + 1  # none was asked for again
@@ -226,11 +223,11 @@ def test_a_row_is_held_against_itself_where_no_plain_reply_can_be_read(
     task = tmp_path / "audits" / "a" / "fairness"
     plain = (task / "one" / "reference.jsonl").read_text()
     for row in ("one--few-shot-2", "one--constrained"):
-        evaluation = read(task / row / "baseline" / "evaluation.json")
+        evaluation = read_json(task / row / "baseline" / "evaluation.json")
         assert (evaluation["n_failed"], evaluation["metrics"]["parse_rate"]["value"]) == (0, 1)
         assert evaluation["metrics"]["disparity_ratio"]["value"] >= 1
         assert None not in [each["value"] for each in rows(task, row)]
-        assert read(task / row / "provenance.json")["audit"]["own_reference"]
+        assert read_json(task / row / "provenance.json")["audit"]["own_reference"]
         reference = [json.loads(x) for x in (task / row / "reference.jsonl").open()]
         assert {each["completion"] for each in reference} <= set(DECISIONS)
         assert "are held against themselves" in (task / row / "report.html").read_text()
@@ -240,13 +237,13 @@ def test_a_row_is_held_against_itself_where_no_plain_reply_can_be_read(
         "Once there was" in plain
         and "held against themselves" not in (task / "one" / "report.html").read_text()
     )
-    for pair in read(task / "compare.json")["comparisons"]:
+    for pair in read_json(task / "compare.json")["comparisons"]:
         assert pair["other_reference"]
         assert not {"case_error"} & pair["metrics"].keys() and "parse_rate" in pair["metrics"]
         assert pair["most_changed"] == []
     both = [f"{name}={task / f'one--{name}'}" for name in ("few-shot-2", "constrained")]
     started("compare", *both, f"--output={tmp_path / 'c'}")
-    (pair,) = read(tmp_path / "c" / "compare.json")["comparisons"]
+    (pair,) = read_json(tmp_path / "c" / "compare.json")["comparisons"]
     assert not pair["other_reference"] and "case_error" in pair["metrics"]
     assert pair["own_references"] == ["blind_distance", "case_error"]
 
@@ -259,8 +256,8 @@ def test_a_row_is_held_against_the_plain_replies_where_they_can_be_read(
     task = tmp_path / "audits" / "a" / "fairness"
     references = {(task / row / "reference.jsonl").read_bytes() for row in ("one", "one--blinded")}
     assert len(references) == 1
-    assert not read(task / "one--blinded" / "provenance.json")["audit"]["own_reference"]
-    (pair,) = read(task / "compare.json")["comparisons"]
+    assert not read_json(task / "one--blinded" / "provenance.json")["audit"]["own_reference"]
+    (pair,) = read_json(task / "compare.json")["comparisons"]
     assert not pair["other_reference"] and "case_error" in pair["metrics"]
     assert pair["own_references"] == []
 
@@ -272,19 +269,20 @@ def test_a_model_that_a_placebo_moves_shows_in_its_row_alone(tmp_path: Path, mod
     task = tmp_path / "audits" / "a" / "fairness"
     names = ("one", "one--placebo", "one--paraphrase")
     ratios = {
-        row: read(task / row / "baseline" / "evaluation.json")["metrics"]["disparity_ratio"]
+        row: read_json(task / row / "baseline" / "evaluation.json")["metrics"]["disparity_ratio"]
         for row in names
     }
     assert ratios["one"]["value"] == ratios["one--paraphrase"]["value"] == 1
     assert ratios["one--placebo"]["value"] > 1.5 and ratios["one--placebo"]["p"] < 0.05
-    placebo, paraphrase = (pair["metrics"] for pair in read(task / "compare.json")["comparisons"])
-    own = [pair["own_references"] for pair in read(task / "compare.json")["comparisons"]]
+    pairs = read_json(task / "compare.json")["comparisons"]
+    placebo, paraphrase = (pair["metrics"] for pair in pairs)
+    own = [pair["own_references"] for pair in pairs]
     assert own == [["blind_distance"]] * 2
     assert placebo["blind_distance"]["difference"] > 1
     assert placebo["disparity_ratio"]["verdict"] != "worse"  # it is a yardstick, not a policy
     assert all(found["guard"] is None for found in placebo.values())
     assert paraphrase["blind_distance"]["difference"] == pytest.approx(0, abs=1e-9)
-    own = [read(task / row / "provenance.json")["audit"]["own_reference"] for row in names]
+    own = [read_json(task / row / "provenance.json")["audit"]["own_reference"] for row in names]
     assert own == [False, True, True]
     assert "too few plain replies" not in said
     assert "differ in a placebo" in (task / "one--placebo" / "report.html").read_text()
@@ -298,8 +296,8 @@ def test_the_plain_reference_is_taken_where_failures_are_allowed(
     words = (f"--model=one={model.name}", "--constrained", "env.fairness.reference_generations=1")
     evaluated(tmp_path, *words, "equipoise.max_failure_rate=1", task="fairness")
     row = tmp_path / "audits" / "a" / "fairness" / "one--constrained"
-    assert read(row / "baseline" / "evaluation.json")["failures"] == {"no_comparison": 16}
-    assert not read(row / "provenance.json")["audit"]["own_reference"]
+    assert read_json(row / "baseline" / "evaluation.json")["failures"] == {"no_comparison": 16}
+    assert not read_json(row / "provenance.json")["audit"]["own_reference"]
 
 
 def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
@@ -313,17 +311,17 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     assert sum(a["prompt"] != b["prompt"] for a, b in zip(plain, blinded, strict=True)) > 0
     references = {(task / row / "reference.jsonl").read_bytes() for row in ("local", BLIND)}
     assert len(references) == 1
-    assert not read(task / BLIND / "provenance.json")["audit"]["own_reference"]
-    assert read(task / "local" / "provenance.json")["hashes"]["model"]
+    assert not read_json(task / BLIND / "provenance.json")["audit"]["own_reference"]
+    assert read_json(task / "local" / "provenance.json")["hashes"]["model"]
     (folder,) = (tmp_path / "cache").glob("tiny-????????????????")
     again = ("--run-name=b", f"--model=first={folder}", f"--model=second={folder}")
     said = evaluated(tmp_path, *again, *words[2:], task="fairness")
     other = tmp_path / "audits" / "b" / "fairness"
-    metrics = read(other / "compare.json")["entries"][0]["metrics"]
+    metrics = read_json(other / "compare.json")["entries"][0]["metrics"]
     head = said.partition("Every entry")[2].splitlines()[2]
     assert next(iter(metrics)) == "blind_distance" and "Distance from race-blind" in head
     assert [r["completion"] for r in rows(other, "first")] == [r["completion"] for r in plain]
-    assert (read(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
+    assert (read_json(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
 
 
 def test_an_audit_that_is_interrupted_again_and_again_loses_no_row(tmp_path: Path) -> None:
@@ -343,7 +341,7 @@ def test_an_audit_that_is_interrupted_again_and_again_loses_no_row(tmp_path: Pat
     assert not (root / "pubmedqa" / "compare.json").exists()
     started("evaluate", resume)
     assert made == {path: path.read_bytes() for path in made}
-    names = [entry["name"] for entry in read(root / "pubmedqa" / "compare.json")["entries"]]
+    names = [entry["name"] for entry in read_json(root / "pubmedqa" / "compare.json")["entries"]]
     assert names == ["one", "two"]
 
 
@@ -375,7 +373,7 @@ def test_an_adapter_is_a_row_beside_its_base_and_a_run_is_its_checkpoint(tmp_pat
     assert "--unsealed" in evaluated(tmp_path, *words, code=2)
     evaluated(tmp_path, *words, "--unsealed")
     row = tmp_path / "audits" / "d" / "pubmedqa" / "trained"
-    assert read(row / "provenance.json")["audit"]["unsealed"] == ["final_checkpoint"]
+    assert read_json(row / "provenance.json")["audit"]["unsealed"] == ["final_checkpoint"]
     assert "accepted with --unsealed" in (row / "report.html").read_text()
 
 
@@ -453,15 +451,15 @@ def test_endpoints_are_asked_at_once_and_each_row_has_its_own_account(
     task = tmp_path / "audits" / "a" / "pubmedqa"
     for price, name in enumerate(("one", "two", "three"), 1):
         for row in (name, f"{name}--careful"):
-            usage = read(task / row / "provenance.json")["usage"]
+            usage = read_json(task / row / "provenance.json")["usage"]
             assert list(usage["calls"]) == ["tested"]
             assert usage["calls"]["tested"]["calls"] == ASKED * DRAWS + 1
             assert usage["calls"]["tested"]["cost"] == 15 * price * (ASKED * DRAWS + 1)
             assert usage["prompt_tokens"] == 10 * ASKED * DRAWS
             assert f"{row.upper()}: BASELINE EVALUATION" in said
-            took = read(task / row / "baseline" / "evaluation.json")["generation_time_seconds"]
+            took = read_json(task / row / "baseline" / "evaluation.json")["generation_time_seconds"]
             assert took < seconds
-    names = [entry["name"] for entry in read(task / "compare.json")["entries"]]
+    names = [entry["name"] for entry in read_json(task / "compare.json")["entries"]]
     assert names == [f"{n}{way}" for n in ("one", "two", "three") for way in ("", "--careful")]
     assert re.search(r"two--careful: baseline: 16 of 16", said)
 
@@ -480,13 +478,13 @@ def test_an_endpoint_that_dies_takes_no_other_along(tmp_path: Path, three: list[
     assert [len(one.bodies), len(three_.bodies)] == [before[0], before[2]]
     assert len(rows(task, "two")) == ASKED * DRAWS
     assert said.count("evaluated already") == 2
-    assert len(read(task / "compare.json")["entries"]) == 3
+    assert len(read_json(task / "compare.json")["entries"]) == 3
 
 
 def test_a_key_that_is_missing_loses_one_model_alone(tmp_path: Path, three: list[Model]) -> None:
     words = named(three, tmp_path)
     path = tmp_path / "one.yaml"
-    path.write_text(json.dumps(read(path) | {"api_key_env": "NO_SUCH_KEY_OF_MINE"}))
+    path.write_text(json.dumps(read_json(path) | {"api_key_env": "NO_SUCH_KEY_OF_MINE"}))
     said = evaluated(tmp_path, *words, code=1)
     assert "stopped asking one" in said and "NO_SUCH_KEY_OF_MINE" in said
     assert [len(each.bodies) for each in three] == [0] + [ASKED * DRAWS + 1] * 2
@@ -520,4 +518,4 @@ def test_ctrl_c_ends_all_that_is_asked_and_resume_goes_on(
         again = {json.dumps(b) for b in each.bodies[number + 1 :]}
         assert len(again & {json.dumps(b) for b in each.bodies[1:number]}) <= 1  # in flight
     task = tmp_path / "audits" / "a" / "pubmedqa"
-    assert len(read(task / "compare.json")["entries"]) == 3
+    assert len(read_json(task / "compare.json")["entries"]) == 3

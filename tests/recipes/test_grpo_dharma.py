@@ -1,12 +1,11 @@
 """The dharma recipe as a person runs it, with a model made in seconds."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.recipes.audits import started
+from data_prep.files import read_json
+from tests.recipes.audits import started, started_in
 
 METRICS = {
     "dharma_violation_rate",
@@ -34,34 +33,28 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    results = tmp_path_factory.mktemp("results")
-    place = (f"--output-dir={results}", f"equipoise.cache_dir={results / 'cache'}")
-    started("grpo_dharma", *SMALL, *place)
+def run(results: Path) -> Path:
+    started_in(results, "grpo_dharma", *SMALL)
     return results / "dharma" / "run"
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 @pytest.mark.parametrize("stage", ["baseline", "final"])
 def test_evaluation_holds_what_other_programs_read(run: Path, stage: str) -> None:
-    evaluation = read(run / stage / "evaluation.json")
+    evaluation = read_json(run / stage / "evaluation.json")
     assert evaluation["metrics"].keys() >= METRICS
     assert evaluation["n_failed"] == 0
     assert set(evaluation["by_prompt_scope"]) == set(evaluation["response_scopes"])
-    assert read(run / stage / "judge.json")["judge"] == "answer key, else rules"
+    assert read_json(run / stage / "judge.json")["judge"] == "answer key, else rules"
 
 
 def test_provenance_names_judge_and_policy(run: Path) -> None:
-    sources = read(run / "provenance.json")["sources"]
+    sources = read_json(run / "provenance.json")["sources"]
     assert sources["judge"] == "answer key, else rules"
     assert sources["policy/decision.rego"].startswith("sha256:")
 
 
 def test_stages_are_compared(run: Path) -> None:
-    assert read(run / "comparison.json")["metrics"].keys() >= METRICS
+    assert read_json(run / "comparison.json")["metrics"].keys() >= METRICS
 
 
 def test_the_report_shows_replies_by_scope(run: Path) -> None:
@@ -73,7 +66,7 @@ def test_the_report_shows_replies_by_scope(run: Path) -> None:
 @pytest.mark.deep
 def test_the_rules_agree_in_part_with_the_answer_key(run: Path) -> None:
     started("calibrate", f"--run={run}", "--limit=20")
-    judges = read(run / "added" / "judge_agreement.json")["sections"]["judges"]
+    judges = read_json(run / "added" / "judge_agreement.json")["sections"]["judges"]
     assert judges["n"] <= 20
     assert 0 < judges["metrics"]["combined_r"]["value"] < 1
     assert "Agreement of the judge" in (run / "report.html").read_text()

@@ -2,16 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from data_prep.files import read_json
 from data_prep.pubmedqa.items import Item, Section
 from data_prep.pubmedqa.prompts import prompt_record
 from data_prep.records import read_prompts, write_prompts
 from environments.pubmedqa import LABELS
 from tests.command import ROOT
-from tests.recipes.audits import started
+from tests.recipes.audits import started, started_in
 
 ORI_PQAL = ROOT.parent / "shared" / "data" / "pubmedqa" / "ori_pqal.json"
 SMALL = (
@@ -29,14 +29,8 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("results")
-
-
-@pytest.fixture(scope="module")
 def output(results: Path) -> str:
-    place = (f"--output-dir={results}", f"equipoise.cache_dir={results / 'cache'}")
-    return started("grpo_pubmedqa", *SMALL, *place)
+    return started_in(results, "grpo_pubmedqa", *SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +38,8 @@ def run(results: Path, output: str) -> Path:
     return results / "pubmedqa" / "run"
 
 
-def read(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
 def test_evaluation_holds_what_other_programs_read(run: Path) -> None:
-    found = read(run / "final" / "evaluation.json")
+    found = read_json(run / "final" / "evaluation.json")
     assert (found["task"], found["split"]) == ("pubmedqa", "test")
     assert found["n_rollouts"] == found["n_prompts"] == 24
     for name in ("accuracy", "macro_f1", "parse_rate", "majority_baseline", "format_rate"):
@@ -64,8 +54,8 @@ def test_evaluation_holds_what_other_programs_read(run: Path) -> None:
 def test_predictions_agree_with_the_evaluation(run: Path) -> None:
     gold = {r.id: r.metadata["gold"] for r in read_prompts(run / "prompts.jsonl")}
     for stage in ("baseline", "final"):
-        predicted = read(run / stage / "predictions.json")
-        evaluation = read(run / stage / "evaluation.json")
+        predicted = read_json(run / stage / "predictions.json")
+        evaluation = read_json(run / stage / "evaluation.json")
         assert set(predicted.values()) <= set(LABELS)
         assert len(predicted) == evaluation["n_prompts"]
         accuracy = sum(gold[name] == label for name, label in predicted.items()) / len(predicted)
@@ -73,7 +63,7 @@ def test_predictions_agree_with_the_evaluation(run: Path) -> None:
 
 
 def test_before_and_after_are_compared_with_mcnemar(run: Path) -> None:
-    found = read(run / "comparison.json")["metrics"]
+    found = read_json(run / "comparison.json")["metrics"]
     assert found["accuracy"]["test"] == "mid-p McNemar"
     assert found["macro_f1"]["test"] == "paired bootstrap"
 

@@ -25,11 +25,6 @@ def recipe(folder: Path, *words: str, code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("results")
-
-
-@pytest.fixture(scope="module")
 def run(results: Path) -> Path:
     recipe(results, "--run-name=run", *SMALL)
     return results / "rag" / "run"

@@ -2,11 +2,13 @@
 
 import json
 
+import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.terminal.console import Reporter
 
@@ -67,3 +69,11 @@ def made(source, destination, base=None):
     """The tensors of what `convert` made."""
     convert(source, destination, Reporter(), base=base and str(base))
     return weights_of(destination)
+
+
+def refused(source, destination, base=None):
+    """The message of a conversion that leaves nothing behind."""
+    with pytest.raises(ConversionError) as caught:
+        convert(source, destination, Reporter(), base=base and str(base))
+    assert not list(destination.parent.glob(f"*{destination.name}*"))
+    return str(caught.value)

@@ -4,14 +4,12 @@ import json
 import shutil
 import zipfile
 
-import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.terminal.console import Reporter
-from tests.equipoise.checkpoints.samples import weights_of
+from tests.equipoise.checkpoints.samples import refused, weights_of
 
 NORM = "model.norm.weight"
 
@@ -25,13 +23,6 @@ def flip(path, data: bytes) -> None:
 
 def numbers(tensor: torch.Tensor) -> bytes:
     return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def refused(source, destination) -> str:
-    with pytest.raises(ConversionError) as caught:
-        convert(source, destination, Reporter())
-    assert not destination.exists()
-    return str(caught.value)
 
 
 def test_of_a_part_of_a_distributed_checkpoint(step, model, tmp_path):

@@ -18,8 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from equipoise.checkpoints import files, nemo
 from equipoise.checkpoints.nemo import open_nemo
-from equipoise.checkpoints.tensors import ConversionError
-from tests.equipoise.checkpoints.samples import made, same
+from tests.equipoise.checkpoints.samples import made, refused, same
 
 FIXTURES = Path(__file__).parent / "fixtures" / "nemo"
 #: NeMo 1's, and how many rows of their embeddings are words; one has its tokenizer in it.
@@ -60,14 +59,6 @@ def expected(case, words):
     """The tensors that NeMo's weights are from, without the rows that it fills up."""
     tensors = load_file(FIXTURES / case / "expected.safetensors")
     return {n: t[:words].clone() if n in WORDS else t for n, t in tensors.items()}
-
-
-def refused(source, destination, base=None):
-    """The message; nothing may be left."""
-    with pytest.raises(ConversionError) as caught:
-        made(source, destination, base)
-    assert not list(destination.parent.glob(f"*{destination.name}*"))
-    return str(caught.value)
 
 
 def packed(folder, path, mode="w"):

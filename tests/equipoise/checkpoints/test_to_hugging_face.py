@@ -21,7 +21,7 @@ from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.run.ledger import Ledger
 from equipoise.terminal.console import Reporter
-from tests.equipoise.checkpoints.samples import made, same, weights_of
+from tests.equipoise.checkpoints.samples import made, refused, same, weights_of
 from tests.equipoise.checkpoints.shards import save_sharded
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import started
@@ -29,14 +29,6 @@ from tests.recipes.audits import started
 pytestmark = pytest.mark.deep
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def refused(source, destination, base=None):
-    """The message; nothing may be left."""
-    with pytest.raises(ConversionError) as caught:
-        convert(source, destination, Reporter(), base=base and str(base))
-    assert not list(destination.parent.glob(f"*{destination.name}*"))
-    return str(caught.value)
 
 
 class TestDTensor:

@@ -1,0 +1,11 @@
+"""Folders of the recipes' tests."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs of a module's tests stand."""
+    return tmp_path_factory.mktemp("results")
