@@ -44,6 +44,7 @@ from equipoise.checkpoints.verify import (
     verify_model,
 )
 from equipoise.checkpoints.writer import write_file, write_model
+from equipoise.config.memory import in_gb
 from equipoise.config.nemo_rl.installation import find_megatron_python
 from equipoise.errors import EquipoiseError
 from equipoise.models.foreign import NAMES_OF_CODE
@@ -284,7 +285,7 @@ def refuse_full_disk(tensors: Tensors, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         refuse(
-            f"{folder} has {free / 1e9:.1f} GB free, and the model takes {needed / 1e9:.1f} GB",
+            f"{folder} has {in_gb(free, 1)} free, and the model takes {in_gb(needed, 1)}",
             _MORE_ROOM,
         )
 

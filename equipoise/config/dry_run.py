@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from environments.base import TRAIN_SPLIT
 from equipoise.config.checks import Engine, describe_cluster
 from equipoise.config.memory import (
-    GB,
     Memory,
     cached_tokens,
     estimate,
     host_bytes,
+    in_gb,
     least_local_bytes,
     lora_rank,
     trained_parameters,
@@ -151,7 +151,7 @@ def _gpu_rows(config: Config) -> list[Row]:
         *_vllm_rows(config, shape),
         Row(
             "host memory per node",
-            f"at least {_gb(host_bytes(config, shape))}",
+            f"at least {in_gb(host_bytes(config, shape), 1)}",
             "reference policy, and what takes turns with it on the GPUs",
         ),
     ]
@@ -162,7 +162,7 @@ def _local_memory_rows(config: Config) -> list[Row]:
     if shape is None:
         return []
     minimum = least_local_bytes(config, shape, gpu=config.equipoise.device != "cpu")
-    return [Row("memory, at least", _gb(minimum), "weights, gradients, optimizer")]
+    return [Row("memory, at least", in_gb(minimum, 1), "weights, gradients, optimizer")]
 
 
 def _layout_rows(layout: Layout) -> list[Row]:
@@ -185,17 +185,13 @@ def _parameter_rows(config: Config, shape: ModelShape) -> list[Row]:
 
 def _memory_rows(memory: Memory) -> list[Row]:
     """The estimate and its parts with their formulas; see equipoise.config.memory."""
-    parts = [Row(f"  {part.name}", _gb(part.bytes), part.formula) for part in memory.parts]
-    sizes = f"{_gb(memory.vllm_weights)} of vLLM beside {_gb(memory.weights)}"
+    parts = [Row(f"  {part.name}", in_gb(part.bytes, 1), part.formula) for part in memory.parts]
+    sizes = f"{in_gb(memory.vllm_weights, 1)} of vLLM beside {in_gb(memory.weights, 1)}"
     return [
-        Row("memory per GPU, training", f"~ {_gb(memory.training)}", "an estimate, in bytes:"),
+        Row("memory per GPU, training", f"~ {in_gb(memory.training, 1)}", "an estimate, in bytes:"),
         *parts,
-        Row("memory per GPU, handover", f"~ {_gb(memory.refit)}", f"weights: {sizes}"),
+        Row("memory per GPU, handover", f"~ {in_gb(memory.refit, 1)}", f"weights: {sizes}"),
     ]
-
-
-def _gb(size: float) -> str:
-    return f"{size / GB:.1f} GB"
 
 
 def _vllm_rows(config: Config, shape: ModelShape) -> list[Row]:
@@ -207,7 +203,7 @@ def _vllm_rows(config: Config, shape: ModelShape) -> list[Row]:
     return [
         Row(
             "memory per GPU, vLLM",
-            _gb(share),
+            in_gb(share, 1),
             f"{utilization:g} of {config.equipoise.gpu_memory_gb:g} GB; weights and cache",
         ),
         Row("rollouts at once", f"~ {rollouts:,}", f"{tokens:,} tokens fit all caches"),

@@ -28,6 +28,11 @@ _RUN_BYTES = GB
 _OVERHEAD = 2 * GB
 
 
+def in_gb(size: float, decimals: int = 0) -> str:
+    """Bytes in words: `80 GB`."""
+    return f"{size / GB:,.{decimals}f} GB"
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Bytes per GPU, and how they were counted."""

@@ -14,6 +14,7 @@ from equipoise.config.memory import (
     cached_tokens,
     estimate,
     has_reference_pass,
+    in_gb,
     lora_rank,
 )
 from equipoise.config.models import ModelShape
@@ -123,7 +124,7 @@ def _generation(config: Config, shape: ModelShape, lengths: Lengths, rollouts: i
         + computed * _token_flops(shape, context) / split / (gpu.flops * _PEAK_SHARE)
     )
     counted = f"{share:,.0f} rollouts a replica, {iterations:,.0f} iterations"
-    read = f"{weights / GB:.1f} GB of weights and {cache / iterations / GB:.1f} GB of caches each"
+    read = f"{in_gb(weights, 1)} of weights and {in_gb(cache / iterations, 1)} of caches each"
     return Duration("generation", seconds, f"{counted}, {read}")
 
 
@@ -201,8 +202,8 @@ def _training_passes(config: Config) -> int:
 def _reference_swap(config: Config, memory: Memory) -> Duration:
     """A worker's weights to the host, the reference's in their place, and its own back."""
     moved = 3 * memory.weights if has_reference_pass(config) else 0.0
-    note = f"3 x {memory.weights / GB:.1f} GB of weights" if moved else "no reference is asked"
-    counted = f"{note} at {_HANDOVER_BYTES / GB:.0f} GB/s"
+    note = f"3 x {in_gb(memory.weights, 1)} of weights" if moved else "no reference is asked"
+    counted = f"{note} at {in_gb(_HANDOVER_BYTES)}/s"
     return Duration("reference swap", moved / _HANDOVER_BYTES, counted)
 
 
@@ -212,9 +213,9 @@ def _handover(config: Config, shape: ModelShape, memory: Memory) -> Duration:
     shared = config.policy.generation.colocated.enabled
     moved = 2 * (parts["weights"] + parts["optimizer"]) if shared else 0
     sent = 2 * shape.parameters
-    note = f"({sent / GB:.1f} GB of weights + {moved / GB:.1f} GB to the host and back)"
+    note = f"({in_gb(sent, 1)} of weights + {in_gb(moved, 1)} to the host and back)"
     seconds = (sent + moved) / _HANDOVER_BYTES
-    return Duration("handover", seconds, f"{note} at {_HANDOVER_BYTES / GB:.0f} GB/s")
+    return Duration("handover", seconds, f"{note} at {in_gb(_HANDOVER_BYTES)}/s")
 
 
 def total(parts: Iterable[Duration]) -> float:

@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 
 from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.engine import count_gpus
-from equipoise.config.memory import GB, host_bytes, least_local_bytes
+from equipoise.config.memory import GB, host_bytes, in_gb, least_local_bytes
 from equipoise.config.models import model_shape
 from equipoise.config.nemo_rl.rules import memory_problems, nemo_rl_warnings
 from equipoise.errors import EquipoiseError
@@ -285,7 +285,7 @@ def refuse_missing_gpu(config: Config) -> None:
 
 
 def _describe(gpus: Sequence[Gpu]) -> str:
-    names = {f"{gpu.name}, {gpu.total / GB:.0f} GB" for gpu in gpus}
+    names = {f"{gpu.name}, {in_gb(gpu.total)}" for gpu in gpus}
     return f"{len(gpus)} of {' and '.join(sorted(names))}"
 
 
@@ -294,9 +294,7 @@ def in_use(gpus: Sequence[Gpu]) -> Finding | None:
     busy = [gpu for gpu in gpus if gpu.used > _USED * gpu.total]
     if not busy:
         return None
-    usage = ", ".join(
-        f"GPU {gpu.index} {gpu.used / GB:.0f} of {gpu.total / GB:.0f} GB" for gpu in busy
-    )
+    usage = ", ".join(f"GPU {gpu.index} {gpu.used / GB:.0f} of {in_gb(gpu.total)}" for gpu in busy)
     remedy = "End what uses it (nvidia-smi shows it), or choose others with CUDA_VISIBLE_DEVICES."
     return warning(f"memory is in use: {usage}", remedy)
 
@@ -331,7 +329,7 @@ def local_memory(case: Case) -> Finding:
     gpu = None if on_cpu else _first_gpu(gpu_driver) if case.thorough else _gpu_bytes()
     has, where = (ram_bytes(), "this machine") if gpu is None else (gpu, "the GPU")
     refuse_model_above(config, has, where)
-    return ok(f"weights, gradients and optimizer fit the {has / GB:.0f} GB of {where}")
+    return ok(f"weights, gradients and optimizer fit the {in_gb(has)} of {where}")
 
 
 def _first_gpu(driver: Driver | None) -> int | None:
@@ -343,8 +341,8 @@ def refuse_model_above(config: Config, has: int, where: str) -> None:
     shape = model_shape(config.policy.model_name)
     if shape and (needs := least_local_bytes(config, shape, gpu=where == "the GPU")) > has:
         raise EquipoiseError(
-            f"to train {config.policy.model_name} here takes at least {needs / GB:,.0f} GB for its "
-            f"weights, gradients and optimizer, and {where} has {has / GB:,.0f} GB",
+            f"to train {config.policy.model_name} here takes at least {in_gb(needs)} for its "
+            f"weights, gradients and optimizer, and {where} has {in_gb(has)}",
             f"Take a smaller model, or a LoRA with --lora-rank. {smaller(config)}",
         )
 
@@ -382,7 +380,7 @@ def host_memory(config: Config, has: int) -> Iterator[Finding]:
     if shape is None:
         return
     needs = host_bytes(config, shape)
-    message = f"a node's host holds {needs / GB:,.0f} GB at least, this one has {has / GB:,.0f} GB"
+    message = f"a node's host holds {in_gb(needs)} at least, this one has {in_gb(has)}"
     if needs <= _TIGHT_HOST * has:
         yield ok(message)
         return

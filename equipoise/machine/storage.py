@@ -13,7 +13,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 
 from data_prep.packaged_models import SMOLLM2, SMOLLM2_BYTES, smollm2_folder
 from equipoise.config import LOCAL_MODEL, Config
-from equipoise.config.memory import GB, converted_bytes, download_bytes, run_bytes
+from equipoise.config.memory import GB, converted_bytes, download_bytes, in_gb, run_bytes
 from equipoise.config.models import model_shape
 from equipoise.machine.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.machine.overlay import FOLDER_VARIABLE
@@ -118,7 +118,7 @@ def room_for(config: Config, folders: Mapping[str, Path], free: Free) -> Finding
         room = free(runs)
         if config.policy.model_name == LOCAL_MODEL or room < GB:
             return enough({runs: 0.2 * GB}, free)
-        message = f"{room / GB:,.0f} GB are free in {runs}"
+        message = f"{in_gb(room)} are free in {runs}"
         return unchecked(f"{message}; what the model needs is not known before it is loaded")
     needs: dict[Path, float] = {runs: run_bytes(config, shape)}
     if _MEGATRON in folders and not _is_converted(folders[_MEGATRON], config.policy.model_name):
@@ -148,7 +148,7 @@ def enough(needs: Mapping[Path, float], free: Free) -> Finding:
         first, need = next(iter(folder_needs)), sum(folder_needs.values())
         room = free(first)
         worst = min(worst, room / need if need else 2.0)
-        lines.append(f"{first}: {room / GB:,.1f} GB free, about {need / GB:,.1f} GB needed")
+        lines.append(f"{first}: {in_gb(room, 1)} free, about {in_gb(need, 1)} needed")
     build = failure if worst < 1 else warning if worst < 2 else None
     return build("; ".join(lines)) if build else ok("; ".join(lines))
 
@@ -169,17 +169,17 @@ def shared_memory(case: Case) -> Iterator[Finding]:
     if case.on_nemo_rl:
         yield shared_memory_for(size, ram_bytes())
     else:
-        yield ok(f"{_SHM} has {size / GB:,.2f} GB; the local engine needs none")
+        yield ok(f"{_SHM} has {in_gb(size, 2)}; the local engine needs none")
 
 
 def shared_memory_for(size: int, memory: int) -> Finding:
     """Compare the bytes of /dev/shm with what Ray takes of a machine with so much `memory`."""
-    message = f"{_SHM} has {size / GB:,.2f} GB"
+    message = f"{_SHM} has {in_gb(size, 2)}"
     if size < _LEAST_SHM:
         return failure(f"{message}: too little for NCCL and Ray")
     store = min(_OBJECT_STORE * memory, _LARGEST_STORE)
     if size < store:
-        wants = f"Ray's object store wants {store / GB:,.0f} GB: it would take the disk"
+        wants = f"Ray's object store wants {in_gb(store)}: it would take the disk"
         return warning(f"{message}, and {wants}")
     return ok(message)
 

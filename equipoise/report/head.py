@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from equipoise.config.memory import in_gb
 from equipoise.report.document import Alert
 from equipoise.report.gate import gate_alerts
 from equipoise.report.run_files import Json, Reply, RunFiles, as_list, as_object, value_at
@@ -32,7 +33,6 @@ LOCAL_MODEL_NOTE = (
     "and test the pipeline and says nothing of any model that is meant for use."
 )
 _NOTICE_LIMIT = 1000
-_GIGA = 1e9
 #: Shares of generations that a reader is warned of.
 _MANY_FAILED, _MANY_UNREADABLE, _MANY_CUT_OFF = 0.02, 0.2, 0.2
 _LAST_STEPS = 10
@@ -157,7 +157,7 @@ def usage_facts(run: RunFiles) -> Iterator[tuple[str, str]]:
         yield "Tokens", _tokens(number(counts.get("prompt_tokens")) or 0, written, _rate(run))
     if memory := number(counts.get("peak_memory_bytes")):
         gpu = number(counts.get("peak_gpu_memory_bytes"))
-        text = f"{memory / _GIGA:,.1f} GB" + (f", {gpu / _GIGA:,.1f} GB of the GPU" if gpu else "")
+        text = in_gb(memory, 1) + (f", {in_gb(gpu, 1)} of the GPU" if gpu else "")
         yield "Peak memory", text
     for model, model_counts in as_object(counts.get("calls")).items():
         if isinstance(model_counts, dict):

@@ -7,7 +7,7 @@ that is installed, or in words what else makes it a rule.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 
-from equipoise.config.memory import GB, cached_tokens, estimate, vllm_share
+from equipoise.config.memory import GB, cached_tokens, estimate, in_gb, vllm_share
 from equipoise.config.models import model_shape
 from equipoise.config.nemo_rl.assumptions import (
     ASYNC_GRPO,
@@ -60,10 +60,10 @@ def nemo_rl_warnings(config: Config) -> Iterator[str]:
     shape, limit = model_shape(config.policy.model_name), config.equipoise.gpu_memory_gb
     if shape is None or limit is None:
         return
-    needed = estimate(config, shape).training / GB
-    if needed > limit * _NEARLY_FULL:
+    needed = estimate(config, shape).training
+    if needed > limit * GB * _NEARLY_FULL:
         yield (
-            f"training takes about {needed:.0f} GB of each GPU, which has {limit:g} GB by "
+            f"training takes about {in_gb(needed)} of each GPU, which has {limit:g} GB by "
             "equipoise.gpu_memory_gb; on CUDA out of memory lower policy.train_micro_batch_size"
         )
 
@@ -506,20 +506,20 @@ def memory_problems(config: Config) -> Iterator[Problem]:
     if memory.training > limit * GB * _CLEARLY_ABOVE:
         yield Problem(
             ("equipoise.gpu_memory_gb", "policy.model_name", *_GPUS),
-            f"training takes about {memory.training / GB:.0f} GB of each GPU, which has {limit:g} "
+            f"training takes about {in_gb(memory.training)} of each GPU, which has {limit:g} "
             "GB; take LoRA, smaller micro batches, activation checkpointing or more GPUs",
         )
     if memory.refit > limit * GB:
         yield Problem(
             (f"{_VLLM}.tensor_parallel_size", "equipoise.gpu_memory_gb"),
-            f"vLLM's weights take {memory.vllm_weights / GB:.0f} GB beside the "
-            f"{memory.weights / GB:.0f} GB of training on a GPU of {limit:g} GB; raise it",
+            f"vLLM's weights take {in_gb(memory.vllm_weights)} beside the "
+            f"{in_gb(memory.weights)} of training on a GPU of {limit:g} GB; raise it",
         )
     elif cached_tokens(config, shape) < config.policy.max_total_sequence_length * layout.replicas:
         yield Problem(
             (f"{_VLLM}.gpu_memory_utilization", f"{_VLLM}.tensor_parallel_size"),
-            f"vLLM may use {vllm_share(config) / GB:.0f} GB of a GPU, and its weights of "
-            f"{memory.vllm_weights / GB:.0f} GB leave no room to generate; raise one of them",
+            f"vLLM may use {in_gb(vllm_share(config))} of a GPU, and its weights of "
+            f"{in_gb(memory.vllm_weights)} leave no room to generate; raise one of them",
         )
 
 
