@@ -5,8 +5,6 @@ NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_envir
 
 import inspect
 import json
-import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,17 +12,10 @@ import pytest
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Rollout
 from environments.fairness import FairnessSettings
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from equipoise.run.rollouts import write_rollouts
+from tests.contract.rehearsal import needs_checkout, needs_extra
 
-MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
-pytestmark = [
-    pytest.mark.usefixtures("only_ray"),
-    pytest.mark.skipif(
-        PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
-    ),
-    pytest.mark.skipif(bool(MISSING), reason=f"the extra rehearse is needed: {MISSING}"),
-]
+pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()]
 NAME = "fairness"
 BESIDE_DRIVER = {"node": "driver", "num_gpus": 0.0, "resources": {}}
 

@@ -37,14 +37,12 @@ from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.terminal.console import Reporter
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.scoring import metadata_of
+from tests.contract.rehearsal import needs_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")
 LOCAL_ENGINE_ALONE = {"accelerate", "peft", "trl"}
 
-needs_checkout = pytest.mark.skipif(
-    PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
-)
 needs_python = pytest.mark.skipif(
     PYTHON_VARIABLE not in os.environ,
     reason=f"{PYTHON_VARIABLE} names no Python made by tests/contract/locked_environment.py",

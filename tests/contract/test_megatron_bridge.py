@@ -45,7 +45,7 @@ from equipoise.checkpoints.verify import tensors_of_model
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.models import model_shape
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE, find_installation
+from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.checkpoints import CheckpointFolder
 from equipoise.run.directory import RunDirectory
 from equipoise.terminal.console import Reporter
@@ -53,6 +53,7 @@ from equipoise.train.local.trainer import with_adapter
 from equipoise.train.nemo_rl.checkpoints import how_to_convert
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from tests.contract.packages import MEGATRON, OLDER_MEGATRON, missing
+from tests.contract.rehearsal import needs_checkout
 from tests.equipoise.checkpoints.samples import same, save_adapter, weights_of
 
 WORKERS = Path(__file__).parent / "megatron"
@@ -486,9 +487,7 @@ class TestToMegatron:
         assert same(weights_of(tmp_path / "made"), weights_of(converted / "merged"))
 
 
-@pytest.mark.skipif(
-    PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
-)
+@needs_checkout
 class TestPolicyWorker:
     """NeMo-RL's own worker through two updates, a checkpoint and a resume."""
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -24,22 +23,17 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.config import load_config
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE, find_installation
+from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.config.training_words import parse_flags
 from equipoise.train.nemo_rl.engine import prepare_process
 from equipoise.train.nemo_rl.scoring import without_failures
-from tests.contract.rehearsal import SMALL
+from tests.contract.rehearsal import SMALL, needs_checkout, needs_extra
 
 ROOT = Path(__file__).resolve().parents[2]
-NEEDED = ("ray", "hydra", "torchdata", "tensorboard", "prometheus_client")
-MISSING = [name for name in NEEDED if not find_spec(name)]
-
 pytestmark = [
     pytest.mark.usefixtures("only_ray"),
-    pytest.mark.skipif(
-        PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
-    ),
-    pytest.mark.skipif(bool(MISSING), reason=f"the extra rehearse is needed: {MISSING}"),
+    needs_checkout,
+    needs_extra("tensorboard", "prometheus_client"),
 ]
 Start = Callable[..., "subprocess.Popen[str]"]
 

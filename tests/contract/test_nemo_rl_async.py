@@ -7,13 +7,11 @@ import asyncio
 import importlib
 import inspect
 import json
-import os
 import random
 import sys
 import time
 from collections import Counter
 from copy import deepcopy
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -27,22 +25,16 @@ from environments.contract import Environment as Contract
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE, find_installation
+from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import rollout_of
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.engine import prepare_process
 from equipoise.train.nemo_rl.scoring import NOT_GENERATED, StepScorer
 from equipoise.train.nemo_rl.together import collecting, scored_together
+from tests.contract.rehearsal import needs_checkout, needs_extra
 
-MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
-pytestmark = [
-    pytest.mark.usefixtures("only_ray"),
-    pytest.mark.skipif(
-        PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
-    ),
-    pytest.mark.skipif(bool(MISSING), reason=f"the extra rehearse is needed: {MISSING}"),
-]
+pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()]
 GENERATIONS = 4
 NEMO_RL = Setting("", "equipoise.engine", "nemo_rl")
 SETS = 3

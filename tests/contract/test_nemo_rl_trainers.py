@@ -8,7 +8,6 @@ The script's `main` runs as it is, on our own configuration; what it would start
 import os
 import runpy
 import sys
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,14 +24,9 @@ from equipoise.config.nemo_rl.rules import check_nemo_rl
 from equipoise.config.schema import DataPlaneConfig
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
+from tests.contract.rehearsal import needs_checkout, needs_extra
 
-MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
-pytestmark = [
-    pytest.mark.skipif(
-        PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
-    ),
-    pytest.mark.skipif(bool(MISSING), reason=f"the extra rehearse is needed: {MISSING}"),
-]
+pytestmark = [needs_checkout, needs_extra()]
 DATA_PLANE, ASYNC = "data_plane.enabled", "grpo.async_grpo.enabled"
 #: Everything that the script asks its configuration for. A key that is new here may choose a
 #: trainer: follow what it leads to in hooks.py, or refuse it in rules.py.

@@ -6,22 +6,14 @@ NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_rehea
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE
+from tests.contract.rehearsal import needs_checkout, needs_extra
 from tests.equipoise.train.nemo_rl.test_ray_cluster import OPEN, rehearsals  # noqa: F401  a fixture
 
-MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
-pytestmark = [
-    pytest.mark.usefixtures("only_ray"),
-    pytest.mark.skipif(
-        PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
-    ),
-    pytest.mark.skipif(bool(MISSING), reason=f"the extra rehearse is needed: {MISSING}"),
-]
+pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()]
 #: NeMo-RL's own start, on a machine where no other Ray can be seen than this one.
 NEMO_RL = """
 import sys

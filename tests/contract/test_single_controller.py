@@ -28,6 +28,7 @@ from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl import set_sampler
 from equipoise.train.nemo_rl.configuration import SAMPLER, single_controller_config
 from equipoise.train.nemo_rl.engine import prepare_process
+from tests.contract.rehearsal import needs_extra
 from tests.equipoise.train.nemo_rl.single_controller import (
     GENERATIONS,
     Account,
@@ -38,13 +39,12 @@ from tests.equipoise.train.nemo_rl.single_controller import (
 )
 
 ROOT = Path(os.environ.get(PATH_VARIABLE, "/nowhere"))
-MISSING = [name for name in ("ray", "hydra", "torchdata", "tensordict") if not find_spec(name)]
 pytestmark = [
     pytest.mark.skipif(
         not (ROOT / "nemo_rl" / "algorithms" / "single_controller.py").is_file(),
         reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL with a Single Controller",
     ),
-    pytest.mark.skipif(bool(MISSING), reason=f"the extra rehearse is needed: {MISSING}"),
+    needs_extra("tensordict"),
 ]
 PARTITION = "rollout_data"
 FIELDS = [

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE
-from tests.contract.rehearsal import SMALL
+from tests.contract.rehearsal import SMALL, needs_checkout
 from tests.contract.slurm import cluster
 from tests.contract.slurm.cluster import Slurm, slurm
 
@@ -334,9 +333,7 @@ def processes_of(job: str) -> list[str]:
     return left
 
 
-@pytest.mark.skipif(
-    PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
-)
+@needs_checkout
 def test_a_rehearsal_on_two_nodes_queued_again_has_the_history_of_one_that_was_not(
     cluster_of_two, submit, programs, tmp_path
 ):
