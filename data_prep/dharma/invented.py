@@ -272,8 +272,8 @@ def _ranked(records: Sequence[PromptRecord], seed: int, emergencies: int = 0) ->
     ranked = []
     for number, family in enumerate(families.values()):
         urgent = [r for r in family if r.metadata["tier"] == "A"]
-        others = [r for r in family if r.metadata["tier"] != "A"]
-        turns = [*(urgent[n::emergencies] for n in range(emergencies)), others]
+        less_urgent = [r for r in family if r.metadata["tier"] != "A"]
+        turns = [*(urgent[n::emergencies] for n in range(emergencies)), less_urgent]
         first = number % len(turns)  # else the first turn of all families would be an emergency
         ranked.append(_in_turns([*turns[first:], *turns[:first]]))
     return _in_turns(ranked)

@@ -94,8 +94,8 @@ class _Distillation(Trainer):  # type: ignore[misc]  # transformers is not typed
         """Return the mean over the tokens of replies, in nats."""
         replies = inputs["replies"]
         with torch.no_grad(), self._frozen(model) as frozen:
-            wanted = self._logits(frozen, inputs, "answered", replies).softmax(-1)
-        return cross_entropy(self._logits(model, inputs, "shown", replies), wanted)
+            target = self._logits(frozen, inputs, "answered", replies).softmax(-1)
+        return cross_entropy(self._logits(model, inputs, "shown", replies), target)
 
     @contextmanager
     def _frozen(self, model: Any) -> Iterator[Any]:

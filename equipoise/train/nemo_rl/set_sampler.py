@@ -47,9 +47,9 @@ class PromptTable:
         self._prompts: dict[bytes, Prompt] = {}
         for record in records:
             text, ids = templated(record, tokenizer)
-            known = self._prompts.setdefault(self._key(ids), Prompt(record, text))
-            if known.record is not record:
-                raise ValueError(f"prompts {known.record.id} and {record.id} have the same tokens")
+            first = self._prompts.setdefault(self._key(ids), Prompt(record, text))
+            if first.record is not record:
+                raise ValueError(f"prompts {first.record.id} and {record.id} have the same tokens")
 
     def find(self, ids: Any) -> Prompt:
         """The prompt that has these tokens, a tensor [length], padded or not."""
@@ -190,13 +190,13 @@ class WholeSetSampler:
 
         A set that comes twice, as in two epochs, is whole as often as each of its prompts is there.
         """
-        whole = [
+        sets = [
             list(members)
             for prompts in self._fresh_by_prompt().values()
             if len(prompts) == self._set_size
             for members in zip(*prompts.values(), strict=False)
         ]
-        return sorted(whole, key=min)
+        return sorted(sets, key=min)
 
     def _remains(self) -> set[int]:
         """Slots of sets that are not whole while nothing is generated.
@@ -204,8 +204,8 @@ class WholeSetSampler:
         Those of the newest set stay: NeMo-RL may be letting its prompts out one by one. They are
         too few to keep a step's batch out.
         """
-        whole = {slot for members in self._whole_sets() for slot in members}
-        remains = [slot for slot in self._fresh_slots() if slot not in whole]
+        in_sets = {slot for members in self._whole_sets() for slot in members}
+        remains = [slot for slot in self._fresh_slots() if slot not in in_sets]
         newest = [s for s in remains if self._record(s).set_id == self._record(remains[-1]).set_id]
         return set(remains) - set({self._record(slot).id: slot for slot in newest}.values())
 

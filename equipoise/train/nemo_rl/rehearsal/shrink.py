@@ -121,8 +121,8 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
     batch = prompts * grpo.num_generations_per_prompt // updates
     gpus = config.cluster.gpus
     together = config.policy.generation.colocated.enabled
-    most = min(gpus, _RANKS, count_gpus() if on_gpus() else gpus)
-    ranks = largest_divisor(batch, most) if together else 1
+    limit = min(gpus, _RANKS, count_gpus() if on_gpus() else gpus)
+    ranks = largest_divisor(batch, limit) if together else 1
     micro = largest_divisor(batch // ranks, policy.train_micro_batch_size)
     return {
         "grpo.num_prompts_per_step": prompts,
