@@ -1,41 +1,113 @@
-r"""How many of NeMo-RL's statements a rehearsal runs, over all of its processes, by part.
+r"""How many of NeMo-RL's statements the rehearsals run, over all of their processes, by part.
 
-    export NEMO_RL_PATH=/path/to/RL
-    uv run --extra rehearse --with coverage python docs/experiments/nemo_rl_statements.py \
-        recipes/grpo_dharma.py --rehearse --config nemo_configs/medium.yaml
+    export NEMO_RL_PATH=/path/to/RL EQUIPOISE_VLLM_PYTHON=/path/to/vllm/bin/python
+    uv run --extra rehearse --with coverage python docs/experiments/nemo_rl_statements.py FOLDER
+
+runs the commands below that FOLDER holds no measurement of, prints the table of all that it holds,
+and writes FOLDER/never_ran.txt, line by line. More words name one measurement and its command:
+`FOLDER mine recipes/grpo_dharma.py --rehearse --config mine.yaml`.
 
 Ray ends its workers without a word, so each process writes what it has run every two seconds.
+Importing a module runs its definitions, which the first column counts.
 """
 
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import coverage
 
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE
+from equipoise.train.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE
+from tests.contract.rehearsal import SMALL
+
+_ONE_STEP = ("--iterations=1", "grpo.val_period=0")  # so that nothing is stopped and resumed
+_ALL_WEIGHTS = ("policy.dtensor_cfg.lora_cfg.enabled=false", "equipoise.gpu_memory_gb=null")
+_APART = (
+    *("cluster.gpus_per_node=2", "policy.generation.colocated.enabled=false"),
+    "policy.generation.colocated.resources.gpus_per_node=1",
+)
+
+
+def rehearsal(scale: str, *words: str) -> list[str]:
+    """Return the words of a small rehearsal of the fairness task."""
+    name = f"--config=nemo_configs/{scale}.yaml"
+    return ["recipes/grpo_fairness.py", "--rehearse", name, *SMALL, *words]
+
+
+#: Imports what a rehearsal's processes import.
+_IMPORTS = """
+import typing, typing_extensions
+typing.TypedDict = typing_extensions.TypedDict
+from equipoise.config.nemo_rl.installation import find_installation
+find_installation().make_importable()
+import nemo_rl.algorithms.async_utils, nemo_rl.algorithms.grpo
+from nemo_rl.models.generation.vllm import vllm_generation, vllm_worker, vllm_worker_async
+from nemo_rl.models.policy.workers import dtensor_policy_worker, dtensor_policy_worker_v2
+"""
+#: By the name of a column; with "vLLM" in it, vLLM generates where its Python is named.
+COMMANDS = {
+    "imports alone": ["-c", _IMPORTS],
+    "two ranks, packed": rehearsal("large", "--iterations=2"),
+    "first worker, split layers, dynamic batches": rehearsal(
+        *("medium", *_ONE_STEP, *_ALL_WEIGHTS, "policy.dtensor_cfg._v2=false"),
+        *("policy.dtensor_cfg.tensor_parallel_size=2", "policy.dynamic_batching.enabled=true"),
+    ),
+    "vLLM": rehearsal("small", *_ONE_STEP),
+    "asynchronous, vLLM": rehearsal(
+        *("small", "--iterations=2", *_APART, "grpo.async_grpo.enabled=true"),
+        "loss_fn.use_importance_sampling_correction=true",
+        "policy.generation.vllm_cfg.async_engine=true",
+    ),
+    "Megatron's worker": [
+        *("-m", "pytest", "-q", "-n0"),
+        "tests/contract/test_megatron_bridge.py::TestPolicyWorker",
+    ],
+}
+#: Parts in the order of their claim to a file: each counts for the first one that it belongs to.
 PARTS = {
     "set-up and loop": ("algorithms/grpo.py",),
     "losses": ("algorithms/loss/",),
+    "asynchronous GRPO": ("algorithms/async_utils/",),
+    "other trainers": (
+        *("algorithms/ppo.py", "algorithms/dpo.py", "algorithms/rm.py", "algorithms/sft.py"),
+        *("algorithms/distillation.py", "algorithms/opd.py", "algorithms/x_token/"),
+        *("algorithms/xtoken", "algorithms/grpo_sync.py", "models/value/", "data_plane/"),
+        *("models/policy/teacher", "models/policy/tq_policy.py", "experience/rollout_manager.py"),
+        *("experience/sync_rollout_actor.py", "evals/"),
+    ),
     "advantages and the rest of algorithms": ("algorithms/",),
-    "rollouts": ("experience/rollouts.py",),
+    "rollouts": ("experience/",),
+    "data sets of its own": ("data/datasets/",),
     "data": ("data/",),
+    "environments of its own": ("environments/",),
     "logger, checkpoint manager, timers": ("utils/",),
     "DTensor worker": ("models/policy/workers/dtensor_policy_worker_v2.py",),
+    "first DTensor worker": ("models/policy/workers/dtensor_policy_worker.py", "models/dtensor/"),
     "Automodel": ("models/automodel/",),
-    "lm_policy": ("models/policy/lm_policy.py",),
+    "Megatron": (
+        *("models/megatron/", "models/policy/workers/megatron", "models/generation/megatron/"),
+    ),
+    "policy": ("models/policy/", "models/huggingface/"),
     "worker groups, cluster, placement": ("distributed/",),
-    "VllmGeneration": ("models/generation/vllm/vllm_generation.py",),
+    "vLLM's FP8": ("models/generation/vllm/quantization/",),
     "vLLM's workers": ("models/generation/vllm/",),
-    "Megatron": ("models/megatron/", "models/policy/workers/megatron_policy_worker.py"),
+    "SGLang, TensorRT-LLM, Dynamo": (
+        *("models/generation/sglang/", "models/generation/trtllm", "models/generation/dynamo"),
+    ),
+    "quantized training": ("modelopt/",),
     "all else": ("",),
 }
 START = """
-import threading, time
+import atexit, threading, time
 import coverage
 running = coverage.Coverage(config_file={config!r})
 running.start()
+atexit.register(running.save)
 def write():
     while True:
         time.sleep(2)
@@ -44,39 +116,101 @@ threading.Thread(target=write, daemon=True).start()
 """
 
 
-def main(words: list[str]) -> int:
-    """Run the command with every process measured, and print the table."""
-    root = Path(os.environ["NEMO_RL_PATH"]).resolve() / "nemo_rl"
+def main(folder: Path, name: str = "", *words: str) -> None:
+    """Measure what is missing, and print the table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    root = Path(os.environ[PATH_VARIABLE]).resolve() / "nemo_rl"
+    for label, command in ({name: list(words)} if name else COMMANDS).items():
+        if not (folder / f"{label}.coverage").exists():
+            measure(folder / f"{label}.coverage", root, label, command)
+    measurements = sorted(folder.glob("*.coverage"), key=lambda path: path.stat().st_mtime)
+    every = {path.stem: Measurement.read(path, root) for path in measurements}
+    show(every)
+    write_never_ran(folder / "never_ran.txt", every)
+
+
+def measure(path: Path, root: Path, label: str, command: list[str]) -> None:
+    """Run a command with every process measured. Raises where it fails."""
     with TemporaryDirectory() as made:
-        folder, config = Path(made), Path(made) / "coveragerc"
+        config = Path(made) / "coveragerc"
         config.write_text(
-            f"[run]\nparallel = true\ndata_file = {folder / 'data'}\nsource = {root}\n"
+            f"[run]\nparallel = true\ndata_file = {made}/data\nsource = {root}\n"
             "disable_warnings = no-data-collected,module-not-imported\n"
         )
-        (folder / "sitecustomize.py").write_text(START.format(config=str(config)))
+        (Path(made) / "sitecustomize.py").write_text(START.format(config=str(config)))
         paths = (made, str(Path(coverage.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        ended = subprocess.run([sys.executable, *words], env=environment, check=False)
-        measured = coverage.Coverage(config_file=str(config))
-        measured.combine([made])
-        show(measured, root)
-    return ended.returncode
+        if "vLLM" not in label:
+            environment.pop(PYTHON_VARIABLE, None)
+        subprocess.run([sys.executable, *command], env=environment, check=True)
+        combine(path, Path(made))
 
 
-def show(measured: coverage.Coverage, root: Path) -> None:
-    """A table of Markdown; each file counts for the first part that it belongs to."""
-    counts = {part: [0, 0] for part in PARTS}
-    for path in sorted(root.rglob("*.py")):
-        _, statements, _, missing, _ = measured.analysis2(str(path))
-        name = path.relative_to(root).as_posix()
-        part = next(part for part, starts in PARTS.items() if name.startswith(starts))
-        counts[part][0] += len(statements)
-        counts[part][1] += len(statements) - len(missing)
-    total = [sum(column) for column in zip(*counts.values(), strict=True)]
-    print("| part | statements | run | share |\n|---|---|---|---|")
-    for part, (statements, run) in (*counts.items(), ("**in all**", total)):
-        print(f"| {part} | {statements:,} | {run:,} | {run / statements:.0%} |")
+def combine(path: Path, folder: Path) -> None:
+    """Write one measurement of those of a folder's processes."""
+    data = coverage.Coverage(config_file=False, data_file=str(path))
+    data.combine([str(file) for file in folder.glob("data.*")])
+    data.save()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Lines of statements by file: all of them, and those that ran."""
+
+    statements: dict[str, set[int]]
+    ran: dict[str, set[int]]
+
+    @classmethod
+    def read(cls, path: Path, root: Path) -> "Measurement":
+        """Read a measurement of the files below `root`."""
+        data = coverage.Coverage(config_file=False, data_file=str(path))
+        data.load()
+        statements, ran = {}, {}
+        for file in sorted(root.rglob("*.py")):
+            name = file.relative_to(root).as_posix()
+            _, lines, _, missing, _ = data.analysis2(str(file))
+            statements[name], ran[name] = set(lines), set(lines) - set(missing)
+        return cls(statements, ran)
+
+
+def show(every: dict[str, Measurement]) -> None:
+    """Print a table of Markdown: shares of each part by measurement, and of all together."""
+    statements = next(iter(every.values())).statements
+    together = {name: set().union(*(m.ran[name] for m in every.values())) for name in statements}
+    columns = {label: m.ran for label, m in every.items()} | {"in all": together}
+    print(f"| part | statements | {' | '.join(columns)} |")
+    print(f"|---|---|{'---|' * len(columns)}")
+    for part in (*PARTS, "**in all**"):
+        files = [name for name in statements if part not in PARTS or part_of(name) == part]
+        total = sum(len(statements[name]) for name in files)
+        counts = [sum(len(ran[name]) for name in files) for ran in columns.values()]
+        shares = " | ".join(f"{count / total:.0%}" for count in counts)
+        print(f"| {part} | {total:,} | {shares} |")
+
+
+def part_of(name: str) -> str:
+    """The part that claims a file."""
+    return next(part for part, starts in PARTS.items() if name.startswith(starts))
+
+
+def write_never_ran(path: Path, every: dict[str, Measurement]) -> None:
+    """Write one line per file: its statements, how many never ran, and the lines of those."""
+    rows = []
+    for name, lines in next(iter(every.values())).statements.items():
+        missing = sorted(lines.difference(*(m.ran[name] for m in every.values())))
+        rows.append(f"{name}: {len(missing)} of {len(lines)} never ran: {ranges(missing, lines)}")
+    path.write_text("\n".join(rows) + "\n")
+
+
+def ranges(missing: list[int], lines: set[int]) -> str:
+    """Lines as ranges, which lines that are no statements do not interrupt."""
+    position = {line: at for at, line in enumerate(sorted(lines))}
+    runs = [
+        [line for _, line in run]
+        for _, run in groupby(enumerate(missing), key=lambda pair: position[pair[1]] - pair[0])
+    ]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -214,6 +214,29 @@ def test_all_weights_of_two_workers_become_one_model(new: Start, folder: Path) -
     assert max(differences.values()) < 1e-4
 
 
+def largest_difference(run: Path) -> float:
+    return max(json.loads((run / "provenance.json").read_text())["logprobs_differ_by"].values())
+
+
+def test_packed_sequences_do_not_see_each_other(new: Start, folder: Path) -> None:
+    """Training's log-probabilities are of packed rows, the other sides' of single ones."""
+    finished(new("packed", "--config=nemo_configs/large.yaml", "--iterations=1"))
+    run = folder / "fairness" / "packed"
+    assert "Sequence packing is enabled" in (run / "nemo_rl.log").read_text()
+    assert largest_difference(run) < 1e-4
+
+
+def test_the_first_worker_trains_layers_that_two_ranks_share(new: Start, folder: Path) -> None:
+    dtensor = "policy.dtensor_cfg"
+    words = (f"{dtensor}._v2=false", f"{dtensor}.lora_cfg.enabled=false", "--iterations=1")
+    words = (*words, f"{dtensor}.tensor_parallel_size=2", "policy.dynamic_batching.enabled=true")
+    words = (*words, "equipoise.gpu_memory_gb=null")
+    finished(new("first", "--config=nemo_configs/medium.yaml", *words))
+    run = folder / "fairness" / "first"
+    assert "Initializing DTensorPolicyWorker with" in (run / "nemo_rl.log").read_text()
+    assert largest_difference(run) < 1e-4
+
+
 def test_asynchronous_grpo_goes_on_with_the_whole_sets_that_were_saved(
     new: Start, folder: Path
 ) -> None:
@@ -234,8 +257,7 @@ def test_asynchronous_grpo_goes_on_with_the_whole_sets_that_were_saved(
     (restored,) = re.findall(r"ReplayBuffer restored: (\d+) trajectories", log)
     assert int(restored) >= 4
     assert int(restored) % 4 == 0
-    differences = json.loads((run / "provenance.json").read_text())["logprobs_differ_by"]
-    assert max(differences.values()) < 1e-4
+    assert largest_difference(run) < 1e-4
 
 
 def test_an_adapter_on_a_head_that_is_the_embeddings_is_caught(new: Start, folder: Path) -> None:

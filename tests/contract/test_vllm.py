@@ -47,6 +47,13 @@ TINY = {
     "pad_token_id": PAD,
 }
 Weights = dict[str, torch.Tensor]
+#: Asynchronous GRPO: one rank trains, vLLM's asynchronous engine generates for another.
+APART = (
+    *("cluster.gpus_per_node=2", "policy.generation.colocated.enabled=false"),
+    "policy.generation.colocated.resources.gpus_per_node=1",
+    *("policy.generation.vllm_cfg.async_engine=true", "grpo.async_grpo.enabled=true"),
+    "loss_fn.use_importance_sampling_correction=true",
+)
 
 
 def tiny(seed: int, tied: bool = True) -> Qwen2ForCausalLM:
@@ -206,9 +213,11 @@ def test_a_head_that_differs_from_the_embeddings_it_is_tied_to_is_dropped(
     assert difference(trained, prompts, output) > 1
 
 
-def test_a_rehearsal_trains_the_policy_that_vllm_samples(tmp_path) -> None:
+@pytest.mark.parametrize("apart", [(), APART], ids=["together", "apart"])
+def test_a_rehearsal_trains_the_policy_that_vllm_samples(apart, tmp_path) -> None:
     """NeMo-RL's own workers on both sides, with a stop and a resume in between."""
     words = (
+        *apart,
         *("--rehearse", "--run-name=vllm", f"--output-dir={tmp_path}"),
         *("--config=nemo_configs/small.yaml", "--iterations=2", "--num-samples=160"),
         *("equipoise.local_model.steps=150", "equipoise.evaluation.bootstrap_draws=200"),

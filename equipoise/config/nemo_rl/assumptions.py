@@ -333,6 +333,12 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         need="rehearsal",
     ),
     Assumption(
+        "nemo_rl/models/policy/workers/dtensor_policy_worker.py",
+        f"the first worker, on a CPU: {_REHEARSAL}/policy_worker.py",
+        names=("DTensorPolicyWorkerImpl",),
+        need="rehearsal",
+    ),
+    Assumption(
         "nemo_rl/models/policy/utils.py",
         f"the protocol of a refit: {_REHEARSAL}/generation_worker.py",
         names=("IPCProtocol", "calculate_aligned_size"),
@@ -351,8 +357,21 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         need="rehearsal",
     ),
     Assumption(
+        "nemo_rl/models/generation/vllm/vllm_worker_async.py",
+        f"the worker with vLLM's asynchronous engine: {_REHEARSAL}/vllm_worker.py",
+        names=("VllmAsyncGenerationWorkerImpl",),
+        need="rehearsal",
+    ),
+    Assumption(
         "nemo_rl/models/generation/vllm/vllm_backend.py",
         f"vLLM's process: {_REHEARSAL}/vllm_process.py",
+        names=tuple(
+            f"VllmInternalWorkerExtension.{name}"
+            for name in (
+                *("init_collective", "update_weights_from_collective"),
+                "update_weights_via_ipc_zmq",
+            )
+        ),
         need="rehearsal",
     ),
     Assumption(

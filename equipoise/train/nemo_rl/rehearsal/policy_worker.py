@@ -1,4 +1,4 @@
-"""NeMo-RL's DTensor worker on a CPU; NeMo-RL builds it by its full name."""
+"""NeMo-RL's two DTensor workers on a CPU; NeMo-RL builds one by its full name."""
 
 # ruff: noqa: E402  the CPU takes CUDA's place before anything asks for CUDA
 import sys
@@ -8,18 +8,25 @@ from equipoise.train.nemo_rl.rehearsal.cpu import CudaIsCpu, device_id, use_cpu_
 use_cpu_for_cuda()
 sys.modules["triton"] = None  # type: ignore[assignment]  # it compiles for GPUs alone
 
+from collections.abc import Callable
 from typing import Any
 
 import ray
 import torch
+from nemo_rl.models.policy.workers.dtensor_policy_worker import DTensorPolicyWorkerImpl
 from nemo_rl.models.policy.workers.dtensor_policy_worker_v2 import DTensorPolicyWorkerV2Impl
+from transformers import PreTrainedModel
 
 
-class CpuPolicyWorkerImpl(DTensorPolicyWorkerV2Impl):
-    """All methods are NeMo-RL's, but for the two that ask the GPU's driver."""
+class _OnCpu:
+    """The methods that would ask a GPU or its driver; all others are NeMo-RL's."""
+
+    model: torch.nn.Module
+    stream_weights_via_ipc_zmq: Callable[[int], None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         CudaIsCpu().__enter__()  # type: ignore[no-untyped-call]
+        _use_sdpa_for_flash_attention()
         torch.manual_seed(0)  # NeMo-RL seeds no worker, and a fresh adapter's A is drawn here
         super().__init__(*args, **kwargs)
 
@@ -40,5 +47,27 @@ class CpuPolicyWorkerImpl(DTensorPolicyWorkerV2Impl):
         return 32 * int(largest)
 
 
+def _use_sdpa_for_flash_attention() -> None:
+    """Let a model that asks for FlashAttention compute by SDPA: NeMo-RL packs for FlashAttention.
+
+    SDPA keeps packed sequences apart, too: transformers masks by their positions.
+    """
+    check = PreTrainedModel._check_and_adjust_attn_implementation
+
+    def checked(model: PreTrainedModel, name: str | None, *args: Any, **kwargs: Any) -> str:
+        return check(model, "sdpa" if name == "flash_attention_2" else name, *args, **kwargs)
+
+    PreTrainedModel._check_and_adjust_attn_implementation = checked  # type: ignore[method-assign]
+
+
+class CpuDTensorPolicyWorkerImpl(_OnCpu, DTensorPolicyWorkerImpl):
+    """The first one, which has no LoRA."""
+
+
+class CpuDTensorPolicyWorkerV2Impl(_OnCpu, DTensorPolicyWorkerV2Impl):
+    """The second one, by Automodel."""
+
+
 #: Ray sends a decorated class by value: this one's base is loaded by name, hence from this module.
-CpuPolicyWorker = ray.remote(CpuPolicyWorkerImpl)
+CpuDTensorPolicyWorker = ray.remote(CpuDTensorPolicyWorkerImpl)
+CpuDTensorPolicyWorkerV2 = ray.remote(CpuDTensorPolicyWorkerV2Impl)

@@ -20,8 +20,8 @@ NOTICE = """\
 This is a rehearsal on this CPU: NeMo-RL's own loop, cluster, training workers, weight transfer and
 checkpoints, with this task's prompts, environment and metrics, and a tiny model. gloo and the CPU
 are in place of NCCL and CUDA. What does not run is Megatron (a scale that trains with it is
-rehearsed with DTensor's worker), sequence packing and bfloat16. The result says nothing of any
-model. {}
+rehearsed with DTensor's worker), FlashAttention and bfloat16. The result says nothing of any model.
+{}
 """
 NOTICE_ON_GPUS = """\
 This is a rehearsal on GPUs: NeMo-RL's own loop, cluster, workers, vLLM, weight transfer and
@@ -30,7 +30,7 @@ is Megatron (a scale that trains with it is rehearsed with DTensor's worker) and
 The authors never ran one on GPUs. The result says nothing of any model.
 """
 _VLLM = "vLLM's CPU build generates, driven by NeMo-RL's own worker."
-_STAND_IN = "A Hugging Face model generates in place of vLLM, {}."
+_STAND_IN = f"A Hugging Face model generates in place of vLLM, for {PYTHON_VARIABLE} is not set."
 
 
 def prepare(
@@ -48,20 +48,13 @@ def run(job: Job) -> None:
     Raises `EquipoiseError` where training, generation and the exported model are not one policy.
     """
     job.run.ledger.update({"rehearsal": True})
-    job.reporter.say(NOTICE_ON_GPUS if on_gpus() else NOTICE.format(_generation(job.config)))
+    generation = _VLLM if vllm_python() else _STAND_IN
+    job.reporter.say(NOTICE_ON_GPUS if on_gpus() else NOTICE.format(generation))
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
         _first_half(job, steps // 2)
     run_nemo_rl(job, Rehearsal(lambda: _workers(job)))
     compare_policies(job)
-
-
-def _generation(config: Config) -> str:
-    if config.policy.generation.vllm_cfg.async_engine:
-        return _STAND_IN.format("whose asynchronous engine needs a GPU")
-    if vllm_python() is None:
-        return _STAND_IN.format(f"for {PYTHON_VARIABLE} is not set")
-    return _VLLM
 
 
 def _first_half(job: Job, steps: int) -> None:

@@ -31,14 +31,11 @@ _ONE = (
     "policy.generation.vllm_cfg.expert_parallel_size",
     "cluster.num_nodes",
 )
-#: What needs kernels that a rehearsal's Python lacks: Megatron, FlashAttention's packed sequences.
-_BACKEND = {
-    "policy.megatron_cfg.enabled": False,
-    "policy.dtensor_cfg.enabled": True,
-    "policy.sequence_packing.enabled": False,
-}
-#: Triton compiles for GPUs alone.
-_TRITON = "policy.dtensor_cfg.lora_cfg.use_triton"
+#: What needs kernels that a rehearsal's Python lacks: Megatron's; on a GPU FlashAttention's, for
+#: which there is a substitute on a CPU; on a CPU Triton's.
+_BACKEND = {"policy.megatron_cfg.enabled": False, "policy.dtensor_cfg.enabled": True}
+_ON_GPUS = {"policy.sequence_packing.enabled": False}
+_ON_CPU = {"policy.dtensor_cfg.lora_cfg.use_triton": False}
 
 
 def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> LoadedConfig:
@@ -46,9 +43,8 @@ def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> Loaded
 
     What the command line sets wins over what is shrunk. The local model needs no shrinking.
     """
-    settings = [_setting(key, value) for key, value in _BACKEND.items()]
-    if not on_gpus():
-        settings.append(_setting(_TRITON, value=False))
+    backend = _BACKEND | (_ON_GPUS if on_gpus() else _ON_CPU)
+    settings = [_setting(key, value) for key, value in backend.items()]
     settings.append(_setting("equipoise.stop_without_signal", value=False))  # it is no training
     if name := scale.config.equipoise.run_name:
         settings.append(_setting("equipoise.run_name", f"{name}-rehearsal"))
@@ -94,7 +90,7 @@ def _model(local: LoadedConfig) -> dict[str, Any]:
     policy = local.config.policy
     return {
         "policy.model_name": policy.model_name,
-        "policy.tokenizer.name": policy.model_name,
+        "policy.tokenizer.name": "${policy.model_name}",  # which the command line may set
         "policy.max_total_sequence_length": policy.max_total_sequence_length,
         "policy.generation.max_new_tokens": policy.generation.max_new_tokens,
         "equipoise.threads": local.config.equipoise.threads,

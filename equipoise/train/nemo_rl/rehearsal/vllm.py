@@ -27,13 +27,12 @@ class GenerationWorker:
 
 
 def generation_worker(asynchronous: bool = False) -> GenerationWorker:
-    """VLLM's where its Python is named and its engine is synchronous, else the stand-in's."""
-    if asynchronous:
-        name = f"{_MODULES}.async_generation_worker.CpuAsyncGenerationWorker"
-        return GenerationWorker(name, sys.executable)
+    """VLLM's where its Python is named, else the stand-in's."""
+    kind = "Async" if asynchronous else ""
     if python := vllm_python():
-        return GenerationWorker(f"{_MODULES}.vllm_worker.CpuVllmWorker", python)
-    return GenerationWorker(f"{_MODULES}.generation_worker.CpuGenerationWorker", sys.executable)
+        return GenerationWorker(f"{_MODULES}.vllm_worker.Cpu{kind}VllmWorker", python)
+    module = "async_generation_worker" if asynchronous else "generation_worker"
+    return GenerationWorker(f"{_MODULES}.{module}.Cpu{kind}GenerationWorker", sys.executable)
 
 
 @cache  # Ray's workers are started without this process's CUDA_VISIBLE_DEVICES

@@ -1,7 +1,8 @@
 """The process in which vLLM holds the model, on a CPU, with NeMo-RL's extension; vLLM imports it.
 
 A GPU's UUID is the name that the worker gives it, weights come through the socket and not by CUDA's
-shared memory, and they stay where a refit writes: oneDNN would pack them into copies of its own.
+shared memory or NCCL, and they stay where a refit writes: oneDNN would pack them into copies of its
+own.
 """
 
 import os
@@ -20,6 +21,9 @@ use_cpu_for_cuda()
 nvml.get_device_uuid = lambda _: os.environ[DEVICE_VARIABLE]
 vllm_backend.rebuild_cuda_tensor_from_ipc = lambda handle, _: rebuild_tensor(*handle[0])  # type: ignore[no-untyped-call]
 _custom_ops._supports_onednn = False
+_extension = vllm_backend.VllmInternalWorkerExtension
+_extension.init_collective = lambda *_: None
+_extension.update_weights_from_collective = _extension.update_weights_via_ipc_zmq
 
 
 class Worker(CPUWorker):

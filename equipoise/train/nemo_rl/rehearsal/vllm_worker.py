@@ -1,10 +1,11 @@
-"""NeMo-RL's vLLM worker on a CPU; NeMo-RL builds it by its full name, in vLLM's environment."""
+"""NeMo-RL's two vLLM workers on a CPU; NeMo-RL builds one by its name, in vLLM's environment."""
 
 import os
 from typing import Any
 
 import ray
 from nemo_rl.models.generation.vllm.vllm_worker import VllmGenerationWorkerImpl
+from nemo_rl.models.generation.vllm.vllm_worker_async import VllmAsyncGenerationWorkerImpl
 
 from equipoise.train.nemo_rl.rehearsal.cpu import device_id, use_cpu_for_cuda
 from equipoise.train.nemo_rl.rehearsal.vllm import DEVICE_VARIABLE
@@ -24,7 +25,7 @@ _ENVIRONMENT = {
 }
 
 
-class CpuVllmWorkerImpl(VllmGenerationWorkerImpl):
+class _OnCpu:
     """All methods are NeMo-RL's, but that vLLM is made for a CPU."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -36,8 +37,17 @@ class CpuVllmWorkerImpl(VllmGenerationWorkerImpl):
         super().__init__(*args, **kwargs)
 
     def _create_engine(self, llm_kwargs: dict[str, Any]) -> None:
-        super()._create_engine(llm_kwargs | _OPTIONS)
+        super()._create_engine(llm_kwargs | _OPTIONS)  # type: ignore[misc]
+
+
+class CpuVllmWorkerImpl(_OnCpu, VllmGenerationWorkerImpl):
+    """The one that generates a batch."""
+
+
+class CpuAsyncVllmWorkerImpl(_OnCpu, VllmAsyncGenerationWorkerImpl):
+    """The one with vLLM's asynchronous engine."""
 
 
 #: As in policy_worker.py.
 CpuVllmWorker = ray.remote(CpuVllmWorkerImpl)
+CpuAsyncVllmWorker = ray.remote(CpuAsyncVllmWorkerImpl)

@@ -40,6 +40,7 @@ def test_a_scale_becomes_small_and_stays_what_it_is(scale):
     lora = full.policy.dtensor_cfg.lora_cfg.model_copy(update={"use_triton": False})
     assert policy.dtensor_cfg.lora_cfg == lora
     assert (policy.dtensor_cfg.enabled, policy.megatron_cfg.enabled) == (True, False)
+    assert policy.sequence_packing == full.policy.sequence_packing
     assert policy.generation.vllm_cfg.tensor_parallel_size == 1
     assert small.config.equipoise.run_name is None
     assert grpo.val_period and grpo.max_num_steps > small.config.checkpointing.save_period
@@ -60,6 +61,18 @@ def test_flags_and_words_win():
     assert small.config.grpo.max_num_steps == 9
     assert small.config.equipoise.run_name == "mine"
     assert small.config.equipoise.evaluation.generations == 3
+
+
+@pytest.mark.parametrize("scale", RANKS)
+def test_another_model_brings_its_tokenizer(scale, tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("policy: {tokenizer: {name: somebody/tokenizer}}")
+    scale = ("--config", str(CONFIG_FOLDER / f"{scale}.yaml"), "--config", str(mine))
+    assert rehearsal(*scale).config.policy.tokenizer.name == LOCAL_MODEL
+    small = rehearsal(*scale, "--model-name", "somebody/model").config.policy
+    assert (small.model_name, small.tokenizer.name) == ("somebody/model", "somebody/model")
+    words = ("--model-name", "somebody/model", "policy.tokenizer.name=somebody/tokenizer")
+    assert rehearsal(*scale, *words).config.policy.tokenizer.name == "somebody/tokenizer"
 
 
 def test_generation_keeps_gpus_of_its_own(tmp_path):
@@ -95,7 +108,7 @@ def test_on_gpus_precision_and_triton_stay(scale, gpus, ranks, monkeypatch):
     assert policy.precision == full.precision == "bfloat16"
     assert policy.dtensor_cfg.lora_cfg == full.dtensor_cfg.lora_cfg
     assert (policy.dtensor_cfg.enabled, policy.megatron_cfg.enabled) == (True, False)
-    assert not policy.sequence_packing.enabled
+    assert not policy.sequence_packing.enabled  # for want of FlashAttention
     assert small.config.cluster.gpus_per_node == ranks
     settings = small.local_model_settings
     assert settings.hidden_size // settings.heads == HEAD_SIZE
