@@ -55,9 +55,11 @@ def _use_sdpa_for_flash_attention() -> None:
     check = PreTrainedModel._check_and_adjust_attn_implementation
 
     def checked(model: PreTrainedModel, name: str | None, *args: Any, **kwargs: Any) -> str:
-        return check(model, "sdpa" if name == "flash_attention_2" else name, *args, **kwargs)
+        name = "sdpa" if name == "flash_attention_2" else name
+        adjusted: str = check(model, name, *args, **kwargs)
+        return adjusted
 
-    PreTrainedModel._check_and_adjust_attn_implementation = checked  # type: ignore[method-assign]
+    PreTrainedModel._check_and_adjust_attn_implementation = checked
 
 
 class CpuDTensorPolicyWorkerImpl(_OnCpu, DTensorPolicyWorkerImpl):
