@@ -8,13 +8,13 @@ and writes FOLDER/never_ran.txt, line by line. More words name one measurement a
 `FOLDER mine recipes/grpo_dharma.py --rehearse --config mine.yaml`.
 
 Ray ends its workers without a word, so each process writes what it has run every two seconds.
-Importing a module runs its definitions, which the first column counts.
+Importing a module runs its definitions, which the first column counts. Threads that are not
+Python's own, as those of an actor with max_concurrency, are seen from Python 3.12 on.
 """
 
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,8 +25,7 @@ from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from equipoise.train.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE
 from tests.contract.rehearsal import SMALL
 
-_ONE_STEP = ("--iterations=1", "grpo.val_period=0")  # so that nothing is stopped and resumed
-_ALL_WEIGHTS = ("policy.dtensor_cfg.lora_cfg.enabled=false", "equipoise.gpu_memory_gb=null")
+_ONE_STEP = "--iterations=1"  # so that nothing is stopped and resumed
 _APART = (
     *("cluster.gpus_per_node=2", "policy.generation.colocated.enabled=false"),
     "policy.generation.colocated.resources.gpus_per_node=1",
@@ -45,21 +44,17 @@ import typing, typing_extensions
 typing.TypedDict = typing_extensions.TypedDict
 from equipoise.config.nemo_rl.installation import find_installation
 find_installation().make_importable()
+import equipoise.train.nemo_rl.rehearsal.policy_worker
 import nemo_rl.algorithms.async_utils, nemo_rl.algorithms.grpo
 from nemo_rl.models.generation.vllm import vllm_generation, vllm_worker, vllm_worker_async
-from nemo_rl.models.policy.workers import dtensor_policy_worker, dtensor_policy_worker_v2
 """
 #: By the name of a column; with "vLLM" in it, vLLM generates where its Python is named.
 COMMANDS = {
     "imports alone": ["-c", _IMPORTS],
-    "two ranks, packed": rehearsal("large", "--iterations=2"),
-    "first worker, split layers, dynamic batches": rehearsal(
-        *("medium", *_ONE_STEP, *_ALL_WEIGHTS, "policy.dtensor_cfg._v2=false"),
-        *("policy.dtensor_cfg.tensor_parallel_size=2", "policy.dynamic_batching.enabled=true"),
-    ),
-    "vLLM": rehearsal("small", *_ONE_STEP),
+    "two ranks, packed": rehearsal("large", _ONE_STEP),
+    "vLLM": rehearsal("small", _ONE_STEP),
     "asynchronous, vLLM": rehearsal(
-        *("small", "--iterations=2", *_APART, "grpo.async_grpo.enabled=true"),
+        *("small", _ONE_STEP, *_APART, "grpo.async_grpo.enabled=true"),
         "loss_fn.use_importance_sampling_correction=true",
         "policy.generation.vllm_cfg.async_engine=true",
     ),
@@ -102,6 +97,8 @@ PARTS = {
     "quantized training": ("modelopt/",),
     "all else": ("",),
 }
+#: Line numbers by the file's path below nemo_rl.
+Lines = dict[str, set[int]]
 START = """
 import atexit, threading, time
 import coverage
@@ -123,10 +120,13 @@ def main(folder: Path, name: str = "", *words: str) -> None:
     for label, command in ({name: list(words)} if name else COMMANDS).items():
         if not (folder / f"{label}.coverage").exists():
             measure(folder / f"{label}.coverage", root, label, command)
-    measurements = sorted(folder.glob("*.coverage"), key=lambda path: path.stat().st_mtime)
-    every = {path.stem: Measurement.read(path, root) for path in measurements}
-    show(every)
-    write_never_ran(folder / "never_ran.txt", every)
+    paths = sorted(folder.glob("*.coverage"), key=lambda path: path.stat().st_mtime)
+    statements, ran = (
+        all_statements(root),
+        {path.stem: lines_that_ran(path, root) for path in paths},
+    )
+    show(statements, ran)
+    write_never_ran(folder / "never_ran.txt", statements, ran)
 
 
 def measure(path: Path, root: Path, label: str, command: list[str]) -> None:
@@ -153,39 +153,42 @@ def combine(path: Path, folder: Path) -> None:
     data.save()
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """Lines of statements by file: all of them, and those that ran."""
-
-    statements: dict[str, set[int]]
-    ran: dict[str, set[int]]
-
-    @classmethod
-    def read(cls, path: Path, root: Path) -> "Measurement":
-        """Read a measurement of the files below `root`."""
-        data = coverage.Coverage(config_file=False, data_file=str(path))
-        data.load()
-        statements, ran = {}, {}
-        for file in sorted(root.rglob("*.py")):
-            name = file.relative_to(root).as_posix()
-            _, lines, _, missing, _ = data.analysis2(str(file))
-            statements[name], ran[name] = set(lines), set(lines) - set(missing)
-        return cls(statements, ran)
+def all_statements(root: Path) -> Lines:
+    """The lines of every file's statements."""
+    source = coverage.Coverage(config_file=False, data_file=None)
+    source.clear_exclude()  # NeMo-RL excludes its Ray actors
+    files = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))}
+    return {name: set(source.analysis2(str(path))[1]) for name, path in files.items()}
 
 
-def show(every: dict[str, Measurement]) -> None:
+def lines_that_ran(path: Path, root: Path) -> Lines:
+    """The lines of the statements that a measurement has seen, by file."""
+    data = coverage.Coverage(config_file=False, data_file=str(path))
+    data.load()
+    data.clear_exclude()
+    lines = {}
+    for file in data.get_data().measured_files():
+        _, statements, _, missing, _ = data.analysis2(file)
+        lines[Path(file).relative_to(root).as_posix()] = set(statements) - set(missing)
+    return lines
+
+
+def show(statements: Lines, ran: dict[str, Lines]) -> None:
     """Print a table of Markdown: shares of each part by measurement, and of all together."""
-    statements = next(iter(every.values())).statements
-    together = {name: set().union(*(m.ran[name] for m in every.values())) for name in statements}
-    columns = {label: m.ran for label, m in every.items()} | {"in all": together}
+    columns = ran | {"in all": union(statements, ran)}
     print(f"| part | statements | {' | '.join(columns)} |")
     print(f"|---|---|{'---|' * len(columns)}")
     for part in (*PARTS, "**in all**"):
         files = [name for name in statements if part not in PARTS or part_of(name) == part]
         total = sum(len(statements[name]) for name in files)
-        counts = [sum(len(ran[name]) for name in files) for ran in columns.values()]
+        counts = [sum(len(lines.get(name, ())) for name in files) for lines in columns.values()]
         shares = " | ".join(f"{count / total:.0%}" for count in counts)
         print(f"| {part} | {total:,} | {shares} |")
+
+
+def union(statements: Lines, ran: dict[str, Lines]) -> Lines:
+    """The lines that ran in any measurement."""
+    return {name: set().union(*(m.get(name, ()) for m in ran.values())) for name in statements}
 
 
 def part_of(name: str) -> str:
@@ -193,12 +196,13 @@ def part_of(name: str) -> str:
     return next(part for part, starts in PARTS.items() if name.startswith(starts))
 
 
-def write_never_ran(path: Path, every: dict[str, Measurement]) -> None:
+def write_never_ran(path: Path, statements: Lines, ran: dict[str, Lines]) -> None:
     """Write one line per file: its statements, how many never ran, and the lines of those."""
     rows = []
-    for name, lines in next(iter(every.values())).statements.items():
-        missing = sorted(lines.difference(*(m.ran[name] for m in every.values())))
-        rows.append(f"{name}: {len(missing)} of {len(lines)} never ran: {ranges(missing, lines)}")
+    for name, lines in union(statements, ran).items():
+        missing = sorted(statements[name] - lines)
+        count = f"{len(missing)} of {len(statements[name])} never ran"
+        rows.append(f"{name}: {count}: {ranges(missing, statements[name])}")
     path.write_text("\n".join(rows) + "\n")
 
 

@@ -226,17 +226,6 @@ def test_packed_sequences_do_not_see_each_other(new: Start, folder: Path) -> Non
     assert largest_difference(run) < 1e-4
 
 
-def test_the_first_worker_trains_layers_that_two_ranks_share(new: Start, folder: Path) -> None:
-    dtensor = "policy.dtensor_cfg"
-    words = (f"{dtensor}._v2=false", f"{dtensor}.lora_cfg.enabled=false", "--iterations=1")
-    words = (*words, f"{dtensor}.tensor_parallel_size=2", "policy.dynamic_batching.enabled=true")
-    words = (*words, "equipoise.gpu_memory_gb=null")
-    finished(new("first", "--config=nemo_configs/medium.yaml", *words))
-    run = folder / "fairness" / "first"
-    assert "Initializing DTensorPolicyWorker with" in (run / "nemo_rl.log").read_text()
-    assert largest_difference(run) < 1e-4
-
-
 def test_asynchronous_grpo_goes_on_with_the_whole_sets_that_were_saved(
     new: Start, folder: Path
 ) -> None:

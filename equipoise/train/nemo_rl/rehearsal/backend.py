@@ -30,9 +30,7 @@ _ASYNCHRONOUS = [
     f"nemo_rl.algorithms.async_utils.{name}"
     for name in ("ReplayBuffer", "AsyncTrajectoryCollector")
 ]
-#: Before the name of NeMo-RL's worker.
-_POLICY = "equipoise.train.nemo_rl.rehearsal.policy_worker.Cpu"
-_POLICIES = (f"{_POLICY}DTensorPolicyWorker", f"{_POLICY}DTensorPolicyWorkerV2")
+_POLICY = "equipoise.train.nemo_rl.rehearsal.policy_worker.CpuPolicyWorker"
 #: As many of the last rollouts are kept.
 _ROLLOUTS = 64
 
@@ -48,12 +46,12 @@ def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
     joins = "RAY_ADDRESS" in os.environ
     reach_ray = virtual_cluster.init_ray if joins else partial(start_ray, gpus)
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # all workers would get it, and Ray count by it
-    system = virtual_cluster.PY_EXECUTABLES.SYSTEM
-    executables = dict.fromkeys((*_POLICIES, *_ASYNCHRONOUS), system)
+    ACTOR_ENVIRONMENT_REGISTRY[_POLICY] = virtual_cluster.PY_EXECUTABLES.SYSTEM
+    executables = dict.fromkeys(_ASYNCHRONOUS, virtual_cluster.PY_EXECUTABLES.SYSTEM)
     ACTOR_ENVIRONMENT_REGISTRY.update(executables)
     ACTOR_ENVIRONMENT_REGISTRY.update({worker.name: worker.python for worker in workers})
     with (
-        replaced(lm_policy, "resolve_policy_worker_cls", _policy_worker_of),
+        replaced(lm_policy, "resolve_policy_worker_cls", lambda *_: _POLICY),
         replaced(vllm_generation, "resolve_generation_worker_cls", _generation_worker_of),
         replaced(virtual_cluster, "init_ray", reach_ray),
         _kept(last_rollouts),
@@ -81,10 +79,6 @@ def _kept(last_rollouts: Path) -> Iterator[None]:
         replaced(grpo, "async_grpo_train", _keeping(grpo.async_grpo_train, last_rollouts)),
     ):
         yield
-
-
-def _policy_worker_of(name: str, _: Any) -> str:
-    return f"{_POLICY}{name.rpartition('.')[2]}"
 
 
 def _generation_worker_of(_: str, config: Any) -> str:

@@ -1,4 +1,4 @@
-"""NeMo-RL's two DTensor workers on a CPU; NeMo-RL builds one by its full name."""
+"""NeMo-RL's DTensor worker on a CPU; NeMo-RL builds it by its full name."""
 
 # ruff: noqa: E402  the CPU takes CUDA's place before anything asks for CUDA
 import sys
@@ -8,21 +8,16 @@ from equipoise.train.nemo_rl.rehearsal.cpu import CudaIsCpu, device_id, use_cpu_
 use_cpu_for_cuda()
 sys.modules["triton"] = None  # type: ignore[assignment]  # it compiles for GPUs alone
 
-from collections.abc import Callable
 from typing import Any
 
 import ray
 import torch
-from nemo_rl.models.policy.workers.dtensor_policy_worker import DTensorPolicyWorkerImpl
 from nemo_rl.models.policy.workers.dtensor_policy_worker_v2 import DTensorPolicyWorkerV2Impl
 from transformers import PreTrainedModel
 
 
-class _OnCpu:
-    """The methods that would ask a GPU or its driver; all others are NeMo-RL's."""
-
-    model: torch.nn.Module
-    stream_weights_via_ipc_zmq: Callable[[int], None]
+class CpuPolicyWorkerImpl(DTensorPolicyWorkerV2Impl):
+    """All methods are NeMo-RL's, but for the two that ask the GPU's driver."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         CudaIsCpu().__enter__()  # type: ignore[no-untyped-call]
@@ -62,14 +57,5 @@ def _use_sdpa_for_flash_attention() -> None:
     PreTrainedModel._check_and_adjust_attn_implementation = checked
 
 
-class CpuDTensorPolicyWorkerImpl(_OnCpu, DTensorPolicyWorkerImpl):
-    """The first one, which has no LoRA."""
-
-
-class CpuDTensorPolicyWorkerV2Impl(_OnCpu, DTensorPolicyWorkerV2Impl):
-    """The second one, by Automodel."""
-
-
 #: Ray sends a decorated class by value: this one's base is loaded by name, hence from this module.
-CpuDTensorPolicyWorker = ray.remote(CpuDTensorPolicyWorkerImpl)
-CpuDTensorPolicyWorkerV2 = ray.remote(CpuDTensorPolicyWorkerV2Impl)
+CpuPolicyWorker = ray.remote(CpuPolicyWorkerImpl)
