@@ -263,7 +263,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     ),
     Assumption(
         "nemo_rl/environments/interfaces.py",
-        "the environment's actor: train/nemo_rl/{actor,turn}.py",
+        "the environment's actor: train/nemo_rl/{actor,together}.py",
         names=("EnvironmentInterface", "EnvironmentReturn"),
     ),
     Assumption(
