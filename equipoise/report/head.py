@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from equipoise.config.memory import in_gb
+from equipoise.report.alarms import alarm_of
 from equipoise.report.document import Alert
 from equipoise.report.gate import gate_alerts
 from equipoise.report.run_files import Json, Reply, RunFiles, as_list, as_object, value_at
@@ -217,6 +218,7 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
         *gate_alerts(run),
         *_lost(run),
         *policy_alerts(run),
+        *_alarms(run),
         *_changed(run),
         *_failed(run),
         *_unreadable(run),
@@ -274,6 +276,11 @@ def _ahead(run: RunFiles) -> Iterator[Alert]:
             "(equipoise cold-start)."
         )
         yield Alert(text, "policies")
+
+
+def _alarms(run: RunFiles) -> Iterator[Alert]:
+    if alarm := alarm_of(run):
+        yield Alert(alarm.text, "training")
 
 
 def _changed(run: RunFiles) -> Iterator[Alert]:

@@ -28,7 +28,7 @@ from equipoise.report.head import alerts, run_facts, run_notes, run_title, usage
 from equipoise.report.html import page
 from equipoise.report.prompt_examples import prompt_examples, prompt_sections
 from equipoise.report.replies import failures, reply_sections
-from equipoise.report.run_files import RunFiles, Series, as_object, read_run
+from equipoise.report.run_files import RunFiles, as_object, read_run
 from equipoise.report.sets import changed_sets, set_sections
 from equipoise.report.tables import (
     confidence,
@@ -50,6 +50,7 @@ from equipoise.report.words import (
     section_title,
 )
 from equipoise.run.directory import RunDirectory
+from equipoise.run.history import Series
 
 _CURVES_FIRST = (
     *("reward", "env/", "kl", "completion_length", "truncated", "failures"),

@@ -1,8 +1,5 @@
 """Files that the report reads from a run directory; any of them may be missing."""
 
-import csv
-import itertools
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,11 +20,11 @@ from equipoise.report.words import (
     read_estimate,
 )
 from equipoise.run.directory import RunDirectory
+from equipoise.run.history import Series, read_history
 from equipoise.run.rollouts import share_prompt
 from equipoise.run.training_rollouts import read_kept
 
 Json = Mapping[str, Any]
-Series = tuple[float, ...]
 
 #: The folder of each stage in a run's directory, and the other way.
 FOLDERS: Mapping[Stage, str] = {"before": "baseline", "after": "final"}
@@ -173,7 +170,7 @@ def _read(root: Path, replies: bool) -> RunFiles:
         config=_read_text(run.config),
         evaluations={stage: evaluation for stage, evaluation in stages.items() if evaluation},
         comparison=read_object(run.comparison),
-        history=_read_history(run.history),
+        history=read_history(run.history),
         replies={
             stage: tuple(_read_replies(run.rollouts(name)) if replies else ())
             for stage, name in FOLDERS.items()
@@ -201,24 +198,6 @@ def read_object(path: Path) -> Json:
     if not path.is_file():
         return {}
     return as_object(read_json(path))
-
-
-def _read_history(path: Path) -> Mapping[str, Series]:
-    """One series per column, NaN for an empty cell and for a row that is cut off."""
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))
-    columns = itertools.zip_longest(*rows, fillvalue="")
-    return {name: tuple(_cell(cell) for cell in cells) for name, *cells in columns if name}
-
-
-def _cell(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
 
 
 def _read_replies(path: Path) -> Iterator[Reply]:

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +31,7 @@ COLUMNS = (
     "seconds",
 )
 Row = Mapping[str, float | None]
+Series = tuple[float, ...]
 
 
 def step_row(
@@ -76,6 +79,24 @@ def read_columns(path: Path) -> list[str]:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         return next(csv.reader(file), [])
+
+
+def read_history(path: Path) -> Mapping[str, Series]:
+    """One series per column, NaN for an empty cell and for a row that is cut off."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    columns = itertools.zip_longest(*rows, fillvalue="")
+    return {name: tuple(_number(cell) for cell in cells) for name, *cells in columns if name}
+
+
+def _number(cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
 
 
 def restore(path: Path, copy: Path | None) -> None:

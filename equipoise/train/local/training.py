@@ -21,7 +21,6 @@ from equipoise.run.ownership import confirm_owner
 from equipoise.run.resume import set_result_aside
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.training_rollouts import TrainingRollouts, choose
-from equipoise.terminal.console import showing_steps
 from equipoise.terminal.interrupts import Stopped, deferring
 from equipoise.train.local.callbacks import (
     CheckpointCallback,
@@ -34,6 +33,7 @@ from equipoise.train.local.distillation import distil
 from equipoise.train.local.generation import render_prompt
 from equipoise.train.local.reward import reward_function
 from equipoise.train.local.trainer import build_trainer, trainable
+from equipoise.train.stages.alarms import watching_steps
 from equipoise.train.stages.around_training import begin_training
 from equipoise.train.stages.failures import FailureMonitor
 from equipoise.train.stages.job import Job
@@ -79,11 +79,11 @@ def _grpo(
     with (
         job.timed("training"),
         deferring(job.reporter.warn) as stop,
-        showing_steps(job.reporter, steps, checkpoint.step if checkpoint else 0) as show,
+        watching_steps(job, steps, checkpoint.step if checkpoint else 0) as take,
     ):
 
         def on_row(row: Row) -> None:
-            show(row)
+            take(row)
             job.tracker.log(row)
 
         history = HistoryCallback(run.history, on_row, job.meter)

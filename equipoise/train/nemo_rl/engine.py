@@ -33,7 +33,6 @@ from equipoise.run.history import keep_steps
 from equipoise.run.kept_files import record_files
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.resume import has_result
-from equipoise.terminal.console import showing_steps
 from equipoise.terminal.interrupts import Stopped
 from equipoise.train.nemo_rl.checkpoints import (
     how_to_convert,
@@ -45,6 +44,7 @@ from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.output import output_to
 from equipoise.train.nemo_rl.process import before_nemo_rl
 from equipoise.train.nemo_rl.watch import Watch, score_final
+from equipoise.train.stages.alarms import watching_steps
 from equipoise.train.stages.around_training import begin_training
 from equipoise.train.stages.job import Job
 
@@ -191,8 +191,8 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
     if done:
         begin_training(job, steps)
-    with showing_steps(job.reporter, steps, done) as show, job.timed("nemo_rl"):
-        watch = Watch(job, steps, show, rehearsal.stop_after)
+    with watching_steps(job, steps, done) as take, job.timed("nemo_rl"):
+        watch = Watch(job, steps, take, rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
             run_script(installation.script, config)
     for monitor in (watch.monitor, watch.mismatch):

@@ -269,8 +269,9 @@ def write_evaluation(
     `account` is what the stage took.
     """
     write_rollouts(run.rollouts(stage), rollouts, scores)
+    measurement = environment.measure(rollouts, scores)
     evaluation = evaluation_dict(
-        environment.measure(rollouts, scores),
+        measurement,
         task=environment.name,
         split=settings.split,
         model=model,
@@ -283,5 +284,6 @@ def write_evaluation(
     for name, document in environment.exports(rollouts, scores).items():
         write_json(run.evaluation(stage).with_name(name), document)
     evaluation["objective"] = environment.objective
+    evaluation["better"] = {n: m.better for n, m in measurement.metrics.items() if m.better}
     write_json(run.evaluation(stage), evaluation | dict(account))
     return evaluation

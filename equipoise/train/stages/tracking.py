@@ -56,6 +56,10 @@ class Tracker:
         figures = {f"train/{name}": value for name, value in row.items() if value is not None}
         self._attempt(lambda: self._started().log(figures, step=int(row["step"] or 0)))
 
+    def alert(self, text: str) -> None:
+        """Send an alert, as wandb's user has asked to get them."""
+        self._attempt(lambda: self._started().alert("The reward rises alone", text))
+
     def _conclude(self) -> None:
         files = read_run(self._run.root)
         run = self._started() if files.evaluations else None

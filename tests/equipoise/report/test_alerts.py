@@ -122,3 +122,14 @@ def test_steps_in_which_training_and_generation_were_two_policies_are_told() -> 
     assert "by a factor of 1.4 at most" in text
     (text,) = told(run(history={name: (math.nan, 1.01)}))
     assert text.startswith("In 1 of 2 steps")
+
+
+def test_a_reward_that_rises_alone_is_told() -> None:
+    steps = tuple(map(float, range(1, 13)))
+    history = {"step": steps, "reward": steps, "env/gap": steps}
+    stages = {"before": {"metrics": {"gap": {}}, "better": {"gap": "lower"}}}
+    (alert,) = alerts(run(stages, history=history))
+    assert alert.text.startswith("Step 8: over 8 steps the reward rose while gap became worse.")
+    assert alert.section == "training"
+    stages["before"]["better"] = {"gap": "higher"}
+    assert told(run(stages, history=history)) == []

@@ -236,10 +236,13 @@ def test_of_a_task_that_does_not_say_nothing_is_shown() -> None:
 
 class FakeRun:
     def __init__(self) -> None:
-        self.logged, self.code, self.summary = [], None, {}
+        self.logged, self.code, self.summary, self.alerts = [], None, {}, []
 
     def log(self, figures, step=None) -> None:
         self.logged.append((step, figures))
+
+    def alert(self, title, text) -> None:
+        self.alerts.append(f"{title}: {text}")
 
     def finish(self, exit_code) -> None:
         self.code = exit_code
@@ -268,6 +271,13 @@ def test_where_nemo_rl_trains_its_own_run_gets_the_result(fake, run) -> None:
     fake.run = None
     with Tracker(config, run, print):
         pass
+
+
+def test_an_alert_reaches_the_run_of_either_engine(fake, run) -> None:
+    of_nemo_rl = types.SimpleNamespace(engine="nemo_rl", config=loaded().config)
+    for config in (loaded(), of_nemo_rl):
+        Tracker(config, run, print).alert("Step 8")
+    assert fake.run.alerts == ["The reward rises alone: Step 8"] * 2
 
 
 @pytest.mark.parametrize("named", ["accuracy", None])

@@ -1,0 +1,39 @@
+"""The alarm of a run's steps in words: for the terminal, wandb and the report."""
+
+from dataclasses import dataclass
+from typing import get_args
+
+from environments.measurement import Direction
+from equipoise.report.run_files import RunFiles
+from equipoise.report.tables import headline_metric
+from equipoise.statistics.alarms import WINDOW, reward_alone
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """The step at which an alarm spoke, and what it says."""
+
+    step: float
+    text: str
+
+
+def alarm_of(run: RunFiles) -> Alarm | None:
+    """Return the alarm of the history; None while it is silent, or where no metric can be better.
+
+    The metric is the one that the report's outcome is told by.
+    """
+    metric, directions = headline_metric(run), run.latest.get("better")
+    better = directions.get(metric) if isinstance(directions, dict) else None
+    columns = [run.history.get(name, ()) for name in ("step", "reward", f"env/{metric}")]
+    if better not in get_args(Direction) or not all(columns):
+        return None
+    steps, rewards, figures = columns
+    index = reward_alone(rewards, figures, better)
+    if index is None:
+        return None
+    return Alarm(
+        steps[index],
+        f"Step {steps[index]:.0f}: over {WINDOW} steps the reward rose while {run.name_of(metric)} "
+        "became worse. What is paid may not be what is meant: read the replies of these steps, "
+        "see docs/alarms.md.",
+    )
