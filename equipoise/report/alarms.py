@@ -6,7 +6,7 @@ from typing import get_args
 from environments.measurement import Direction
 from equipoise.report.run_files import RunFiles
 from equipoise.report.tables import headline_metric
-from equipoise.statistics.alarms import WINDOW, reward_alone
+from equipoise.statistics.alarms import MOST, reward_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,10 @@ def alarm_of(run: RunFiles) -> Alarm | None:
     index = reward_alone(rewards, figures, better)
     if index is None:
         return None
+    looked_at = min(index + 1, MOST)
     return Alarm(
         steps[index],
-        f"Step {steps[index]:.0f}: over {WINDOW} steps the reward rose while {run.name_of(metric)} "
-        "became worse. What is paid may not be what is meant: read the replies of these steps, "
-        "see docs/alarms.md.",
+        f"Step {steps[index]:.0f}: over {looked_at} steps the reward rose and "
+        f"{run.name_of(metric)} did not improve. What is paid may not be what is meant: read the "
+        "replies of these steps, see docs/alarms.md.",
     )

@@ -129,7 +129,7 @@ def test_a_reward_that_rises_alone_is_told() -> None:
     history = {"step": steps, "reward": steps, "env/gap": steps}
     stages = {"before": {"metrics": {"gap": {}}, "better": {"gap": "lower"}}}
     (alert,) = alerts(run(stages, history=history))
-    assert alert.text.startswith("Step 8: over 8 steps the reward rose while gap became worse.")
+    assert alert.text.startswith("Step 8: over 8 steps the reward rose and gap did not improve.")
     assert alert.section == "training"
     stages["before"]["better"] = {"gap": "higher"}
     assert told(run(stages, history=history)) == []

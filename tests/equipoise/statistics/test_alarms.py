@@ -4,22 +4,27 @@ import math
 
 import pytest
 
-from equipoise.statistics.alarms import WINDOW, reward_alone, trend
+from equipoise.statistics.alarms import FEWEST, MOST, reward_alone, trend
 
 RISING = [step / 10 for step in range(20)]
 FALLING = RISING[::-1]
 
 
 def test_it_speaks_at_the_first_step_that_a_window_ends_at():
-    assert reward_alone(RISING, FALLING, "higher") == WINDOW - 1
-    assert reward_alone(RISING, RISING, "lower") == WINDOW - 1
+    assert reward_alone(RISING, FALLING, "higher") == FEWEST - 1
+    assert reward_alone(RISING, RISING, "lower") == FEWEST - 1
 
 
-def test_later_when_the_figure_turns_later():
-    figures = [*RISING[:12], *(1.2 - step / 10 for step in range(8))]
-    index = reward_alone(RISING, figures, "higher")
+def test_a_figure_that_turns_late_is_seen_for_the_first_steps_are_forgotten():
+    rewards = [step / 10 for step in range(60)]
+    figures = [*rewards[:40], *(4.0 - step / 10 for step in range(20))]
+    index = reward_alone(rewards, figures, "higher")
     assert index is not None
-    assert 12 <= index < 20
+    assert 40 <= index < 40 + MOST
+
+
+def test_a_figure_that_stays_where_it_was_is_no_improvement():
+    assert reward_alone(RISING, [0.5] * 20, "higher") == FEWEST - 1
 
 
 @pytest.mark.parametrize(
@@ -28,8 +33,9 @@ def test_later_when_the_figure_turns_later():
         (RISING, RISING, "higher"),
         (RISING, FALLING, "lower"),
         (FALLING, FALLING, "higher"),  # what is paid falls too: no sign of a wrong reward
+        ([0.5] * 20, FALLING, "higher"),
         (RISING, [math.nan] * 20, "higher"),
-        (RISING[: WINDOW - 1], FALLING[: WINDOW - 1], "higher"),
+        (RISING[: FEWEST - 1], FALLING[: FEWEST - 1], "higher"),
         ([], [], "higher"),
     ],
 )
@@ -38,7 +44,12 @@ def test_it_is_silent(rewards, figures, better):
 
 
 def test_the_trend_is_kendalls_tau():
-    """Of 10 pairs 8 rise and 2 fall; a tie and a NaN are neither."""
+    """Of 10 pairs 9 rise and one falls; a tie is neither."""
     assert trend([1, 2, 4, 3, 5]) == pytest.approx(0.8)
-    assert trend([1, 3, 2, 5, 4]) == pytest.approx(0.6)
-    assert trend([1.0, 1.0, math.nan, 2.0]) == pytest.approx(2 / 6)
+    assert trend([1.0, 1.0, 2.0]) == pytest.approx(2 / 3)
+
+
+def test_steps_at_which_nothing_could_be_measured_are_passed_over():
+    figures = [math.nan, *FALLING[:5], math.nan, *FALLING[5:]]
+    rewards = [step / 10 for step in range(22)]
+    assert reward_alone(rewards, figures, "higher") == FEWEST + 1

@@ -6,7 +6,7 @@ import pytest
 
 from data_prep.files import write_json
 from equipoise.run.history import append_row
-from equipoise.statistics.alarms import WINDOW
+from equipoise.statistics.alarms import FEWEST
 from equipoise.train.stages.alarms import watching_steps
 
 
@@ -41,12 +41,12 @@ def baseline(job, **content):
 
 def test_it_is_told_once_and_not_again_by_a_run_that_goes_on(tracked, capsys):
     baseline(tracked, better={"accuracy": "higher"})
-    take(tracked, range(1, WINDOW), lambda step: -step)
+    take(tracked, range(1, FEWEST), lambda step: -step)
     assert tracked.tracker.texts == []
-    take(tracked, range(WINDOW, WINDOW + 3), lambda step: -step)
+    take(tracked, range(FEWEST, FEWEST + 3), lambda step: -step)
     (text,) = tracked.tracker.texts
-    assert text.startswith(f"Step {WINDOW}: over {WINDOW} steps the reward rose while accuracy")
-    assert "".join(capsys.readouterr()).count("the reward rose while") == 1
+    assert text.startswith(f"Step {FEWEST}: over {FEWEST} steps the reward rose and accuracy did")
+    assert "".join(capsys.readouterr()).count("the reward rose and") == 1
 
 
 @pytest.mark.parametrize(
