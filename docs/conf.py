@@ -35,6 +35,7 @@ NAVIGATION = {
         "docs/own-cases",
         "docs/published-answers",
         "Probe a reward <docs/probe>",
+        "Alarms <docs/alarms>",
         "Cold start <docs/cold-start>",
         "Judges and endpoints <docs/judge-client>",
         "docs/elsewhere",

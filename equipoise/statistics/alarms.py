@@ -12,7 +12,7 @@ from environments.measurement import Direction
 #: How many of the last steps are looked at: all of them until there are the most.
 FEWEST, MOST = 8, 16
 #: The least trend of the reward, and by how much it exceeds the figure's; from -1 to 1 both.
-RISE, LEAD = 0.3, 0.8
+RISE, LEAD = 0.3, 0.7
 
 
 def reward_alone(
