@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from environments.measurement import Direction
-from equipoise.report.run_files import RunFiles
+from equipoise.report.run_files import RunFiles, as_object
 from equipoise.report.tables import headline_metric
 from equipoise.statistics.alarms import MOST, reward_alone
 
@@ -22,8 +22,8 @@ def alarm_of(run: RunFiles) -> Alarm | None:
 
     The metric is the one that the report's outcome is told by.
     """
-    metric, directions = headline_metric(run), run.latest.get("better")
-    better = directions.get(metric) if isinstance(directions, dict) else None
+    metric = headline_metric(run)
+    better = as_object(run.latest.get("better")).get(metric)
     columns = [run.history.get(name, ()) for name in ("step", "reward", f"env/{metric}")]
     if better not in get_args(Direction) or not all(columns):
         return None
