@@ -23,9 +23,10 @@ def alarm_of(run: RunFiles) -> Alarm | None:
     The metric is the one that the report's outcome is told by.
     """
     metric = headline_metric(run)
-    better = as_object(run.latest.get("better")).get(metric)
+    stated = as_object(run.latest.get("better")).get(metric)
+    better: Direction | None = next((d for d in get_args(Direction) if d == stated), None)
     columns = [run.history.get(name, ()) for name in ("step", "reward", f"env/{metric}")]
-    if better not in get_args(Direction) or not all(columns):
+    if not (better and all(columns)):
         return None
     steps, rewards, figures = columns
     index = reward_alone(rewards, figures, better)
