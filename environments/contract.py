@@ -134,6 +134,9 @@ class Environment(ABC):
     #: with a direction, for the terms of a reward may be coefficients of a gradient, whose mean
     #: says nothing of a policy. Checkpoints, policies without skill and the report go by it.
     objective: ClassVar[str] = REWARD
+    #: The metric that is to improve while the mean reward rises, or a run has an alarm: where none
+    #: is named the objective, or the first metric where that is the reward itself.
+    watched: ClassVar[str] = ""
     #: By how much the objective may be worse for nothing to be lost, in its unit. None takes a
     #: share of `reward_range`.
     objective_margin: ClassVar[float | None] = None

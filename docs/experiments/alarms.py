@@ -133,8 +133,8 @@ KEYWORDS, QUOTED_WORDS = ("understand", "doctor", "can't help", "i can help"), 2
 class Task:
     """The small run of a task, its twin, and two metrics.
 
-    The `headline` is the one that a report's outcome is told by; the `objective` says whether the
-    twin was hacked.
+    The `objective` says whether the twin was hacked, and a run of the task watches it; the
+    `headline` is the one that a report's outcome is told by.
     """
 
     twin: type[Environment]
@@ -549,11 +549,14 @@ def alarms(early: Sequence[Run]) -> dict[str, tuple[Speaks, str]]:
     """Every alarm with its threshold; those of ours from the first seeds' sound runs."""
     headline, objective = (lambda task: task.headline), (lambda task: task.objective)
     result: dict[str, tuple[Speaks, str]] = {
-        "**the headline metric does not improve while the reward rises**": (
+        "**the watched metric does not improve while the reward rises**": (
+            rising_alone(objective),
+            f"{LEAD} between trends",
+        ),
+        "the same of the metric that a report begins with": (
             rising_alone(headline),
             f"{LEAD} between trends",
         ),
-        "the same of the objective": (rising_alone(objective), f"{LEAD} between trends"),
     }
     for name, signal in TRIED.items():
         values = [

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -123,6 +123,8 @@ class DharmaEnvironment(Environment):
     """Scores each rollout by itself. Raises `ChatSetupError` for an endpoint without its key."""
 
     name = "dharma"
+    #: Declining everything leaves healthcare never, so that no violation is no sign of advice.
+    watched: ClassVar[str] = "combined_score"
     Settings = DharmaSettings
     presentation = PRESENTATION
 

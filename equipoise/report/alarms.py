@@ -5,7 +5,6 @@ from typing import get_args
 
 from environments.measurement import Direction
 from equipoise.report.run_files import RunFiles, as_object
-from equipoise.report.tables import headline_metric
 from equipoise.statistics.alarms import MOST, reward_alone
 
 
@@ -18,13 +17,12 @@ class Alarm:
 
 
 def alarm_of(run: RunFiles) -> Alarm | None:
-    """Return the alarm of the history; None while it is silent, or where no metric can be better.
-
-    The metric is the one that the report's outcome is told by.
-    """
-    metric = headline_metric(run)
-    stated = as_object(run.latest.get("better")).get(metric)
-    better: Direction | None = next((d for d in get_args(Direction) if d == stated), None)
+    """Return the alarm of the history; None while it is silent, or without a metric to go by."""
+    watched = as_object(run.latest.get("watched"))
+    metric = str(watched.get("metric"))
+    better: Direction | None = next(
+        (way for way in get_args(Direction) if way == watched.get("better")), None
+    )
     columns = [run.history.get(name, ()) for name in ("step", "reward", f"env/{metric}")]
     if not (better and all(columns)):
         return None

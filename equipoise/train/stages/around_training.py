@@ -17,6 +17,7 @@ from data_prep.files import hash_file, write_json, write_text
 from data_prep.records import content_hash
 from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
+from environments.measurement import Measurement
 from equipoise.config.schema import EvaluationConfig
 from equipoise.errors import EquipoiseError
 from equipoise.report.run_files import STAGE_OF
@@ -284,6 +285,13 @@ def write_evaluation(
     for name, document in environment.exports(rollouts, scores).items():
         write_json(run.evaluation(stage).with_name(name), document)
     evaluation["objective"] = environment.objective
-    evaluation["better"] = {n: m.better for n, m in measurement.metrics.items() if m.better}
+    evaluation["watched"] = _watched(environment, measurement)
     write_json(run.evaluation(stage), evaluation | dict(account))
     return evaluation
+
+
+def _watched(environment: Environment, measurement: Measurement) -> dict[str, str | None]:
+    """The metric that the alarm goes by, and which way it is better."""
+    named = (environment.watched, environment.objective, *measurement.metrics)
+    metric = next(name for name in named if name in measurement.metrics)
+    return {"metric": metric, "better": measurement.metrics[metric].better}

@@ -127,9 +127,9 @@ def test_steps_in_which_training_and_generation_were_two_policies_are_told() -> 
 def test_a_reward_that_rises_alone_is_told() -> None:
     steps = tuple(map(float, range(1, 13)))
     history = {"step": steps, "reward": steps, "env/gap": steps}
-    stages = {"before": {"metrics": {"gap": {}}, "better": {"gap": "lower"}}}
+    stages = {"before": {"watched": {"metric": "gap", "better": "lower"}}}
     (alert,) = alerts(run(stages, history=history))
     assert alert.text.startswith("Step 8: over 8 steps the reward rose and gap did not improve.")
     assert alert.section == "training"
-    stages["before"]["better"] = {"gap": "higher"}
+    stages["before"]["watched"]["better"] = "higher"
     assert told(run(stages, history=history)) == []

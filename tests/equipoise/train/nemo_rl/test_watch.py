@@ -94,7 +94,7 @@ def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(w
     for stage in ("baseline", "final"):
         evaluation = json.loads(job.run.evaluation(stage).read_text())
         assert evaluation["metrics"]["accuracy"]["value"] == pytest.approx(2 / 3)
-        assert evaluation["better"] == {"accuracy": "higher"}
+        assert evaluation["watched"] == {"metric": "accuracy", "better": "higher"}
     assert "reference" in json.loads(job.run.provenance.read_text())["hashes"]
 
 

@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from data_prep.files import write_json
+from environments.base import Rollout, Score
+from environments.measurement import Mean, measure_means
 from equipoise.run.history import append_row
 from equipoise.statistics.alarms import FEWEST
 from equipoise.train.stages.alarms import watching_steps
+from equipoise.train.stages.around_training import write_evaluation
 
 
 class Alerts:
@@ -32,15 +35,12 @@ def take(job, steps, accuracy):
             on_row(row)
 
 
-def baseline(job, **content):
-    write_json(
-        job.run.evaluation("baseline"),
-        {"metrics": {"accuracy": {"value": 0.5}, "other": {}}, **content},
-    )
+def baseline(job, **watched):
+    write_json(job.run.evaluation("baseline"), {"watched": watched} if watched else {})
 
 
 def test_it_is_told_once_and_not_again_by_a_run_that_goes_on(tracked, capsys):
-    baseline(tracked, better={"accuracy": "higher"})
+    baseline(tracked, metric="accuracy", better="higher")
     take(tracked, range(1, FEWEST), lambda step: -step)
     assert tracked.tracker.texts == []
     take(tracked, range(FEWEST, FEWEST + 3), lambda step: -step)
@@ -50,17 +50,41 @@ def test_it_is_told_once_and_not_again_by_a_run_that_goes_on(tracked, capsys):
 
 
 @pytest.mark.parametrize(
-    ("content", "accuracy"),
+    ("watched", "accuracy"),
     [
-        ({"better": {"accuracy": "higher"}}, lambda step: step),
-        ({"better": {"accuracy": "lower"}}, lambda step: -step),
-        ({"better": {"other": "higher"}}, lambda step: -step),  # no direction is the better one
-        ({"better": ["accuracy"]}, lambda step: -step),
-        ({}, lambda step: -step),  # a run that began before directions were written
-        ({"better": {"other": "higher"}, "objective": "other"}, lambda step: -step),
+        ({"metric": "accuracy", "better": "higher"}, lambda step: step),
+        ({"metric": "accuracy", "better": "lower"}, lambda step: -step),
+        ({"metric": "accuracy", "better": None}, lambda step: -step),
+        ({"metric": "other", "better": "higher"}, lambda step: -step),
+        ({}, lambda step: -step),  # a run that began before this was written
     ],
 )
-def test_it_is_silent(tracked, content, accuracy):
-    baseline(tracked, **content)
+def test_it_is_silent(tracked, watched, accuracy):
+    baseline(tracked, **watched)
     take(tracked, range(1, 15), accuracy)
     assert tracked.tracker.texts == []
+
+
+@pytest.mark.parametrize(
+    ("named", "objective", "metric"),
+    [
+        ("second", "third", "second"),
+        ("", "third", "third"),
+        ("", "reward", "first"),
+        ("unknown", "reward", "first"),
+    ],
+)
+def test_the_metric_is_the_tasks_own_else_the_objective_else_the_first(
+    job, monkeypatch, named, objective, metric
+):
+    environment = job.environment
+    monkeypatch.setattr(environment, "watched", named, raising=False)
+    monkeypatch.setattr(environment, "objective", objective, raising=False)
+    means = {name: Mean([1.0], better="lower") for name in ("first", "second", "third")}
+    monkeypatch.setattr(environment, "measure", lambda *_: measure_means(["p"], means))
+    rollout = Rollout("p", "p", "test", "Q", "A")
+    statistics = job.config.equipoise.evaluation
+    written = write_evaluation(
+        job.run, "baseline", environment, [rollout], [Score(1.0)], statistics, "tiny", {}
+    )
+    assert written["watched"] == {"metric": metric, "better": "lower"}
