@@ -125,5 +125,5 @@ def _distances(first: Levels, second: Levels) -> NDArray[np.float32]:
 def _masked_mean(values: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Mean over the last axis where `mask` holds; NaN where it holds nowhere."""
     mask = np.broadcast_to(mask, values.shape)
-    total = np.where(mask, values, 0).sum(axis=-1, dtype=np.float64)
+    total = values.sum(axis=-1, where=mask, dtype=np.float64)
     return quotient(total, mask.sum(axis=-1))

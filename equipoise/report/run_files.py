@@ -21,7 +21,7 @@ from equipoise.report.words import (
 )
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import Series, read_history
-from equipoise.run.rollouts import share_prompt
+from equipoise.run.rollouts import share_equal, share_prompt
 from equipoise.run.training_rollouts import read_kept
 
 Json = Mapping[str, Any]
@@ -204,10 +204,13 @@ def _read_replies(path: Path) -> Iterator[Reply]:
     if not path.is_file():
         return
     siblings: dict[str, Reply] = {}
+    records: dict[str, Any] = {}
     for line, row in enumerate(read_jsonl(path), start=1):
         if not isinstance(row, dict):
             raise DamagedFileError(path, "not a JSON object", line)
-        yield share_prompt(_reply(row), siblings)
+        reply = share_prompt(_reply(row), siblings)
+        evidence, components = (share_equal(r, records) for r in (reply.evidence, reply.components))
+        yield replace(reply, evidence=evidence, components=components)
 
 
 def _reply(row: Json) -> Reply:

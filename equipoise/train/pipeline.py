@@ -264,14 +264,19 @@ def stage_comparison(
     return comparison_dict(compare(before, after, settings, frozen=True, halves=halves))
 
 
+def compare_stages(job: Job) -> dict[str, Any]:
+    """The content of comparison.json, from the files of both stages."""
+    run, settings = job.run, job.config.equipoise.evaluation.statistics
+    stages = {stage: read_stage_rollouts(run, stage) for stage in (BASELINE, FINAL)}
+    refuse_other_sizes(run, {stage: rollouts for stage, (rollouts, _) in stages.items()})
+    with job.reporter.progress("comparing"):
+        return stage_comparison(job.environment, stages, settings)
+
+
 def finish(job: Job) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run, environment = job.run, job.environment
-    stages = {stage: read_stage_rollouts(run, stage) for stage in (BASELINE, FINAL)}
-    refuse_other_sizes(run, {stage: rollouts for stage, (rollouts, _) in stages.items()})
-    settings = job.config.equipoise.evaluation.statistics
-    with job.reporter.progress("comparing"):
-        comparison = stage_comparison(environment, stages, settings)
+    comparison = compare_stages(job)
     confirm_owner(run.root)
     write_json(run.comparison, comparison)
     record_files(run, run.comparison)

@@ -94,6 +94,7 @@ def run(job: Job, loaded: LoadedModel) -> None:
 
         give_memory_back()
         train(job, loaded)
+        give_memory_back()
 
     @cache
     def final_model() -> LoadedModel:

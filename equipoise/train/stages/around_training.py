@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import hash_file, write_json, write_text
+from data_prep.files import hash_file, write_json, write_lines
 from data_prep.records import content_hash
 from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
@@ -82,7 +82,8 @@ def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
                 parts = (identity, content_hash(job.records), environment.reference_generations)
                 cached = _cached(job, "\n".join(map(str, parts)), draw)
                 confirm_owner(job.run.root)
-                write_text(job.run.reference, cached.read_text(encoding="utf-8"))
+                with cached.open(encoding="utf-8", newline="") as lines:
+                    write_lines(job.run.reference, lines)
         record_files(job.run, job.run.reference)
     drop_parts(job.run, REFERENCE)
     use_reference(job)
