@@ -108,7 +108,7 @@ class Evaluated:
             ) from error
 
     def halves(self, items: frozenset[str]) -> Halves | None:
-        """The even and the odd replies to these prompts, see `Halves.of`."""
+        """Halves of the replies to these prompts, see `Halves.of`."""
         return Halves.of(self.environment().measure, *self._replies_to(items))
 
     def _replies_to(self, items: frozenset[str]) -> tuple[list[Rollout], list[Score]]:

@@ -1,7 +1,7 @@
 """comparison.json: what changed between two measurements of the same clusters."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 from typing import Any, Literal
@@ -85,15 +85,18 @@ class MetricComparison:
     excess_cut: Excess | None = None
 
 
+#: How often replies are halved: what power is told by then varies by chance less than by a tenth.
+_HALVINGS = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """Two parts of one stage's replies to the same prompts, each with this share of them.
+    """Pairs of parts of one stage's replies to the same prompts, each with this share of them.
 
-    They differ as two evaluations of one model do, but for their size.
+    The parts of a pair differ as two evaluations of one model do, but for their size.
     """
 
-    first: Measurement
-    second: Measurement
+    pairs: Sequence[tuple[Measurement, Measurement]]
     share: float
 
     @classmethod
@@ -103,7 +106,7 @@ class Halves:
         rollouts: Sequence[Rollout],
         scores: Sequence[Score],
     ) -> "Halves | None":
-        """The even and the odd replies to each prompt; None where a prompt has but one."""
+        """Replies halved at random several times; None where a prompt has but one."""
         rows: dict[str, list[int]] = {}
         for row, rollout in enumerate(rollouts):
             rows.setdefault(rollout.prompt_id, []).append(row)
@@ -111,12 +114,48 @@ class Halves:
         if (half := generations // 2) == 0:
             return None
 
-        def part(parity: int) -> Measurement:
-            chosen = [n for of_prompt in rows.values() for n in of_prompt[parity : 2 * half : 2]]
+        def part(siblings: Iterable[int]) -> Measurement:
+            chosen = [of_prompt[n] for of_prompt in rows.values() for n in sorted(siblings)]
             measured = measure([rollouts[n] for n in chosen], [scores[n] for n in chosen])
             return _guarded_alone(measured)
 
-        return cls(part(0), part(1), half / generations)
+        random = np.random.default_rng(0)
+        orders = [random.permutation(generations) for _ in range(_HALVINGS)]
+        pairs = [(part(order[:half]), part(order[half : 2 * half])) for order in orders]
+        return cls(pairs, half / generations)
+
+    def compare(self, settings: StatisticsSettings) -> dict[str, MetricComparison]:
+        """The first pair's guards, with the root mean square of all pairs' reaches of the interval.
+
+        One pair's varies with what is left to chance: by a fifth with twelve clusters.
+        """
+        if not self.pairs[0][0].metrics:
+            return {}
+        compared = [compare(*pair, settings, tested=False) for pair in self.pairs]
+        return {
+            name: replace(c, margin=_mean_reach([other[name] for other in compared]))
+            for name, c in compared[0].items()
+        }
+
+
+def _mean_reach(pairs: Sequence[MetricComparison]) -> GuardMargin | None:
+    """The first's margin, whose interval reaches from its change as far as all do on average."""
+    first, change = pairs[0].margin, change_in_unit(pairs[0])
+    if first is None or change is None:
+        return first
+    reaches = [reach for pair in pairs if (reach := _reach_of(pair))]
+    if not reaches:
+        return first
+    below, above = np.sqrt(np.mean(np.square(reaches), axis=0)).tolist()
+    return replace(first, low=change - below, high=change + above)
+
+
+def _reach_of(comparison: MetricComparison) -> tuple[float, float] | None:
+    """How far the margin's interval reaches below and above the change; None where it has none."""
+    margin, change = comparison.margin, change_in_unit(comparison)
+    if margin is None or margin.low is None or margin.high is None or change is None:
+        return None
+    return change - margin.low, margin.high - change
 
 
 def _guarded_alone(measurement: Measurement) -> Measurement:
@@ -196,9 +235,8 @@ def _with_power(
 ) -> dict[str, MetricComparison]:
     """The comparisons, their margins with the power of the guard."""
     unchanged, share = compared, 1.0
-    if halves is not None and halves.first.metrics:
-        unchanged = compare(halves.first, halves.second, settings, tested=False)
-        share = halves.share
+    if halves is not None:
+        unchanged, share = halves.compare(settings), halves.share
     quantile = student_quantile(settings.confidence, degrees)
 
     def with_power(name: str, margin: GuardMargin) -> GuardMargin:
@@ -499,11 +537,10 @@ def power_of(unchanged: MetricComparison, quantile: float, share: float = 1.0) -
     the change itself does not count, so this is no p-value in other words (Hoenig & Heisey 2001,
     doi:10.1198/000313001300339897).
     """
-    margin, change = unchanged.margin, change_in_unit(unchanged)
-    if margin is None or margin.low is None or margin.high is None or change is None:
+    margin, reach = unchanged.margin, _reach_of(unchanged)
+    if margin is None or reach is None:
         return None
-    scale = math.sqrt(share)
-    below, above = (change - margin.low) * scale, (margin.high - change) * scale
+    below, above = (side * math.sqrt(share) for side in reach)
     lower = -math.inf if margin.better == "lower" else below - margin.by
     upper = math.inf if margin.better == "higher" else margin.by - above
     if not (error := error_of(unchanged, quantile, share)):

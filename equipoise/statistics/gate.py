@@ -222,9 +222,9 @@ def _clusters_of(measured: Measurement, name: str) -> set[str]:
 
 def _errors(halves: Halves | None) -> dict[str, float]:
     """The standard error of each guarded change between two evaluations of one model."""
-    if halves is None or not halves.first.metrics:
+    if halves is None:
         return {}
-    unchanged = compare(halves.first, halves.second, SETTINGS, tested=False)
+    unchanged = halves.compare(SETTINGS)
     quantile = NormalDist().inv_cdf(SETTINGS.confidence)
     errors = {name: error_of(c, quantile, halves.share) for name, c in unchanged.items()}
     return {name: error for name, error in errors.items() if error is not None}

@@ -205,7 +205,8 @@ def guards_of(after: Policy, rounds: int, generations: int) -> list[dict[str, Me
     for seed in range(rounds):
         sets, rng = sets_of(seed), np.random.default_rng(seed)
         before, changed = (decide(sets, generations, rng) for decide in (unchanged, after))
-        halves = Halves(*(guarded(sets, before[:, :, n::2]) for n in (0, 1)), 0.5)
+        parts = (guarded(sets, before[:, :, n::2]) for n in (0, 1))
+        halves = Halves([(next(parts), next(parts))], 0.5)
         pair = (guarded(sets, levels) for levels in (before, changed))
         found.append(compare(*pair, SETTINGS, halves=halves))
     return found

@@ -339,7 +339,7 @@ class TestPower:
         first, second = (
             measured(NOISE + rng.normal(0, 0.1, 40), guard=Margin(0.3)) for _ in range(2)
         )
-        halves = Halves(first, second, 0.5)
+        halves = Halves([(first, second)], 0.5)
         alone, beside = (
             compare(before, uneven, SETTINGS, halves=known)["mean"].margin
             for known in (None, halves)
@@ -361,15 +361,37 @@ class _Counting:
         return Measurement(tuple(r.prompt_id for r in rollouts), sums, metrics)
 
 
-def test_halves_are_the_even_and_the_odd_replies_to_each_prompt() -> None:
-    rollouts = [Rollout(name, name, "test", "", "") for name in "aaaaabbbbb"]
-    scores = [Score(float(n % 5)) for n in range(10)]
-    halves = Halves.of(_Counting().measure, rollouts, scores)
-    assert halves is not None
-    assert halves.first.sums[:, 0].tolist() == [0, 2, 0, 2]
-    assert halves.second.sums[:, 0].tolist() == [1, 3, 1, 3]
-    assert (halves.share, list(halves.first.metrics)) == (0.4, ["mean"])
-    assert Halves.of(_Counting().measure, rollouts[4:6], scores[4:6]) is None
+class TestHalves:
+    def test_share_out_the_replies_to_each_prompt_several_times(self) -> None:
+        rollouts = [Rollout(name, name, "test", "", "") for name in "aaaaabbbbb"]
+        scores = [Score(float(n)) for n in range(10)]
+        halves = Halves.of(_Counting().measure, rollouts, scores)
+        assert halves is not None and halves.share == 0.4
+        parts = [[set(part.sums[:, 0]) for part in pair] for pair in halves.pairs]
+        for first, second in parts:
+            assert (len(first), len(second), first & second) == (4, 4, set())
+            for part in (first, second):
+                assert sum(value < 5 for value in part) == 2  # of each prompt
+        assert len({frozenset(first) for first, _ in parts}) > 1
+        assert list(halves.pairs[0][0].metrics) == ["mean"]
+
+    def test_need_two_replies_to_every_prompt(self) -> None:
+        rollouts = [Rollout(name, name, "test", "", "") for name in "aab"]
+        assert Halves.of(_Counting().measure, rollouts, [Score(0.0)] * 3) is None
+
+    def test_power_is_that_of_the_mean_square_of_all_pairs_errors(self) -> None:
+        before = measured(NOISE, guard=Margin(0.3))
+        rng = np.random.default_rng(1)
+        pairs = [
+            tuple(measured(NOISE + rng.normal(0, s, 40), guard=Margin(0.3)) for _ in range(2))
+            for s in (0.1, 0.8)
+        ]
+        errors = [
+            compare(before, before, SETTINGS, halves=Halves(known, 0.5))["mean"].margin.error
+            for known in ([pairs[0]], [pairs[1]], pairs)
+        ]
+        assert errors[0] < errors[1] / 4
+        assert errors[2] ** 2 == pytest.approx((errors[0] ** 2 + errors[1] ** 2) / 2)
 
 
 def test_what_is_0_before_by_construction_is_neither_better_nor_worse() -> None:
