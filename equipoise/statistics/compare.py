@@ -85,7 +85,7 @@ class MetricComparison:
     excess_cut: Excess | None = None
 
 
-#: How often replies are halved: what power is told by then varies by chance less than by a tenth.
+#: How often replies are halved: with twelve clusters power then was .77 to .95, by one .52 to .95.
 _HALVINGS = 8
 
 
