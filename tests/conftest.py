@@ -27,7 +27,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 CONTRACT = Path(__file__).parent / "contract"
 #: What users set for their own runs. Tests against a NeMo-RL of the user's read its names.
 NAMES = ("WANDB_", "EQUIPOISE_", "SLURM_", "HF_TOKEN", "OPENAI_API_KEY", "UV_PROJECT_ENVIRONMENT")
-OF_NEMO_RL = ("NEMO_RL_",)
+OF_NEMO_RL = ("NEMO_RL_", "EQUIPOISE_VLLM_PYTHON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,7 +73,8 @@ def _nothing_of_the_users(request: pytest.FixtureRequest) -> Iterator[None]:
     contract = CONTRACT in request.path.parents
     with pytest.MonkeyPatch.context() as patch:
         for name in os.environ:
-            if name.startswith(NAMES if contract else (*NAMES, *OF_NEMO_RL)):
+            kept = contract and name.startswith(OF_NEMO_RL)
+            if name.startswith((*NAMES, *OF_NEMO_RL)) and not kept:
                 patch.delenv(name)
         patch.setenv("PYTHON_DOTENV_DISABLED", "1")
         patch.setenv("WANDB_MODE", "offline")

@@ -99,6 +99,7 @@ def vllm(settings: dict[str, Any]) -> Iterator[Any]:
     generation = importlib.import_module("nemo_rl.models.generation.vllm.vllm_generation")
     registry = importlib.import_module("nemo_rl.distributed.ray_actor_environment_registry")
     worker = generation_worker()
+    assert worker.name.endswith(".CpuVllmWorker"), "a stand-in certifies nothing of vLLM"
     registry.ACTOR_ENVIRONMENT_REGISTRY[worker.name] = worker.python
     ray.init(address="local", num_gpus=1, num_cpus=4, include_dashboard=False)
     with pytest.MonkeyPatch.context() as patch:
