@@ -93,10 +93,11 @@ _HALVINGS = 8
 class Halves:
     """Pairs of parts of one stage's replies to the same prompts, each with this share of them.
 
-    The parts of a pair differ as two evaluations of one model do, but for their size.
+    The parts of a pair differ as two evaluations of one model do, but for their size. `of` measures
+    a pair when it is asked for, and once: all together would take gigabytes.
     """
 
-    pairs: Sequence[tuple[Measurement, Measurement]]
+    pairs: Iterable[tuple[Measurement, Measurement]]
     share: float
 
     @classmethod
@@ -120,8 +121,8 @@ class Halves:
             return _guarded_alone(measured)
 
         random = np.random.default_rng(0)
-        orders = [random.permutation(generations) for _ in range(_HALVINGS)]
-        pairs = [(part(order[:half]), part(order[half : 2 * half])) for order in orders]
+        orders = (random.permutation(generations) for _ in range(_HALVINGS))
+        pairs = ((part(order[:half]), part(order[half : 2 * half])) for order in orders)
         return cls(pairs, half / generations)
 
     def compare(self, settings: StatisticsSettings) -> dict[str, MetricComparison]:
@@ -129,9 +130,9 @@ class Halves:
 
         One pair's varies with what is left to chance: by a fifth with twelve clusters.
         """
-        if not self.pairs[0][0].metrics:
-            return {}
-        compared = [compare(*pair, settings, tested=False) for pair in self.pairs]
+        compared = [
+            compare(*pair, settings, tested=False) if pair[0].metrics else {} for pair in self.pairs
+        ]
         return {
             name: replace(c, margin=_mean_reach([other[name] for other in compared]))
             for name, c in compared[0].items()

@@ -367,13 +367,14 @@ class TestHalves:
         scores = [Score(float(n)) for n in range(10)]
         halves = Halves.of(_Counting().measure, rollouts, scores)
         assert halves is not None and halves.share == 0.4
-        parts = [[set(part.sums[:, 0]) for part in pair] for pair in halves.pairs]
+        pairs = list(halves.pairs)
+        parts = [[set(part.sums[:, 0]) for part in pair] for pair in pairs]
         for first, second in parts:
             assert (len(first), len(second), first & second) == (4, 4, set())
             for part in (first, second):
                 assert sum(value < 5 for value in part) == 2  # of each prompt
         assert len({frozenset(first) for first, _ in parts}) > 1
-        assert list(halves.pairs[0][0].metrics) == ["mean"]
+        assert list(pairs[0][0].metrics) == ["mean"]
 
     def test_need_two_replies_to_every_prompt(self) -> None:
         rollouts = [Rollout(name, name, "test", "", "") for name in "aab"]
