@@ -42,7 +42,7 @@ def test_every_row(load):
         "prompts per step": ("32", "8 sets of 4"),
         "rollouts per step": ("256", "8 generations per prompt"),
         "updates per step": ("1", "of 256 rollouts"),
-        "micro batches per update": ("2", "of 128 rollouts"),
+        "micro batches per update": ("8", "of 32 rollouts"),
         "tokens per step": ("<= 65,536", "256 per rollout"),
         "new tokens per step": ("<= 12,288", "48 per rollout"),
         "first stage": ("10,240 replies", "distilled in 160 steps"),
