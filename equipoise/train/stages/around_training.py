@@ -292,7 +292,9 @@ def write_evaluation(
 
 
 def _watched(environment: Environment, measurement: Measurement) -> dict[str, str | None]:
-    """The metric that the alarm goes by, and which way it is better."""
-    named = (environment.watched, environment.objective, *measurement.metrics)
-    metric = next(name for name in named if name in measurement.metrics)
-    return {"metric": metric, "better": measurement.metrics[metric].better}
+    """The metric that the alarm goes by, and which way it is better; empty without any metric."""
+    names = (environment.watched, environment.objective, *measurement.metrics)
+    for name in names:
+        if name in measurement.metrics:
+            return {"metric": name, "better": measurement.metrics[name].better}
+    return {}

@@ -65,6 +65,15 @@ def test_it_is_silent(tracked, watched, accuracy):
     assert tracked.tracker.texts == []
 
 
+def written(job, monkeypatch, *names):
+    """The evaluation of a reply by metrics of these names."""
+    means = {name: Mean([1.0], better="lower") for name in names}
+    monkeypatch.setattr(job.environment, "measure", lambda *_: measure_means(["p"], means))
+    rollout, settings = Rollout("p", "p", "test", "Q", "A"), job.config.equipoise.evaluation
+    stage = (job.run, "baseline", job.environment, [rollout], [Score(1.0)], settings)
+    return write_evaluation(*stage, "tiny", {})
+
+
 @pytest.mark.parametrize(
     ("named", "objective", "metric"),
     [
@@ -80,11 +89,9 @@ def test_the_metric_is_the_tasks_own_else_the_objective_else_the_first(
     environment = job.environment
     monkeypatch.setattr(environment, "watched", named, raising=False)
     monkeypatch.setattr(environment, "objective", objective, raising=False)
-    means = {name: Mean([1.0], better="lower") for name in ("first", "second", "third")}
-    monkeypatch.setattr(environment, "measure", lambda *_: measure_means(["p"], means))
-    rollout = Rollout("p", "p", "test", "Q", "A")
-    statistics = job.config.equipoise.evaluation
-    written = write_evaluation(
-        job.run, "baseline", environment, [rollout], [Score(1.0)], statistics, "tiny", {}
-    )
-    assert written["watched"] == {"metric": metric, "better": "lower"}
+    evaluation = written(job, monkeypatch, "first", "second", "third")
+    assert evaluation["watched"] == {"metric": metric, "better": "lower"}
+
+
+def test_a_task_without_metrics_has_none_to_watch(job, monkeypatch):
+    assert written(job, monkeypatch)["watched"] == {}
