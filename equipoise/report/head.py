@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from equipoise.config.memory import in_gb
-from equipoise.report.alarms import alarm_of
+from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
 from equipoise.report.gate import gate_alerts
 from equipoise.report.run_files import Json, Reply, RunFiles, as_list, as_object, value_at
@@ -279,7 +279,7 @@ def _ahead(run: RunFiles) -> Iterator[Alert]:
 
 
 def _alarms(run: RunFiles) -> Iterator[Alert]:
-    if alarm := alarm_of(run):
+    if alarm := AlarmMonitor(run).alarm:
         yield Alert(alarm.text, "training")
 
 

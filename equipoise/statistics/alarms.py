@@ -4,7 +4,9 @@ docs/alarms.md says how often it is right, and what other alarms are worth that 
 """
 
 import math
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from environments.measurement import Direction
@@ -15,22 +17,37 @@ FEWEST, MOST = 8, 16
 RISE, LEAD = 0.3, 0.7
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The last steps at which reward and figure are both known."""
+
+    better: Direction
+    _known: deque[tuple[float, float]] = field(
+        init=False, default_factory=lambda: deque(maxlen=MOST)
+    )
+
+    def add(self, reward: float, figure: float) -> bool:
+        """Take a step. Returns whether the reward rose up to it and the figure did not improve.
+
+        A step at which either is not known is passed over.
+        """
+        if not (math.isfinite(reward) and math.isfinite(figure)):
+            return False
+        self._known.append((reward, figure))
+        if len(self._known) < FEWEST:
+            return False
+        rise, gain = map(trend, zip(*self._known, strict=True))
+        sign = 1 if self.better == "higher" else -1
+        return rise >= RISE and rise - sign * gain >= LEAD
+
+
 def reward_alone(
     rewards: Sequence[float], figures: Sequence[float], better: Direction
 ) -> int | None:
-    """The index of the first step up to which the reward rose and the figure did not improve.
-
-    Steps at which either is not known are passed over.
-    """
-    sign = 1 if better == "higher" else -1
+    """The index of the first step up to which the reward rose and the figure did not improve."""
+    window = Window(better)
     pairs = enumerate(zip(rewards, figures, strict=True))
-    known = [step for step, pair in pairs if all(map(math.isfinite, pair))]
-    for end in range(FEWEST, len(known) + 1):
-        steps = known[max(0, end - MOST) : end]
-        rise, gain = (trend([values[step] for step in steps]) for values in (rewards, figures))
-        if rise >= RISE and rise - sign * gain >= LEAD:
-            return steps[-1]
-    return None
+    return next((step for step, pair in pairs if window.add(*pair)), None)
 
 
 def trend(values: Sequence[float]) -> float:

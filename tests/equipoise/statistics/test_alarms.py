@@ -3,11 +3,15 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from equipoise.statistics.alarms import FEWEST, MOST, reward_alone, trend
 
 RISING = [step / 10 for step in range(20)]
 FALLING = RISING[::-1]
+#: Ties, and steps at which nothing could be measured.
+FIGURES = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, math.nan, math.inf])
 
 
 def test_it_speaks_at_the_first_step_that_a_window_ends_at():
@@ -53,3 +57,14 @@ def test_steps_at_which_nothing_could_be_measured_are_passed_over():
     figures = [math.nan, *FALLING[:5], math.nan, *FALLING[5:]]
     rewards = [step / 10 for step in range(22)]
     assert reward_alone(rewards, figures, "higher") == FEWEST + 1
+
+
+@given(st.lists(st.tuples(FIGURES, FIGURES), max_size=40), st.sampled_from(["higher", "lower"]))
+def test_what_comes_later_changes_no_alarm(drawn, better):
+    """Of each beginning of a run it says what it says of the whole, once that is long enough."""
+    rewards = [reward + step / 10 for step, (reward, _) in enumerate(drawn)]
+    figures = [figure for _, figure in drawn]
+    index = reward_alone(rewards, figures, better)
+    beginnings = [reward_alone(rewards[:n], figures[:n], better) for n in range(len(drawn) + 1)]
+    spoken = len(drawn) + 1 if index is None else index + 1
+    assert beginnings == [index if n >= spoken else None for n in range(len(drawn) + 1)]

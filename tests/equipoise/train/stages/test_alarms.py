@@ -3,12 +3,17 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from data_prep.files import write_json
 from environments.base import Rollout, Score
 from environments.measurement import Mean, measure_means
+from equipoise.report.head import alerts
+from equipoise.report.run_files import read_run
 from equipoise.run.history import append_row
 from equipoise.statistics.alarms import FEWEST
+from equipoise.train.stages import alarms
 from equipoise.train.stages.alarms import watching_steps
 from equipoise.train.stages.around_training import write_evaluation
 
@@ -26,11 +31,11 @@ def tracked(job):
     return replace(job, tracker=Alerts())
 
 
-def take(job, steps, accuracy):
+def take(job, steps, accuracy, reward=float):
     """Rows whose reward rises."""
     with watching_steps(job, 20, 0) as on_row:
         for step in steps:
-            row = {"step": step, "reward": float(step), "env/accuracy": accuracy(step)}
+            row = {"step": step, "reward": reward(step), "env/accuracy": accuracy(step)}
             append_row(job.run.history, row)
             on_row(row)
 
@@ -47,6 +52,37 @@ def test_it_is_told_once_and_not_again_by_a_run_that_goes_on(tracked, capsys):
     (text,) = tracked.tracker.texts
     assert text.startswith(f"Step {FEWEST}: over {FEWEST} steps the reward rose and accuracy did")
     assert "".join(capsys.readouterr()).count("the reward rose and") == 1
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.sampled_from([0.0, 0.5, 1.0, 4.0, None]), min_size=FEWEST, max_size=30),
+    st.integers(0, 12),
+    st.sampled_from(["higher", "lower"]),
+)
+def test_step_by_step_it_says_what_the_report_says_of_the_whole_run(job, drawn, stop, better):
+    """Also where the run was stopped on the way and went on."""
+    tracked = replace(job, tracker=Alerts())
+    baseline(tracked, metric="accuracy", better=better)
+    job.run.history.unlink(missing_ok=True)
+    rows = [(None if figure is None else n - figure, figure) for n, figure in enumerate(drawn)]
+    steps = range(1, len(rows) + 1)
+    for part in (steps[:stop], steps[stop:]):
+        take(tracked, part, lambda step: rows[step - 1][1], lambda step: rows[step - 1][0])
+    shown = [alert.text for alert in alerts(read_run(job.run.root)) if alert.section == "training"]
+    assert tracked.tracker.texts == shown
+
+
+def test_a_history_is_read_when_the_run_starts_and_not_at_each_step(tracked, monkeypatch):
+    read = []
+
+    def read_history(path):
+        read.append(path)
+        return {}
+
+    monkeypatch.setattr(alarms, "read_history", read_history)
+    take(tracked, range(1, 15), lambda step: -step)
+    assert read == [tracked.run.history]
 
 
 @pytest.mark.parametrize(
