@@ -3,21 +3,22 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from environments.errors import CodedError
 from environments.yaml_file import shown_faults
 
 
-class DataError(ValueError):
+class DataError(CodedError, ValueError):
     """Data that cannot be used: a file, a folder, a data set.
 
     `kind` is what it should have been. A fault names its place, in a form of its source: `line 3:`.
     """
 
-    def __init__(self, source: Path | str, kind: str, faults: Sequence[str]) -> None:
+    def __init__(self, code: str, source: Path | str, kind: str, faults: Sequence[str]) -> None:
         lines = [f"  {fault}" for fault in shown_faults(faults)]
-        super().__init__("\n".join([f"{source} is not a valid {kind}:", *lines]))
+        super().__init__(code, "\n".join([f"{source} is not a valid {kind}:", *lines]))
 
 
-class UnsuitablePromptsError(ValueError):
+class UnsuitablePromptsError(CodedError, ValueError):
     """Prompts that a task's local model cannot read."""
 
 

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from environments.errors import CodedError
+
 # tempfile makes files that only their owner can read; a run is to be shared.
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 _PARTIAL = ".partial"
@@ -23,12 +25,12 @@ _UNFINISHED = ".unfinished"
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
-class DamagedFileError(ValueError):
+class DamagedFileError(CodedError, ValueError):
     """A file that does not hold what it should; the message says where in it."""
 
-    def __init__(self, path: Path, reason: str, line: int | None = None) -> None:
+    def __init__(self, code: str, path: Path, reason: str, line: int | None = None) -> None:
         location = f"{path}, line {line}" if line else str(path)
-        super().__init__(f"{location}: {reason}")
+        super().__init__(code, f"{location}: {reason}")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -93,11 +95,15 @@ def parse_json(path: Path, data: bytes, line: int | None = None) -> Any:
     try:
         return json.loads(data.decode(), parse_constant=_refuse_number, parse_float=_finite_float)
     except RecursionError:
-        raise DamagedFileError(path, "is nested too deeply", line) from None
+        raise DamagedFileError("file.deep-json", path, "is nested too deeply", line) from None
     except json.JSONDecodeError as error:
-        raise DamagedFileError(path, f"not valid JSON ({error.msg})", line) from None
+        raise DamagedFileError(
+            "file.invalid-json", path, f"not valid JSON ({error.msg})", line
+        ) from None
     except ValueError as error:
-        raise DamagedFileError(path, f"not valid JSON ({error})", line) from None
+        raise DamagedFileError(
+            "file.refused-json", path, f"not valid JSON ({error})", line
+        ) from None
 
 
 def _refuse_number(text: str) -> Any:

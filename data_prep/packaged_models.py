@@ -75,10 +75,16 @@ def shipped_file(name: str) -> Path:
     shipped = _SHIPPED[name]
     package = find_spec(shipped.package)
     if package is None or package.origin is None or find_spec(shipped.reader) is None:
-        raise PackagedModelError(f"the model {name} comes with packages that are not installed")
+        raise PackagedModelError(
+            "packaged-model.missing-package",
+            f"the model {name} comes with packages that are not installed",
+        )
     file = Path(package.origin).parent / shipped.file
     if not file.is_file():
-        raise PackagedModelError(f"the package of the model {name} has no file {shipped.file}")
+        raise PackagedModelError(
+            "packaged-model.missing-file",
+            f"the package of the model {name} has no file {shipped.file}",
+        )
     return file
 
 
@@ -119,7 +125,9 @@ def smollm2_folder(cache: Path) -> Path:
 def _known_file(name: str) -> Path:
     file = shipped_file(name)
     if hash_file(file) != _SHIPPED[name].hash:
-        raise PackagedModelError(f"{file} is not the file that is known here as {name}")
+        raise PackagedModelError(
+            "packaged-model.other-file", f"{file} is not the file that is known here as {name}"
+        )
     return file
 
 

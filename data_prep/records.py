@@ -90,7 +90,7 @@ def read_prompts(path: Path) -> list[PromptRecord]:
     records, problems = _read_lines(data.splitlines())
     problems = _manifest_problems(manifest_path(path), data) + problems
     if problems:
-        raise DataError(path, KIND, problems)
+        raise DataError("prompts.invalid-file", path, KIND, problems)
     return records
 
 
@@ -101,7 +101,7 @@ def read_unsealed(path: Path) -> list[PromptRecord]:
     """
     records, problems = _read_lines(_read_bytes(path).splitlines())
     if problems:
-        raise DataError(path, KIND, problems)
+        raise DataError("prompts.invalid-lines", path, KIND, problems)
     return records
 
 
@@ -109,7 +109,9 @@ def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(path, KIND, [f"cannot be read: {error.strerror}"]) from None
+        raise DataError(
+            "prompts.unreadable-file", path, KIND, [f"cannot be read: {error.strerror}"]
+        ) from None
 
 
 def _read_lines(lines: Sequence[bytes]) -> tuple[list[PromptRecord], list[str]]:

@@ -16,9 +16,13 @@ def read_source(path: Path, kind: str) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise DataError(path, kind, [f"cannot be read: {error.strerror}"]) from None
+        raise DataError(
+            "source.unreadable-file", path, kind, [f"cannot be read: {error.strerror}"]
+        ) from None
     except UnicodeDecodeError as error:
-        raise DataError(path, kind, [f"is not UTF-8 at byte {error.start}"]) from None
+        raise DataError(
+            "source.other-encoding", path, kind, [f"is not UTF-8 at byte {error.start}"]
+        ) from None
 
 
 def parse_json(text: str, line: int = 1, **options: Any) -> Any:
@@ -76,11 +80,13 @@ def read_table(path: Path, kind: str, columns: Sequence[str]) -> list[Row]:
         faults += _of_header(header, columns)
         rows = [] if faults else list(_rows(reader, header, faults))
     except csv.Error as error:
-        raise DataError(path, kind, [f"line {reader.line_num}: {error}"]) from None
+        raise DataError(
+            "source.invalid-csv", path, kind, [f"line {reader.line_num}: {error}"]
+        ) from None
     if not faults and not rows:
         faults.append("there is no row below the header")
     if faults:
-        raise DataError(path, kind, faults)
+        raise DataError("source.invalid-rows", path, kind, faults)
     return rows
 
 

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal, TypedDict, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from environments.errors import CodedError
+
 Scope = Literal["rollout", "prompt", "set"]
 
 #: What means nothing for the decision: a detail, and other words for the same facts.
@@ -29,7 +31,7 @@ CONTROL_SPLIT = "control"
 REWARD = "reward"
 
 
-class SetupError(ValueError):
+class SetupError(CodedError, ValueError):
     """An environment lacks something it needs; `remedy` says what the user can do."""
 
     remedy: ClassVar[str] = ""
@@ -39,7 +41,7 @@ class IncompleteSetError(ValueError):
     """A set-scoped environment was called with a part of a counterfactual set."""
 
 
-class OutcomeError(ValueError):
+class OutcomeError(CodedError, ValueError):
     """`measure` was called with scores that lack what it needs."""
 
 
@@ -156,6 +158,7 @@ def _outcome_of(score: Score, kind: type[Outcome]) -> Outcome | None:
         first = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, ("outcome", *first["loc"])))
         raise OutcomeError(
+            "score.invalid-evidence",
             f"a score cannot be measured: {location}: {first['msg']}; "
-            "`measure` needs the scores as `score` gave them, whatever became of their evidence"
+            "`measure` needs the scores as `score` gave them, whatever became of their evidence",
         ) from None

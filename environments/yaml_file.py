@@ -11,6 +11,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from typing_extensions import is_typeddict
 
+from environments.errors import CodedError
+
 Content = TypeVar("Content", bound=BaseModel)
 
 #: Far more than anybody writes; what aliases repeat is counted by PyYAML as it stands.
@@ -22,12 +24,12 @@ _OTHER_KINDS = ("literal_error", "string_type", "list_type", "dict_type")
 _QUOTE = ': quote it ("no"), YAML reads yes, no, on and off as true and false'
 
 
-class YamlFileError(ValueError):
+class YamlFileError(CodedError, ValueError):
     """A file that cannot be used: which one, and a line for each fault."""
 
-    def __init__(self, path: Path, faults: Sequence[str]) -> None:
+    def __init__(self, code: str, path: Path, faults: Sequence[str]) -> None:
         lines = "\n".join(f"    {fault}" for fault in shown_faults(faults))
-        super().__init__(f"{path} cannot be used:\n{lines}")
+        super().__init__(code, f"{path} cannot be used:\n{lines}")
 
 
 def shown_faults(faults: Sequence[str]) -> list[str]:
@@ -67,7 +69,7 @@ def check_tree(path: Path, tree: Any, model: type[Content], *, strict: bool) -> 
     except ValidationError as error:
         details = _without_alternatives(error.errors(include_url=False), tree)
         faults = dict.fromkeys(line for detail in details for line in _faults(detail, tree, model))
-        raise YamlFileError(path, list(faults)) from None
+        raise YamlFileError("yaml.invalid-keys", path, list(faults)) from None
 
 
 def read_tree(path: Path) -> dict[Any, Any]:
@@ -76,17 +78,19 @@ def read_tree(path: Path) -> dict[Any, Any]:
         with path.open("rb") as file:
             data = file.read(_BYTES + 1)
         if len(data) > _BYTES:
-            raise YamlFileError(path, [f"longer than {_BYTES:,} bytes"])
+            raise YamlFileError("yaml.oversize", path, [f"longer than {_BYTES:,} bytes"])
         tree = yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except OSError as error:
-        raise YamlFileError(path, [error.strerror or "cannot be read"]) from None
+        raise YamlFileError("yaml.unreadable", path, [error.strerror or "cannot be read"]) from None
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise YamlFileError(path, [f"{line}not valid YAML ({error.problem})"]) from None
+        raise YamlFileError(
+            "yaml.invalid-syntax", path, [f"{line}not valid YAML ({error.problem})"]
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
-        raise YamlFileError(path, ["not valid YAML"]) from None
+        raise YamlFileError("yaml.no-yaml", path, ["not valid YAML"]) from None
     if not isinstance(tree, dict):
-        raise YamlFileError(path, ["holds no keys with values, `key: value`"])
+        raise YamlFileError("yaml.no-mapping", path, ["holds no keys with values, `key: value`"])
     return tree
 
 

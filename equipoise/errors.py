@@ -4,15 +4,16 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
+from environments.errors import CodedError
 
-class EquipoiseError(Exception):
+
+class EquipoiseError(CodedError):
     """An error that the command line shows without a traceback. `remedy` may be empty."""
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message, remedy)
-        self.message = message
+    def __init__(self, code: str, message: str, remedy: str) -> None:
+        super().__init__(code, message)
         self.remedy = remedy
 
     def __str__(self) -> str:

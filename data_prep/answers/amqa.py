@@ -88,7 +88,7 @@ def read(entries: Mapping[str, Sequence[Path]]) -> Published:
     second = False
     for name, paths in entries.items():
         if len(paths) > 2:
-            raise DataError(paths[2], KIND, [f"{name} has two files already"])
+            raise DataError("amqa.extra-file", paths[2], KIND, [f"{name} has two files already"])
         files = []
         for path in paths:
             files.append(file := _read(path, gold))
@@ -142,7 +142,7 @@ def _read(path: Path, reference: Mapping[str, str]) -> _File:
     if not faults and not gold:
         faults.append("there is no line in it")
     if faults:
-        raise DataError(path, KIND, faults)
+        raise DataError("amqa.invalid-rows", path, KIND, faults)
     refuse_another_form(path, KIND, unread, len(gold) * len(_VARIANTS))
     return _File(gold, answers, tuple(f"{path.name}, {problem}" for problem in unread))
 

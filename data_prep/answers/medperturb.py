@@ -69,7 +69,12 @@ def read(entries: Mapping[str, Sequence[Path]]) -> Published:
     """The answers of the one file. Raises `DataError`."""
     (path, *extras) = [path for paths in entries.values() for path in paths]
     if extras:
-        raise DataError(extras[0], KIND, ["MedPerturb is one file, and it was given already"])
+        raise DataError(
+            "medperturb.extra-file",
+            extras[0],
+            KIND,
+            ["MedPerturb is one file, and it was given already"],
+        )
     table = read_table(path, KIND, _COLUMNS)
     rows = _by_item(path, [row for row in table if row[1]["dataset"] != _OTHER_PART])
     reading = _Reading()
@@ -129,7 +134,7 @@ def _by_item(path: Path, table: Sequence[Row]) -> _Rows:
     if not rows:
         faults.append(f"there is no row of {' or '.join(_PARTS)}")
     if faults:
-        raise DataError(path, KIND, faults)
+        raise DataError("medperturb.invalid-rows", path, KIND, faults)
     return rows
 
 

@@ -97,4 +97,4 @@ def refuse_another_form(path: Path, kind: str, unread: Sequence[str], answers: i
     """Raise `DataError` where so many answers cannot be read that the file is another one."""
     if len(unread) > MOST_UNREAD * answers:
         summary = f"{len(unread):,} of {answers:,} answers cannot be read:"
-        raise DataError(path, kind, [summary, *unread])
+        raise DataError("answers.other-form", path, kind, [summary, *unread])

@@ -79,7 +79,12 @@ def refuse_torn_sets(path: Path, kind: str, questions: Sequence[Question], varia
         if len(members) != variants or len(set(members)) != variants
     ]
     if torn:
-        raise DataError(path, kind, [f"not each of {variants} variants once: {t}" for t in torn])
+        raise DataError(
+            "choice.torn-sets",
+            path,
+            kind,
+            [f"not each of {variants} variants once: {t}" for t in torn],
+        )
 
 
 def _read(
@@ -97,7 +102,7 @@ def _read(
         except ValueError as error:
             faults.append(f"line {line}: {error}")
     if faults:
-        raise DataError(path, kind, faults)
+        raise DataError("choice.invalid-rows", path, kind, faults)
     return questions
 
 
@@ -254,7 +259,7 @@ def read_q_pain(folder: Path) -> list[Question]:
 
         questions += _read(folder / f"data_{part}.csv", _Q_PAIN, _PAIN_COLUMNS, variants)
     if not questions:
-        raise DataError(folder, _Q_PAIN, ["no vignette has a place for [race]"])
+        raise DataError("q-pain.no-race", folder, _Q_PAIN, ["no vignette has a place for [race]"])
     refuse_torn_sets(folder, _Q_PAIN, questions, len(_PAIN_RACES) * len(_GENDERS))
     return questions
 
@@ -319,7 +324,12 @@ def _read_medperturb(path: Path, *, variants: Sequence[str]) -> list[Question]:
         if len({texts[v].strip() for v in variants if v in texts}) == len(variants)
     }
     if not complete:
-        raise DataError(path, medperturb.KIND, [f"no message differs in {', '.join(variants)}"])
+        raise DataError(
+            "medperturb.no-difference",
+            path,
+            medperturb.KIND,
+            [f"no message differs in {', '.join(variants)}"],
+        )
     return [
         Question(
             set_id=f"{item}, {medperturb.QUESTIONS[name]}",
@@ -381,7 +391,12 @@ def _read_amqa(path: Path, *, variants: Sequence[str]) -> list[Question]:
         except ValueError as error:
             faults.append(f"line {number}: {error}")
     if faults or not questions:
-        raise DataError(path, _AMQA, faults or [f"no question differs in {', '.join(variants)}"])
+        raise DataError(
+            "choice.invalid-amqa",
+            path,
+            _AMQA,
+            faults or [f"no question differs in {', '.join(variants)}"],
+        )
     return questions
 
 

@@ -116,7 +116,8 @@ def imitated_replies(
     ]
     if not all(pool):
         raise UnsuitablePromptsError(
-            "the local model knows only the prompts that are made here: no source"
+            "local-model.dharma-source",
+            "the local model knows only the prompts that are made here: no source",
         )
     words = sorted({word for slots in pool for slot in slots for word in _words(slot.template)})
     rng = np.random.default_rng(settings.seed)

@@ -125,7 +125,7 @@ def _rows(
     rows = list(json_lines(read_source(path, kind), faults))
     faults += [f"line {number}: {fault}" for number, row in rows for fault in faults_of(row)]
     if faults or not rows:
-        raise DataError(path, kind, faults or ["holds no prompts"])
+        raise DataError("dharma.invalid-rows", path, kind, faults or ["holds no prompts"])
     return rows
 
 

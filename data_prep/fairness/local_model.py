@@ -153,7 +153,9 @@ def imitated_replies(
     injury_names = {injury.name for injury in INJURIES}
     if foreign_cases := {record.metadata["case"] for record in records} - injury_names:
         raise UnsuitablePromptsError(
-            f"the local model of this task knows its own injuries alone, not {min(foreign_cases)!r}"
+            "local-model.foreign-injury",
+            "the local model of this task knows its own injuries alone, not "
+            f"{min(foreign_cases)!r}",
         )
     pool = _Pool.of(records, settings)
     prompts = [pool.draw(rng) for _ in range(settings.steps * settings.batch_size)]

@@ -100,7 +100,8 @@ def _settings_of(task: str, settings: LocalModelSettings) -> WarmStart:
     kind = data_module(name).LocalModelSettings if name else None
     if kind is None or not issubclass(kind, WarmStart):
         raise UnsuitablePromptsError(
+            "local-model.no-module",
             f"the task {task} has no local model: name its data module in "
-            f"equipoise.local_model.modules.{task}"
+            f"equipoise.local_model.modules.{task}",
         )
     return kind.model_validate({"batch_size": settings.batch_size, "seed": settings.seed})

@@ -51,8 +51,9 @@ def imitated_replies(
     """
     if any("world" not in record.metadata for record in records):
         raise UnsuitablePromptsError(
+            "local-model.pubmedqa-source",
             "the local model of this task reads its synthetic abstracts alone "
-            "(equipoise.data.source: synthetic)"
+            "(equipoise.data.source: synthetic)",
         )
     [world] = {record.metadata["world"] for record in records}
     abstracts = training_abstracts(settings.steps * settings.batch_size, world, settings.seed)

@@ -155,7 +155,7 @@ def _items(
 ) -> list[Item]:
     fields = fields or _known_form(rows)
     if fields is None:
-        raise DataError(source, _KIND, problems or [_unknown_form(rows)])
+        raise DataError("pubmedqa.no-items", source, _KIND, problems or [_unknown_form(rows)])
     items: list[Item] = []
     place_of: dict[str, str] = {}
     for row in rows:
@@ -169,7 +169,7 @@ def _items(
         place_of.setdefault(item.id, row.location)
         items.append(item)
     if problems:
-        raise DataError(source, _KIND, problems)
+        raise DataError("pubmedqa.invalid-items", source, _KIND, problems)
     return items
 
 

@@ -48,11 +48,15 @@ Say = Callable[[str], None]
 def corpus_files(path: Path) -> list[Path]:
     """The files of a corpus, by name. Raises `DataError`."""
     if not path.exists():
-        raise DataError(path, _KIND, ["cannot be read: No such file or directory"])
+        raise DataError(
+            "corpus.no-path", path, _KIND, ["cannot be read: No such file or directory"]
+        )
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     files = [file for file in files if file.suffix in (*_TEXT_FILES, *_JSON_FILES)]
     if not files or not all(file.is_file() for file in files):
-        raise DataError(path, _KIND, ["there is no .jsonl, .txt or .md file"])
+        raise DataError(
+            "corpus.no-text-file", path, _KIND, ["there is no .jsonl, .txt or .md file"]
+        )
     return files
 
 
@@ -80,7 +84,7 @@ def read_corpus(path: Path) -> Iterator[Passage]:
                 locations[passage.id] = location
                 yield passage
     if problems or not locations:
-        raise DataError(path, _KIND, problems or ["it holds no passage"])
+        raise DataError("corpus.invalid-passages", path, _KIND, problems or ["it holds no passage"])
 
 
 def _read_file(file: Path) -> Iterator[tuple[str, Passage | str]]:
@@ -156,7 +160,9 @@ def build_index(
 def _fill(folder: Path, passages: Iterable[Passage], corpus: str, encoder: Encoder | None) -> None:
     number = _write_passages(folder, passages)
     if number == 0:
-        raise DataError("what is to be indexed", _KIND, ["it holds no passage"])
+        raise DataError(
+            "corpus.no-passage", "what is to be indexed", _KIND, ["it holds no passage"]
+        )
     _write_manifest(folder, corpus, number, None)  # `Corpus` opens what has one
     _write_bm25(folder)
     if encoder:
@@ -195,7 +201,7 @@ def _write_bm25(folder: Path) -> None:
         for i in range(len(corpus))
     ]
     if not number_of:
-        raise DataError("what is to be indexed", _KIND, ["no passage has a word"])
+        raise DataError("corpus.no-word", "what is to be indexed", _KIND, ["no passage has a word"])
     index = bm25s.BM25()
     index.index((numbered, number_of), show_progress=False)
     index.save(folder / BM25_FOLDER, show_progress=False)
@@ -265,7 +271,9 @@ def find_index(source: Source, folder: Path, vectors: Vectors | None) -> Manifes
     try:
         manifest = read_manifest(folder)
         if manifest.corpus != source.hash:
-            raise UnusableIndexError(f"{folder} was built from another corpus: {_REMEDY}")
+            raise UnusableIndexError(
+                "index.other-corpus", f"{folder} was built from another corpus: {_REMEDY}"
+            )
         refuse_other_encoder(manifest, folder, vectors.identity if vectors else None)
     except UnusableIndexError:
         if source.replaces:
@@ -279,5 +287,6 @@ def refuse_other_encoder(manifest: Manifest, folder: Path, identity: str | None)
     if identity is not None and manifest.encoder != identity:
         encoder = manifest.encoder or "no encoder"
         raise UnusableIndexError(
-            f"{folder} was built with {encoder}, not with {identity}: {_REMEDY}"
+            "index.other-encoder",
+            f"{folder} was built with {encoder}, not with {identity}: {_REMEDY}",
         )

@@ -56,7 +56,9 @@ def imitated_replies(
     Raises `UnsuitablePromptsError` for records that are not of the invented world.
     """
     if any("stone" not in record.metadata for record in records):
-        raise UnsuitablePromptsError("the local model knows of invented stones only")
+        raise UnsuitablePromptsError(
+            "local-model.rag-source", "the local model knows of invented stones only"
+        )
     held_out = {stones.Kind(*r.metadata["stone"]) for r in records if r.split != TRAIN_SPLIT}
     pool = [kind for kind in stones.kinds() if kind not in held_out]
     trained = [record for record in records if record.split == TRAIN_SPLIT]

@@ -56,7 +56,7 @@ def read_questions(path: Path, five_options: FiveOptions = "refuse") -> list[Que
         else:
             questions.append(question)
     if problems or not questions:
-        raise DataError(path, _KIND, problems or ["holds no question"])
+        raise DataError("questions.invalid-rows", path, _KIND, problems or ["holds no question"])
     return list({question.id: question for question in questions}.values())
 
 

@@ -125,7 +125,8 @@ class Accounts:
         for name, spent, limit in limits:
             if limit is not None and spent >= limit:
                 raise BudgetSpentError(
-                    f"the budget for {self.model} is used up: {spent:,.10g} of {name} = {limit:,g}"
+                    "endpoint.spent-budget",
+                    f"the budget for {self.model} is used up: {spent:,.10g} of {name} = {limit:,g}",
                 )
 
     def counters(self) -> dict[str, float]:

@@ -58,7 +58,7 @@ class ReplyCache:
             # Its subclasses are about the disk, a lock or the statement.
             remedy = "; remove it to ask anew" if type(error) is sqlite3.DatabaseError else ""
             raise ChatSetupError(
-                f"the cache {self.path} cannot be used: {error}{remedy}"
+                "chat.unusable-cache", f"the cache {self.path} cannot be used: {error}{remedy}"
             ) from error
 
     def _open(self) -> sqlite3.Connection:

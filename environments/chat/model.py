@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, ClassVar, Protocol
 
 from environments.base import Failure, Message, SetupError
+from environments.errors import CodedError
 from environments.replies import has_text
 
 
@@ -20,7 +21,7 @@ class ChatSetupError(SetupError):
     remedy: ClassVar[str] = "Keys go into .env, see docs/judge-client.md."
 
 
-class BudgetSpentError(Exception):
+class BudgetSpentError(CodedError):
     """The budget of an endpoint is used up: the run must stop, with a checkpoint."""
 
 

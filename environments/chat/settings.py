@@ -165,7 +165,9 @@ def read_key(variable: str | None) -> ApiKey:
         return ApiKey("")
     value = os.environ.get(variable, "").strip()
     if not value:
-        raise ChatSetupError(f"the environment variable {variable} holds no key")
+        raise ChatSetupError("chat.no-key", f"the environment variable {variable} holds no key")
     if not (value.isascii() and value.isprintable() and " " not in value):
-        raise ChatSetupError(f"the environment variable {variable} holds no key but other text")
+        raise ChatSetupError(
+            "chat.invalid-key", f"the environment variable {variable} holds no key but other text"
+        )
     return ApiKey(value)

@@ -18,6 +18,7 @@ from environments.dharma.judge import Exchange, Judge
 from environments.dharma.metrics import DharmaOutcome, Judged
 from environments.dharma.policy import Decision, Policy, Violations, policy_input
 from environments.dharma.ratings import REFERRALS, SCOPES, TIERS, PromptLabel, Ratings
+from environments.errors import CodedError
 from environments.measurement import Array, Mean, Measurement, Metric, measure_means, quotient
 from environments.sums import Block, Blocks
 
@@ -153,7 +154,7 @@ def confusion(
 # --- calibration ---------------------------------------------------------------------------------
 
 
-class CalibrationError(ValueError):
+class CalibrationError(CodedError, ValueError):
     """There is nothing to compare; the message says why."""
 
 
@@ -178,7 +179,7 @@ def agreement_with_labels(judge: Judge, records: Sequence[PromptRecord]) -> Agre
     """
     labelled = [record for record in records if record.metadata.keys() >= _LABEL]
     if not labelled:
-        raise CalibrationError("no prompt has a tier and a scope")
+        raise CalibrationError("calibrate.no-labels", "no prompt has a tier and a scope")
     answers = judge.label([str(record.metadata["question"]) for record in labelled])
     pairs = [
         (record, answer)
@@ -186,7 +187,9 @@ def agreement_with_labels(judge: Judge, records: Sequence[PromptRecord]) -> Agre
         if isinstance(answer, PromptLabel)
     ]
     if not pairs:
-        raise CalibrationError(f"the judge labelled no prompt: {_first_reason(answers)}")
+        raise CalibrationError(
+            "calibrate.nothing-labelled", f"the judge labelled no prompt: {_first_reason(answers)}"
+        )
     labels = [PromptLabel(tier=r.metadata["tier"], scope=r.metadata["scope"]) for r, _ in pairs]
     judged = [label for _, label in pairs]
     return Agreement(
@@ -210,7 +213,7 @@ def agreement_with_ratings(
     """
     sample = _sampled(rollouts, scores, limit)
     if not sample:
-        raise CalibrationError("no reply is rated")
+        raise CalibrationError("calibrate.no-ratings", "no reply is rated")
     answers = judge.rate(
         [Exchange(question(reply), first.label, reply.completion) for reply, first in sample]
     )
@@ -229,7 +232,9 @@ def agreement_with_ratings(
         if isinstance(answer, Ratings) and isinstance(decision, Decision)
     ]
     if not both:
-        raise CalibrationError(f"the judge rated no reply: {_first_reason(decisions)}")
+        raise CalibrationError(
+            "calibrate.nothing-rated", f"the judge rated no reply: {_first_reason(decisions)}"
+        )
     names, references, judged = (list(column) for column in zip(*both, strict=True))
     reference_scopes, judge_scopes = (
         [reply.ratings.response_scope for reply in judge] for judge in (references, judged)
@@ -255,7 +260,8 @@ def agreement_with_verdicts(rollouts: Sequence[Rollout], scores: Sequence[Score]
     ]
     if not both:
         raise CalibrationError(
-            f"the judge rated no reply: {_first_reason([s.error for s in scores])}"
+            "calibrate.no-verdict-judged",
+            f"the judge rated no reply: {_first_reason([s.error for s in scores])}",
         )
     pairs = {
         name: [

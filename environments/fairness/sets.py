@@ -92,7 +92,10 @@ def outcome_levels(outcomes: Sequence[DecisionOutcome | None], design: Design) -
     for outcome in outcomes:
         levels = outcome.levels if outcome else None
         if levels is not None and not _fit(levels, scored):
-            raise OutcomeError(f"a score cannot be measured: {levels} are no levels of this form")
+            raise OutcomeError(
+                "score.foreign-levels",
+                f"a score cannot be measured: {levels} are no levels of this form",
+            )
     return _levels([outcome.levels if outcome else None for outcome in outcomes], design)
 
 

@@ -75,7 +75,9 @@ class MixtureEnvironment(Environment):
 
     def __init__(self, settings: MixtureSettings) -> None:
         if not settings.mixed:
-            raise MixtureSetupError("a mixture has at least two tasks, and none is named")
+            raise MixtureSetupError(
+                "mixture.too-few-tasks", "a mixture has at least two tasks, and none is named"
+            )
         self.settings = settings
         #: Every task's own environment.
         self.tasks: dict[str, Environment] = {
@@ -354,8 +356,9 @@ def _objective(task: Environment) -> Objective:
     margin = task.margin()
     if margin is None:
         raise MixtureSetupError(
+            "mixture.no-margin",
             f"the task {task.name} does not say how much worse its {task.objective} may be "
-            "(objective_margin), and tasks are counted in such margins"
+            "(objective_margin), and tasks are counted in such margins",
         )
     return Objective(task.objective, margin)
 
@@ -365,5 +368,7 @@ def _single(models: Sequence[Model | None]) -> Model | None:
     distinct = [model for model in dict.fromkeys(models) if model]
     if len(distinct) > 1:
         names = " and ".join(map(str, distinct))
-        raise MixtureSetupError(f"tasks want different models in this process: {names}")
+        raise MixtureSetupError(
+            "mixture.several-models", f"tasks want different models in this process: {names}"
+        )
     return distinct[0] if distinct else None

@@ -22,6 +22,8 @@ from bm25s.stopwords import STOPWORDS_EN  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
+from environments.errors import CodedError
+
 #: Changes with the tokens that a text gives, so that an index made by another version is refused.
 TOKENIZER_VERSION = "words-1"
 
@@ -48,7 +50,7 @@ MANIFEST, PASSAGES, OFFSETS = "manifest.json", "passages.jsonl", "offsets.npy"
 BM25_FOLDER, VECTORS = "bm25", "vectors.npy"
 
 
-class UnusableIndexError(ValueError):
+class UnusableIndexError(CodedError, ValueError):
     """An index folder that is missing, damaged, or built from something else."""
 
 
@@ -89,17 +91,23 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise UnusableIndexError(f"there is no index in {folder}: {error.strerror}") from None
+        raise UnusableIndexError(
+            "index.no-folder", f"there is no index in {folder}: {error.strerror}"
+        ) from None
     except ValidationError:
-        raise UnusableIndexError(f"{path} is damaged: build the index again") from None
+        raise UnusableIndexError(
+            "index.damaged-manifest", f"{path} is damaged: build the index again"
+        ) from None
     if (manifest.schema_version, manifest.tokenizer) != (SCHEMA, TOKENIZER_VERSION):
         raise UnusableIndexError(
-            f"the index in {folder} was built by another version of Equipoise: build it again"
+            "index.other-version",
+            f"the index in {folder} was built by another version of Equipoise: build it again",
         )
     for name, size in manifest.files.items():
         if not (folder / name).is_file() or (folder / name).stat().st_size != size:
             raise UnusableIndexError(
-                f"{folder / name} is missing or cut off: build the index again"
+                "index.damaged-file",
+                f"{folder / name} is missing or cut off: build the index again",
             )
     return manifest
 

@@ -97,8 +97,9 @@ class Dense:
         if self._manifest.encoder != encoder.identity:
             encoder_name = self._manifest.encoder or "no encoder"
             raise UnusableIndexError(
+                "index.other-vectors",
                 f"the vectors in {folder} were made by {encoder_name}, and queries would be "
-                f"encoded by {encoder.identity}: build the index again with this encoder"
+                f"encoded by {encoder.identity}: build the index again with this encoder",
             )
         self._encoder = encoder
         self._vectors: NDArray[np.float32] = np.load(folder / VECTORS, mmap_mode="r")
@@ -193,7 +194,9 @@ def open_retriever(name: RetrieverName, folder: Path, encoder: Encoder | None) -
     if name == "bm25":
         return Cached(Bm25(folder))
     if encoder is None:
-        raise UnusableIndexError(f"the retriever {name} needs an encoder, and none was handed in")
+        raise UnusableIndexError(
+            "index.no-encoder", f"the retriever {name} needs an encoder, and none was handed in"
+        )
     dense = Dense(folder, encoder)
     return Cached(dense if name == "dense" else Fusion(Bm25(folder), dense))
 

@@ -109,10 +109,10 @@ class RegoProcess:
             self._stop()
             raise
         if not line.endswith("\n"):
-            raise ProcessEndedError(self._stop())
+            raise ProcessEndedError("rego.ended-process", self._stop())
         reply = json.loads(line)
         if "error" in reply:
-            raise RegoError(reply["error"])
+            raise RegoError(*reply["error"])
         return reply["result"]
 
     def _stop(self) -> str:

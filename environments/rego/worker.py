@@ -1,7 +1,8 @@
 """The process that runs Rego: `python -m environments.rego.worker SECONDS TOTAL_SECONDS BYTES`.
 
 It reads a command per line, {"compile": modules, "rules": [...]}, {"mark": modules} or
-{"ask": rule, "input": "..."}, and answers each with a line, {"result": ...} or {"error": "..."}.
+{"ask": rule, "input": "..."}, and answers each with a line, {"result": ...} or
+{"error": [code, message]}.
 Where one takes more than the limits it ends at once, with a status that says which. What a policy
 prints is read for marks and goes nowhere else.
 
@@ -32,6 +33,7 @@ from typing import Any
 
 import regopy  # type: ignore[import-untyped]
 
+from environments.errors import CodedError
 from environments.rego.plan import Plan, Rule, excess, mark, marks_in, names, vacuous
 
 _ENGINE_ERROR = re.compile(
@@ -39,7 +41,7 @@ _ENGINE_ERROR = re.compile(
 )
 
 
-class RegoError(ValueError):
+class RegoError(CodedError, ValueError):
     """Rego that gives no answer; the message says why."""
 
 
@@ -56,11 +58,15 @@ class Engine:
             self._rego.set_input_term(input_json)
             output = self._rego.query_bundle_entrypoint(self._bundle, _entrypoint(rule))
         except (regopy.RegoError, ValueError, RecursionError):
-            raise RegoError(f"{rule} has no answer: it names something unknown, or loops") from None
+            raise RegoError(
+                "rego.no-answer", f"{rule} has no answer: it names something unknown, or loops"
+            ) from None
         if not output.ok():
-            raise RegoError(f"{rule} ended with an error: a wrong type or rules in conflict")
+            raise RegoError(
+                "rego.failed-rule", f"{rule} ended with an error: a wrong type or rules in conflict"
+            )
         if len(output) != 1 or len(output[0].expressions) != 1:
-            raise RegoError(f"{rule} is undefined")
+            raise RegoError("rego.undefined-rule", f"{rule} is undefined")
         return output[0].expressions[0]
 
 
@@ -79,8 +85,9 @@ def compile_marked(modules: Mapping[str, str]) -> tuple[Engine, list[Rule]]:
         plan = _plan(modules, rules, folder)
         if places := vacuous(plan):
             raise RegoError(
+                "rego.vacuous-not",
                 f"{places[0]}: `not` in the body of `every` always holds in the in-process engine: "
-                "put it into a rule of its own, or collect what is wrong and compare it with []"
+                "put it into a rule of its own, or collect what is wrong and compare it with []",
             )
         marked = mark(plan)
         (folder / "plan.json").write_text(json.dumps(plan))
@@ -93,7 +100,7 @@ def _plan(modules: Mapping[str, str], rules: Sequence[str], folder: Path) -> Pla
     rego.save_bundle(str(folder), _build(rego, modules, rules))
     plan: Plan = json.loads((folder / "plan.json").read_text())
     if problem := excess(plan):
-        raise RegoError(problem)
+        raise RegoError("rego.excess", problem)
     return plan
 
 
@@ -117,9 +124,9 @@ def _build(
             rego.add_module(name, f"{text}\n")
         bundle = rego.build("true", [_entrypoint(rule) for rule in rules])
     except (regopy.RegoError, ValueError) as error:
-        raise RegoError(f"cannot be compiled: {_reason(str(error))}") from None
+        raise RegoError("rego.uncompilable", f"cannot be compiled: {_reason(str(error))}") from None
     if not bundle.ok():
-        raise RegoError("cannot be compiled")
+        raise RegoError("rego.not-compiled", "cannot be compiled")
     return bundle
 
 
@@ -232,7 +239,7 @@ def main(seconds: float, total: float, size: int) -> None:
         try:
             reply = {"result": worker.answer(json.loads(line))}
         except RegoError as error:
-            reply = {"error": str(error)}
+            reply = {"error": (error.code, error.message)}
         text = json.dumps(reply)
         watch.end()
         print(text, file=replies, flush=True)

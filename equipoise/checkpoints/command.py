@@ -75,6 +75,7 @@ def run(options: ConvertOptions, reporter: Reporter) -> None:
     """Convert. Raises `EquipoiseError`."""
     if options.to == "megatron" and options.adapter:
         raise UsageError(
+            "merge-lora.exclusive-options",
             "--adapter keeps an adapter in PEFT's form, and --to megatron makes a model",
             "Leave out one of them.",
         )
@@ -111,7 +112,11 @@ def merge(options: MergeOptions, reporter: Reporter) -> None:
 
     source = open_source(options.adapter, unsealed=options.unsealed)
     if source.form not in ADAPTERS:
-        refuse(f"{describe(source)}: this is no adapter", "`equipoise convert` converts models.")
+        refuse(
+            "merge-lora.no-adapter",
+            f"{describe(source)}: this is no adapter",
+            "`equipoise convert` converts models.",
+        )
     conversion = ConvertOptions(
         options.adapter,
         options.destination,

@@ -134,9 +134,13 @@ def torch_dist_tensors(folder: Path) -> Tensors:
     metadata = folder / "metadata.json"
     backend = json_mapping(metadata).get("sharded_backend") if metadata.is_file() else None
     if backend != "torch_dist":
-        refuse(f"{folder} has the format {backend}; what is read here is torch_dist")
+        refuse(
+            "torch-dist.unknown-backend",
+            f"{folder} has the format {backend}; what is read here is torch_dist",
+        )
     if not is_dcp(folder):
         refuse(
+            "torch-dist.no-metadata",
             f"{folder} has no .metadata: it was not written to its end",
             f"{COPY_AGAIN} Or take an older one.",
         )
@@ -149,7 +153,7 @@ def _described(
     size, properties, pieces = _fields(record, "size", "properties", "chunks")
     shape, (dtype,) = _numbers(size), _fields(properties, "dtype")
     if shape is None or not isinstance(dtype, torch.dtype) or not isinstance(pieces, list):
-        refuse(f"{path} does not say what {name} is", COPY_AGAIN)
+        refuse("torch-dist.undescribed-tensor", f"{path} does not say what {name} is", COPY_AGAIN)
     return shape, dtype, pieces
 
 
@@ -158,13 +162,24 @@ def _chunk(
 ) -> _Chunk:
     offsets, sizes = map(_numbers, _fields(chunk, "offsets", "sizes"))
     if offsets is None or sizes is None:
-        refuse(f"{folder / METADATA} does not say which parts {name} has", COPY_AGAIN)
+        refuse(
+            "torch-dist.unlisted-parts",
+            f"{folder / METADATA} does not say which parts {name} has",
+            COPY_AGAIN,
+        )
     location = places.get((name, torch.Size(offsets)))
     if location is None:
-        refuse(f"{folder / METADATA} does not say where {name} at {offsets} is", COPY_AGAIN)
+        refuse(
+            "torch-dist.unplaced-part",
+            f"{folder / METADATA} does not say where {name} at {offsets} is",
+            COPY_AGAIN,
+        )
     path, start, length = _locate(folder, name, location)
     if length < prod(sizes) * dtype.itemsize:
-        refuse(f"{path} has {length:,} bytes for {name} at {offsets}, too few for {sizes}")
+        refuse(
+            "torch-dist.short-part",
+            f"{path} has {length:,} bytes for {name} at {offsets}, too few for {sizes}",
+        )
     return _Chunk(name, offsets, sizes, dtype, path, start, length)
 
 
@@ -186,18 +201,28 @@ def _locate(folder: Path, name: str, location: object) -> tuple[Path, int, int]:
         location, "relative_path", "transform_descriptors", "offset", "length"
     )
     if transforms:
-        refuse(f"{folder}: {name} is compressed, which is not read here")
+        refuse(
+            "torch-dist.compressed-tensor",
+            f"{folder}: {name} is compressed, which is not read here",
+        )
     numbers = _numbers(tuple(extent))
     if numbers is None or not isinstance(file, str):
-        refuse(f"{folder / METADATA} does not say where {name} is", COPY_AGAIN)
+        refuse(
+            "torch-dist.unplaced-tensor",
+            f"{folder / METADATA} does not say where {name} is",
+            COPY_AGAIN,
+        )
     if Path(file).name != file:
-        refuse(f"{folder / METADATA} names {file!r}, which is no file of its folder")
+        refuse(
+            "torch-dist.foreign-file",
+            f"{folder / METADATA} names {file!r}, which is no file of its folder",
+        )
     path = folder / file
     if not path.is_file():
-        refuse(f"{path} is missing; {name} is in it", COPY_AGAIN)
+        refuse("torch-dist.missing-file", f"{path} is missing; {name} is in it", COPY_AGAIN)
     start, length = numbers
     if path.stat().st_size < start + length:
-        refuse(f"{path} is cut off within {name}", COPY_AGAIN)
+        refuse("torch-dist.cut-off-file", f"{path} is cut off within {name}", COPY_AGAIN)
     return path, start, length
 
 
@@ -207,7 +232,9 @@ def _refuse_shared_bytes(chunks: Iterable[_Chunk]) -> None:
     for chunk, after in pairwise(in_order):
         if chunk.path == after.path and after.start < chunk.start + chunk.length:
             collision = f"{chunk.name} and {after.name} into the same bytes"
-            refuse(f"{chunk.path}: {METADATA} puts {collision}", COPY_AGAIN)
+            refuse(
+                "torch-dist.shared-bytes", f"{chunk.path}: {METADATA} puts {collision}", COPY_AGAIN
+            )
 
 
 def _when_needed(
@@ -228,10 +255,14 @@ def _stored(chunk: _Chunk) -> LazyTensor:
     try:
         form = saved(path, start, length)
     except LOAD_ERRORS as error:
-        refuse(f"{path}: {name} cannot be read: {error}", COPY_AGAIN)
+        refuse("torch-dist.unreadable-part", f"{path}: {name} cannot be read: {error}", COPY_AGAIN)
     tensor = saved_tensor(name, form, path, start, length)
     if (tensor.shape, tensor.dtype) != (chunk.sizes, chunk.dtype):
-        refuse(f"{path} does not hold {name}, which {METADATA} says it does", COPY_AGAIN)
+        refuse(
+            "torch-dist.absent-tensor",
+            f"{path} does not hold {name}, which {METADATA} says it does",
+            COPY_AGAIN,
+        )
     return tensor
 
 
@@ -244,12 +275,12 @@ def read_metadata(path: Path) -> records.Metadata:
         with path.open("rb") as file:
             read = _Unpickler(file).load()
     except _DAMAGED as error:
-        refuse(f"{path} is damaged: {error}", COPY_AGAIN)
+        refuse("torch-dist.damaged-metadata", f"{path} is damaged: {error}", COPY_AGAIN)
     parts = ("state_dict_metadata", "storage_data")
     if not isinstance(read, records.Metadata) or not all(
         isinstance(getattr(read, part, None), dict) for part in parts
     ):
-        refuse(f"{path} is no record of a checkpoint", COPY_AGAIN)
+        refuse("torch-dist.foreign-metadata", f"{path} is no record of a checkpoint", COPY_AGAIN)
     return read
 
 

@@ -36,7 +36,7 @@ def yaml_mapping(path: Path) -> Mapping[str, Any]:
     try:
         loaded = read_yaml(path)
     except (yaml.YAMLError, ValueError) as error:
-        refuse(f"{path} is damaged: {error}")
+        refuse("checkpoint.damaged-yaml", f"{path} is damaged: {error}")
     return loaded if isinstance(loaded, dict) else {}
 
 
@@ -45,7 +45,7 @@ def json_mapping(path: Path) -> dict[str, Any]:
     try:
         return foreign.read_object(path)
     except EquipoiseError as error:
-        refuse(error.message, error.remedy)
+        refuse(error.code, error.message, error.remedy)
 
 
 def check_folder(folder: Path) -> None:
@@ -53,7 +53,7 @@ def check_folder(folder: Path) -> None:
     try:
         foreign.check_folder(folder)
     except EquipoiseError as error:
-        refuse(error.message, error.remedy)
+        refuse(error.code, error.message, error.remedy)
 
 
 def unpack(path: Path, folder: Path, allowance: Allowance) -> None:
@@ -71,7 +71,11 @@ def unpack(path: Path, folder: Path, allowance: Allowance) -> None:
         ):
             _Unpacking(path, folder, allowance).all_of(tar)
     except _UNREADABLE as error:
-        refuse(f"{path} cannot be unpacked: {error}", "Download or copy it again.")
+        refuse(
+            "archive.unpackable",
+            f"{path} cannot be unpacked: {error}",
+            "Download or copy it again.",
+        )
 
 
 class _InPieces:
@@ -121,19 +125,25 @@ class _Unpacking:
         name = PurePosixPath(member.name)
         statement = f"{self._path} holds {member.name!r}"
         if name.is_absolute() or ".." in name.parts:
-            refuse(f"{statement}, which is outside of its folder")
+            refuse("archive.path-outside", f"{statement}, which is outside of its folder")
         if not (member.isdir() or member.isreg()) or member.sparse is not None:
-            refuse(f"{statement}, which is no plain file: a link, a device or a file with holes")
+            refuse(
+                "archive.special-file",
+                f"{statement}, which is no plain file: a link, a device or a file with holes",
+            )
         if name in self._names:
-            refuse(f"{statement} twice")
+            refuse("archive.repeated-name", f"{statement} twice")
         self._names.add(name)
         if len(self._names) > _MOST_MEMBERS:
-            refuse(f"{self._path} holds more than {_MOST_MEMBERS:,} files")
+            refuse(
+                "archive.too-many-files", f"{self._path} holds more than {_MOST_MEMBERS:,} files"
+            )
 
     def _check_size(self, member: tarfile.TarInfo) -> None:
         self._bytes += max(0, member.size)
         if self._bytes > self._free:
             refuse(
+                "archive.full-disk",
                 f"{self._path}: with {member.name} it is {size(self._bytes)}, and "
                 f"{self._folder.parent} has {size(self._free)} free",
                 "Free some space, or name a folder on another disk.",
@@ -145,6 +155,7 @@ class _Unpacking:
             self._limit = self._allowance(self._folder)
         if self._limit is not None and self._bytes > self._limit:
             refuse(
+                "archive.oversize",
                 f"{subject} is {size(self._bytes)}, and a model of its configuration takes no more "
-                f"than {size(self._limit)}"
+                f"than {size(self._limit)}",
             )

@@ -70,26 +70,32 @@ def model_tensors(folder: Path) -> Tensors:
     if (folder / _ONE_FILE).is_file():
         return file_tensors(folder / _ONE_FILE)
     if not (folder / _PICKLED).is_file():
-        refuse(f"{folder} holds no weights")
+        refuse("safetensors.no-weights", f"{folder} holds no weights")
     return torch_file_tensors(folder / _PICKLED)
 
 
 def _indexed(folder: Path) -> Tensors:
     places = json_mapping(folder / INDEX).get("weight_map")
     if not isinstance(places, dict) or not places:
-        refuse(f"{folder / INDEX} names no file", "Make it again.")
+        refuse("safetensors.empty-index", f"{folder / INDEX} names no file", "Make it again.")
     paths = {_inside(folder, name) for name in places.values()}
     files = {path.name: file_tensors(path) for path in sorted(paths)}
     for tensor, name in places.items():
         if tensor not in files[name]:
-            refuse(f"{folder / name}: there is no tensor {tensor}, which {INDEX} says it has")
+            refuse(
+                "safetensors.absent-tensor",
+                f"{folder / name}: there is no tensor {tensor}, which {INDEX} says it has",
+            )
     return {tensor: files[name][tensor] for tensor, name in places.items()}
 
 
 def _inside(folder: Path, name: object) -> Path:
     """The file that an index names, which may not be outside its folder."""
     if not isinstance(name, str) or Path(name).name != name:
-        refuse(f"{folder / INDEX} names {name!r}, which is no file of its folder")
+        refuse(
+            "safetensors.foreign-file",
+            f"{folder / INDEX} names {name!r}, which is no file of its folder",
+        )
     return folder / name
 
 
@@ -104,7 +110,10 @@ def file_tensors(path: Path) -> Tensors:
         part = opened.get_slice(name)
         shape, kind = tuple(part.get_shape()), part.get_dtype()
         if kind not in DTYPES:
-            refuse(f"{path}: {name} has numbers of a kind that is not known here: {kind}")
+            refuse(
+                "safetensors.unknown-dtype",
+                f"{path}: {name} has numbers of a kind that is not known here: {kind}",
+            )
         form = torch.empty(shape, dtype=DTYPES[kind], device="meta")
         result[name] = file_tensor(path, start, form)
         start += form.nbytes
@@ -117,9 +126,13 @@ def _opened(path: Path) -> Any:
         # For torch it would map all of the file as memory that may be written to.
         return safe_open(path, framework="numpy")
     except FileNotFoundError:
-        refuse(f"{path} is missing", COPY_AGAIN)
+        refuse("safetensors.missing-file", f"{path} is missing", COPY_AGAIN)
     except (SafetensorError, OSError) as error:
-        refuse(f"{path} is damaged or cut off: {error}", "Copy it again, or take an older one.")
+        refuse(
+            "safetensors.damaged-file",
+            f"{path} is damaged or cut off: {error}",
+            "Copy it again, or take an older one.",
+        )
 
 
 def copy_beside(source: Path, destination: Path) -> None:
@@ -165,14 +178,22 @@ def _read_offsets(path: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         offsets = None
     if not isinstance(offsets, dict):
-        refuse(f"{path} does not say under {_OFFSETS} which parts it holds", COPY_AGAIN)
+        refuse(
+            "safetensors.no-offsets",
+            f"{path} does not say under {_OFFSETS} which parts it holds",
+            COPY_AGAIN,
+        )
     return offsets
 
 
 def _begins(path: Path, name: str, entry: object) -> tuple[int, ...]:
     offsets = entry.get("saved_offsets") if isinstance(entry, dict) else None
     if not isinstance(offsets, list) or not all(type(offset) is int for offset in offsets):
-        refuse(f"{path} does not say which part of {name} it holds", COPY_AGAIN)
+        refuse(
+            "safetensors.unplaced-part",
+            f"{path} does not say which part of {name} it holds",
+            COPY_AGAIN,
+        )
     return tuple(offsets)
 
 
@@ -180,7 +201,9 @@ def _refuse_missing(folder: Path, parts: Mapping[str, object]) -> None:
     places = folder / SHARD_METADATA / _PLACES
     listing = json_mapping(places) if places.is_file() else {}
     if missing := sorted(listing.keys() - parts.keys()):
-        refuse(f"{folder}: no file has a part of {missing[0]}", COPY_AGAIN)
+        refuse(
+            "safetensors.missing-part", f"{folder}: no file has a part of {missing[0]}", COPY_AGAIN
+        )
 
 
 def _absent(files: Iterable[Path]) -> Path | None:
@@ -206,9 +229,15 @@ def _joined(gap: Path, name: str, parts: list[Part]) -> LazyTensor:
     first = parts[0]
     for part in parts:
         if not len(part.offsets) == len(part.sizes) == len(first.sizes):
-            refuse(f"{part.path}: its part of {name} has other dimensions than its place")
+            refuse(
+                "safetensors.other-dimensions",
+                f"{part.path}: its part of {name} has other dimensions than its place",
+            )
         if part.tensor.dtype != first.tensor.dtype:
-            refuse(f"{part.path}: {name} is {part.tensor.dtype}, and in {first.path} another")
+            refuse(
+                "safetensors.mixed-dtypes",
+                f"{part.path}: {name} is {part.tensor.dtype}, and in {first.path} another",
+            )
     ends = zip(*(part.slices for part in parts), strict=True)
     shape = tuple(max(end.stop for end in dimension) for dimension in ends)
     return join(gap, name, shape, first.tensor.dtype, parts)

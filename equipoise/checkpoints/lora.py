@@ -111,7 +111,10 @@ def peft_adapter(folder: Path) -> Adapter:
         if match := _PART.search(key):
             factors.setdefault(key[: match.start()], {})[match[1]] = tensor
         elif "lora_" in key:
-            refuse(f"{folder} holds {name}, an adapter of embeddings or of another form")
+            refuse(
+                "lora.unknown-tensor",
+                f"{folder} holds {name}, an adapter of embeddings or of another form",
+            )
         else:
             replaced[_SAVED.sub(".", key)] = tensor
     with _limited(folder):
@@ -122,13 +125,19 @@ def peft_adapter(folder: Path) -> Adapter:
 def _refuse_other_forms(folder: Path, config: Mapping[str, Any]) -> None:
     path = folder / CONFIG
     if (kind := config.get("peft_type")) != "LORA":
-        refuse(f"{path}: peft_type is {kind}; what is merged here is LORA")
+        refuse("lora.other-peft-type", f"{path}: peft_type is {kind}; what is merged here is LORA")
     if extra_keys := sorted(key for key, value in config.items() if key not in KEYS and value):
-        refuse(f"{path} has {extra_keys[0]}, which is more than W + scale * B A")
+        refuse(
+            "lora.extra-setting", f"{path} has {extra_keys[0]}, which is more than W + scale * B A"
+        )
     if (bias := config.get("bias", "none")) != "none":
-        refuse(f"{path}: bias is {bias}; an adapter of weights alone can be merged")
+        refuse(
+            "lora.trained-bias",
+            f"{path}: bias is {bias}; an adapter of weights alone can be merged",
+        )
     if (begun := config.get("init_lora_weights")) not in _BEGINNINGS:
         refuse(
+            "lora.changed-base",
             f"{path}: training began with init_lora_weights={begun}, which changes the base",
             "PEFT's save_pretrained makes a plain LoRA of it: path_initial_model_for_weight_"
             "conversion.",
@@ -139,7 +148,7 @@ def _pair(
     folder: Path, name: str, parts: Mapping[str, LazyTensor], config: Mapping[str, Any]
 ) -> Pair:
     if parts.keys() != {"lora_A", "lora_B"}:
-        refuse(f"{folder}: {name} has {' and '.join(parts)} alone", COPY_AGAIN)
+        refuse("lora.missing-half", f"{folder}: {name} has {' and '.join(parts)} alone", COPY_AGAIN)
     a, b = parts["lora_A"], parts["lora_B"]
     rank = _of_module(folder, name, config, "rank_pattern", "r")
     _refuse_other_rank(folder, name, (a, b), rank)
@@ -152,10 +161,16 @@ def _refuse_other_rank(
 ) -> None:
     a, b = factors
     if len(a.shape) != 2 or len(b.shape) != 2:
-        refuse(f"{origin}: A and B of {name} are {a.shape} and {b.shape}, which are no matrices")
+        refuse(
+            "lora.no-matrices",
+            f"{origin}: A and B of {name} are {a.shape} and {b.shape}, which are no matrices",
+        )
     if a.shape[0] != rank or b.shape[1] != rank:
         ranks = f"{a.shape[0]} and {b.shape[1]}"
-        refuse(f"{origin}: {name} has rank {ranks}, and its configuration says {rank:g}")
+        refuse(
+            "lora.other-rank",
+            f"{origin}: {name} has rank {ranks}, and its configuration says {rank:g}",
+        )
 
 
 def _of_module(
@@ -165,7 +180,7 @@ def _of_module(
     try:
         values = [v for p, v in (config.get(patterns) or {}).items() if _ends(p, name)]
     except (re.error, AttributeError) as error:
-        refuse(f"{folder / CONFIG}: {patterns} cannot be read: {error}")
+        refuse("lora.invalid-pattern", f"{folder / CONFIG}: {patterns} cannot be read: {error}")
     return _positive(
         values[0] if values else config.get(otherwise), f"{folder / CONFIG}: {otherwise}"
     )
@@ -173,7 +188,7 @@ def _of_module(
 
 def _positive(value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-        refuse(f"{where} is {value!r}, which is no such number", COPY_AGAIN)
+        refuse("lora.invalid-scale", f"{where} is {value!r}, which is no such number", COPY_AGAIN)
     return value
 
 
@@ -191,6 +206,7 @@ def _limited(folder: Path) -> Iterator[None]:
 
     def stop(*_: object) -> NoReturn:
         refuse(
+            "lora.slow-pattern",
             f"{folder / CONFIG}: its patterns of modules take longer than {_PATTERN_SECONDS} s",
             "Write the names of the modules in place of the patterns.",
         )
@@ -219,7 +235,10 @@ def _targets(folder: Path, config: Mapping[str, Any]) -> _Targets | None:
             with _limited(folder):
                 return [name for name in names if check_target_module_exists(settings, name)]
         except (re.error, TypeError, ValueError, AttributeError) as error:
-            refuse(f"{folder / CONFIG}: its names of modules cannot be read: {error}")
+            refuse(
+                "lora.unreadable-targets",
+                f"{folder / CONFIG}: its names of modules cannot be read: {error}",
+            )
 
     return targets
 
@@ -247,7 +266,10 @@ def megatron_adapter(
             pair = Pair(a, cut(shape, b), alpha / rank)
             pairs[f"model.layers.{number}.{name}.weight"] = pair
     if extra := sorted(n for n in tensors if ".adapter." in n and n not in read and _is_weight(n)):
-        refuse(f"the adapter holds {extra[0]}, for which there is no weight of Hugging Face's here")
+        refuse(
+            "lora.unmapped-weight",
+            f"the adapter holds {extra[0]}, for which there is no weight of Hugging Face's here",
+        )
     return Adapter(pairs)
 
 
@@ -260,7 +282,10 @@ def _refuse_other_kind(peft: Mapping[str, Any]) -> None:
     """Megatron-Bridge's LoRA alone: its DoRA has magnitudes, its CanonicalLoRA other names."""
     kind = str(peft.get("_target_", "LoRA")).rpartition(".")[2]
     if kind != "LoRA":
-        refuse(f"run_config.yaml: the adapters are {kind}'s; what is merged here is LoRA's")
+        refuse(
+            "lora.other-kind",
+            f"run_config.yaml: the adapters are {kind}'s; what is merged here is LoRA's",
+        )
 
 
 def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:
@@ -270,7 +295,11 @@ def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:
     """
     kinds = {(pair.a.shape[0], pair.scale) for pair in adapter.pairs.values()}
     if len(kinds) != 1:
-        refuse("the adapter has several ranks or scales", "Merge it into its base instead.")
+        refuse(
+            "lora.several-ranks",
+            "the adapter has several ranks or scales",
+            "Merge it into its base instead.",
+        )
     rank, scale = kinds.pop()
     config = {
         "peft_type": "LORA",
@@ -298,6 +327,7 @@ def merge(base: Tensors, adapter: Adapter, *, tied: bool = False) -> Tensors:
     tied = tied or _OUTPUT not in base
     if tied and _OUTPUT in adapter.pairs:
         refuse(
+            "lora.tied-output",
             f"the adapter changes {_OUTPUT}, which its base has not: it is its embeddings",
             "A change of the output layer alone would tear them apart. Train without lm_head.",
         )
@@ -321,7 +351,7 @@ _NOTHING = (
 def refuse_nothing(adapter: Adapter) -> None:
     """Refuse an adapter that changes nothing: what it makes is the base under another name."""
     if not adapter.replaced and all(pair.is_nothing() for pair in adapter.pairs.values()):
-        refuse(*_NOTHING)
+        refuse("lora.noop-merge", *_NOTHING)
 
 
 def _refuse_noop_merge(base: Tensors, pairs: Mapping[str, Pair], replaced: Tensors) -> None:
@@ -329,13 +359,21 @@ def _refuse_noop_merge(base: Tensors, pairs: Mapping[str, Pair], replaced: Tenso
     if all(pair.is_nothing() for pair in pairs.values()) and all(
         torch.equal(tensor.read(), base[name].read()) for name, tensor in replaced.items()
     ):
-        refuse(*_NOTHING)
+        refuse("lora.noop-merge", *_NOTHING)
     for name, pair in pairs.items():
         if not all(bool(factor.read().isfinite().all()) for factor in (pair.a, pair.b)):
-            refuse(f"the adapter's factors of {name} are not finite", "Take an older checkpoint.")
+            refuse(
+                "lora.infinite-factors",
+                f"the adapter's factors of {name} are not finite",
+                "Take an older checkpoint.",
+            )
     for name, tensor in replaced.items():
         if not bool(tensor.read().isfinite().all()):
-            refuse(f"the adapter's {name} is not finite", "Take an older checkpoint.")
+            refuse(
+                "lora.infinite-weight",
+                f"the adapter's {name} is not finite",
+                "Take an older checkpoint.",
+            )
 
 
 def _without_tied_copy(replaced: Tensors, *, tied: bool) -> Tensors:
@@ -346,6 +384,7 @@ def _without_tied_copy(replaced: Tensors, *, tied: bool) -> Tensors:
     if embeddings is None or output is None or not torch.equal(embeddings.read(), output.read()):
         alone = _EMBEDDINGS if output is None else _OUTPUT
         refuse(
+            "lora.tied-copy",
             f"the adapter replaces {alone}, which is the output layer, too, in its base",
             "PEFT leaves the other one as it was, so that no tied model is the trained one. Train "
             "with ensure_weight_tying=True.",
@@ -363,7 +402,10 @@ def _refuse_missing_layers(base: Tensors, adapter: Adapter) -> None:
         if len(tensor.shape) == 2 and name.endswith(".weight") and name not in adapter.pairs
     ]
     if missing := adapter.targets(maps):
-        refuse(f"the adapter has nothing for {missing[0]}.weight, which {CONFIG} says it changes")
+        refuse(
+            "lora.missing-layer",
+            f"the adapter has nothing for {missing[0]}.weight, which {CONFIG} says it changes",
+        )
 
 
 def _refuse_other_base(base: Tensors, name: str, shape: tuple[int, ...]) -> None:
@@ -371,12 +413,13 @@ def _refuse_other_base(base: Tensors, name: str, shape: tuple[int, ...]) -> None
     module = name.removesuffix(".weight")
     if f"{module}.qweight" in base or (name in base and base[name].dtype not in _NUMBERS):
         refuse(
+            "lora.quantised-base",
             f"{name} of the base is quantised",
             "Name the model that it was quantised from with --base: a sum in so few bits would "
             "round the adapter away.",
         )
     if name not in base:
-        refuse(f"the adapter changes {name}, which its base has not", named)
+        refuse("lora.absent-in-base", f"the adapter changes {name}, which its base has not", named)
     base_shape = base[name].shape
     if base_shape[1:] == shape[1:] and base_shape != shape and name in (_EMBEDDINGS, _OUTPUT):
         named = (
@@ -384,7 +427,11 @@ def _refuse_other_base(base: Tensors, name: str, shape: tuple[int, ...]) -> None
             f"resize_token_embeddings({shape[0]}), and name it with --base."
         )
     if base_shape != shape:
-        refuse(f"the adapter's {name} is {shape}, and that of its base {base_shape}", named)
+        refuse(
+            "lora.other-shape",
+            f"the adapter's {name} is {shape}, and that of its base {base_shape}",
+            named,
+        )
 
 
 def _cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:

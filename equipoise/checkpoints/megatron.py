@@ -50,6 +50,7 @@ class Shape:
         family = config.get("model_type")
         if family not in FAMILIES:
             refuse(
+                "megatron.unknown-family",
                 f"the model is a {family}, and what is read here is {', '.join(FAMILIES)}",
                 "Take Megatron-Bridge's own export, see docs/checkpoints.md.",
             )
@@ -98,6 +99,7 @@ def _heads(shape: Shape, tensor: LazyTensor, count: int, which: slice) -> LazyTe
     rows = (shape.heads + 2 * shape.groups) * shape.head
     if tensor.shape[0] != rows or shape.heads % shape.groups:
         refuse(
+            "megatron.other-heads",
             f"Q, K and V have {tensor.shape[0]} rows together; {shape.heads} heads of "
             f"{shape.head} in {shape.groups} groups, as config.json says, have {rows}",
             "Name the model that training began with: --base.",
@@ -141,7 +143,7 @@ def prefix_of(tensors: Tensors) -> str:
         if any(name.startswith((f"{prefix}decoder.", f"{prefix}embedding.")) for name in tensors):
             return prefix
     some = ", ".join(list(tensors)[:3]) or "nothing"
-    return refuse(f"the names are not Megatron's: it holds {some}")
+    return refuse("megatron.foreign-names", f"the names are not Megatron's: it holds {some}")
 
 
 @dataclass(slots=True)
@@ -161,7 +163,9 @@ class _TensorPool:
 
     def require(self, name: str) -> LazyTensor:
         """Return a tensor. Raises `ConversionError` without it."""
-        return self.first(name) or refuse(f"the checkpoint has no {name}")
+        return self.first(name) or refuse(
+            "megatron.missing-tensor", f"the checkpoint has no {name}"
+        )
 
     def remainder(self) -> list[str]:
         """Return the names that nothing has read."""
@@ -186,7 +190,8 @@ def to_hugging_face(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
         converted["lm_head.weight"] = _of_words(pool, "output_layer", shape)
     if extra := pool.remainder():
         refuse(
-            f"the checkpoint holds {extra[0]} ({len(extra)} such), which config.json knows not of"
+            "megatron.extra-tensor",
+            f"the checkpoint holds {extra[0]} ({len(extra)} such), which config.json knows not of",
         )
     return converted
 
@@ -209,6 +214,7 @@ def _of_words(pool: _TensorPool, name: str, shape: Shape) -> LazyTensor:
     tensor = pool.require(f"{name}.weight")
     if tensor.shape[0] < shape.vocabulary:
         refuse(
+            "megatron.other-vocabulary",
             f"the checkpoint has {tensor.shape[0]:,} words, and config.json {shape.vocabulary:,}",
             "Name the model that training began with, see --base.",
         )
@@ -255,6 +261,7 @@ def _ask(action: str, *folders: Path) -> Versions:
     if done.returncode:
         last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-_LINES_SHOWN:])
         refuse(
+            "megatron.bridge-failure",
             f"Megatron-Bridge in {python} failed ({action} of {folders[0]}):\n{last}",
             f"{MEGATRON_PYTHON} names another Python that has it. NeMo-RL's container has the one "
             "that its runs use.",

@@ -91,10 +91,17 @@ def archive_allowance(folder: Path) -> int | None:
 def _nemo_2(weights: Path, context: Path) -> Nemo:
     path = context / "model.yaml"
     if not path.is_file():
-        refuse(f"{path} is missing, and io.json has no value that was a class's default", _NAME_IT)
+        refuse(
+            "nemo.unstated-default",
+            f"{path} is missing, and io.json has no value that was a class's default",
+            _NAME_IT,
+        )
     tensors = _weights(torch_dist_tensors(weights))
     if any(".adapter." in name for name in tensors):
-        refuse(f"{weights} holds a LoRA adapter of NeMo 2's, which is not read here")
+        refuse(
+            "nemo.lora-adapter",
+            f"{weights} holds a LoRA adapter of NeMo 2's, which is not read here",
+        )
     config = config_of_2(path, yaml_mapping(path))
     return Nemo("a model of NeMo 2's", tensors, config, context)
 
@@ -129,14 +136,22 @@ def _rank_folders(path: Path, config: NemoConfig) -> _Ranks:
             rank = int(match[1] or match[2]), int(match[3] or 0)
             ranks[rank] = folder
     if not ranks:
-        refuse(f"{path} holds no {_FILE}, no {_FOLDER} and no folder of a rank", COPY_AGAIN)
+        refuse(
+            "nemo.no-rank-folder",
+            f"{path} holds no {_FILE}, no {_FOLDER} and no folder of a rank",
+            COPY_AGAIN,
+        )
     counts = [
         max(1 + max(rank[axis] for rank in ranks), config.count(f"{kind}_model_parallel_size"))
         for axis, kind in enumerate(("tensor", "pipeline"))
     ]
     for rank in product(range(counts[0]), range(counts[1])):
         if not (ranks.get(rank, path / "none") / _FILE).is_file():
-            refuse(f"{path} has no {_FILE} of the rank {rank} (tensor, pipeline)", COPY_AGAIN)
+            refuse(
+                "nemo.missing-rank",
+                f"{path} has no {_FILE} of the rank {rank} (tensor, pipeline)",
+                COPY_AGAIN,
+            )
     return ranks
 
 
@@ -149,7 +164,11 @@ def _joined(path: Path, ranks: _Ranks, tied: bool) -> Tensors:
         parts = [tensors for (_, pipeline), tensors in by_rank.items() if pipeline == stage]
         for name in parts[0]:
             if missing := [n for n, part in enumerate(parts) if name not in part]:
-                refuse(f"{ranks[missing[0], stage] / _FILE} has no {name}", COPY_AGAIN)
+                refuse(
+                    "nemo.missing-tensor",
+                    f"{ranks[missing[0], stage] / _FILE} has no {name}",
+                    COPY_AGAIN,
+                )
             moved = _LAYER.sub(lambda match: f".layers.{int(match[1]) + layers}.", name)  # noqa: B023
             joined[moved] = _of_parts(path, moved, [part[name] for part in parts])
         numbers = [int(match[1]) for name in parts[0] if (match := _LAYER.search(name))]
@@ -213,7 +232,7 @@ def _without_copy(path: Path, tensors: dict[str, LazyTensor]) -> Tensors:
 
 
 def _refuse_mixed(path: Path, problem: str) -> NoReturn:
-    refuse(f"{path}: {problem}; are its files of one checkpoint?", COPY_AGAIN)
+    refuse("nemo.mixed-ranks", f"{path}: {problem}; are its files of one checkpoint?", COPY_AGAIN)
 
 
 # --- Configuration and tokenizer for transformers -------------------------------------------------
@@ -266,12 +285,20 @@ def _copy_tokenizer(nemo: Nemo, folder: Path) -> None:
     library, model = settings.get("library"), settings.get("model")
     if library != "sentencepiece" or not isinstance(model, str):
         named = f", and names {settings['type']}" if isinstance(settings.get("type"), str) else ""
-        refuse(f"{nemo.context} holds no tokenizer{named}", _WITH_TOKENIZER)
+        refuse("nemo.no-tokenizer", f"{nemo.context} holds no tokenizer{named}", _WITH_TOKENIZER)
     if settings.get("special_tokens"):
-        refuse(f"{nemo.context}: its tokenizer has special tokens of its own", _WITH_TOKENIZER)
+        refuse(
+            "nemo.special-tokens",
+            f"{nemo.context}: its tokenizer has special tokens of its own",
+            _WITH_TOKENIZER,
+        )
     name = model.removeprefix(_IN_ARCHIVE)
     if Path(name).name != name or not (nemo.context / name).is_file():
-        refuse(f"{nemo.context} has no {model}, its tokenizer", _WITH_TOKENIZER)
+        refuse(
+            "nemo.missing-tokenizer-model",
+            f"{nemo.context} has no {model}, its tokenizer",
+            _WITH_TOKENIZER,
+        )
     shutil.copyfile(nemo.context / name, folder / _MODEL)
     write_json(folder / "tokenizer_config.json", _SENTENCEPIECE)
 
@@ -280,7 +307,11 @@ def _loaded(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (*LOADING_ERRORS, ImportError) as error:
-        return refuse(f"{folder}: the tokenizer does not load: {error}", _WITH_TOKENIZER)
+        return refuse(
+            "nemo.unloadable-tokenizer",
+            f"{folder}: the tokenizer does not load: {error}",
+            _WITH_TOKENIZER,
+        )
 
 
 def _refuse_another_reading(tokenizer: Any, model: Path) -> None:
@@ -291,13 +322,22 @@ def _refuse_another_reading(tokenizer: Any, model: Path) -> None:
     try:
         processor = SentencePieceProcessor(model_file=str(model))
     except (OSError, RuntimeError) as error:
-        refuse(f"{model}: the tokenizer does not load: {error}", _WITH_TOKENIZER)
+        refuse(
+            "nemo.unloadable-tokenizer-model",
+            f"{model}: the tokenizer does not load: {error}",
+            _WITH_TOKENIZER,
+        )
     ids = len(tokenizer), tokenizer.bos_token_id, tokenizer.eos_token_id
     if ids != (processor.get_piece_size(), processor.bos_id(), processor.eos_id()):
-        refuse(f"{model} has not Llama's special pieces, <s> and </s>", _WITH_TOKENIZER)
+        refuse(
+            "nemo.no-special-pieces",
+            f"{model} has not Llama's special pieces, <s> and </s>",
+            _WITH_TOKENIZER,
+        )
     for text in _PROBES:
         if processor.encode(text) != tokenizer(text, add_special_tokens=False)["input_ids"]:
             refuse(
+                "nemo.other-tokenizer",
                 f"{model} is no tokenizer of Llama's kind: transformers reads {text!r} otherwise "
                 "than sentencepiece",
                 _WITH_TOKENIZER,
@@ -308,7 +348,7 @@ def _vocabulary(nemo: Nemo, words: int) -> int:
     """How many rows of the embeddings are words; NeMo fills them up to a multiple."""
     rows = next((t.shape[:1] for n, t in nemo.tensors.items() if n.endswith(_WORDS)), ())
     if not rows:
-        refuse(f"{nemo.context}: the checkpoint has no {_WORDS}")
+        refuse("nemo.no-embeddings", f"{nemo.context}: the checkpoint has no {_WORDS}")
     if nemo.config.settings.get("vocab_size"):
         return nemo.config.number("vocab_size")
     return words if (nemo.config.padded(words),) == rows else rows[0]

@@ -82,7 +82,7 @@ def run(options: PushOptions, reporter: Reporter) -> None:
         _dry_run(options, run, files, trained, reporter)
         return
     if get_token() is None:
-        raise UsageError("there is no token for the Hugging Face hub", _WAY_IN)
+        raise UsageError("push.no-token", "there is no token for the Hugging Face hub", _WAY_IN)
     if not files.finished:
         reporter.warn("this run has no final evaluation: its card says so, and has no figures")
     api = HfApi()
@@ -121,6 +121,7 @@ def _refuse_no_weights(run: RunDirectory) -> None:
     if not folder.is_dir() or not any(file.suffix in WEIGHTS for file in folder.iterdir()):
         hint = f"; {where}" if (where := where_result_is(run)) else ""
         raise UsageError(
+            "push.no-weights",
             f"{run.root} has no model to push: there are no weights in {folder.name}/{hint}",
             "Name the folder of a run, results/<task>/<run name>, that has ended; --resume "
             "finishes one, and `equipoise convert` makes a model of a checkpoint.",
@@ -132,6 +133,7 @@ def _refuse_local_base(run: RunDirectory, files: RunFiles, trained: Trained) -> 
     if trained.adapter and not trained.base_on_hub(files):
         base = printable(trained.adapter.get("base_model_name_or_path") or "a local model")
         raise UsageError(
+            "push.local-base",
             f"the adapter's base is {base}, which is on this machine alone",
             "If it is a copy of a model of the hub, name that with --base. Otherwise merge it, "
             f"`equipoise merge-lora {run.root} DEST`, and upload DEST: "
@@ -145,13 +147,16 @@ def _refuse_names(options: PushOptions) -> None:
             validate_repo_id(name)
         except HFValidationError as error:
             raise UsageError(
-                f"{printable(name)} is no name on the hub: {error}", "It takes OWNER/NAME."
+                "push.invalid-name",
+                f"{printable(name)} is no name on the hub: {error}",
+                "It takes OWNER/NAME.",
             ) from None
 
 
 def _refuse_to_show(options: PushOptions, private: bool) -> None:
     if not (private or options.public):
         raise UsageError(
+            "push.public-repository",
             f"{options.repo_id} exists and is public",
             "Nothing was uploaded. Choose another name, make it private on the hub, or add "
             "--public.",
@@ -177,12 +182,15 @@ def _explained(repo_id: str) -> Iterator[None]:
     try:
         yield
     except OfflineModeIsEnabled:
-        raise UsageError("HF_HUB_OFFLINE keeps from asking the hub", "Unset it.") from None
+        raise UsageError(
+            "push.offline", "HF_HUB_OFFLINE keeps from asking the hub", "Unset it."
+        ) from None
     except HfHubHTTPError as error:
         raise _refused(repo_id, error.response.status_code, error.server_message) from error
     except (HTTP_ERROR, ConnectionError, RuntimeError) as error:  # of API and storage
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise EquipoiseError(
+            "push.failed-upload",
             f"the upload to {repo_id} failed: {printable(reason)}",
             "Look at the network, and at HF_ENDPOINT if you have set it, then start it again: what "
             "was uploaded is not sent twice.",
@@ -193,10 +201,12 @@ def _refused(repo_id: str, status: int, message: str | None) -> EquipoiseError:
     reason = f"HTTP {status}" + (f", {printable(message)}" if message else "")
     if status in (401, 403, 404):  # the hub says 404 of what a token may not see
         return EquipoiseError(
+            "push.forbidden",
             f"the hub does not let this token write to {repo_id} ({reason})",
             f"Is the owner's name right, and yours or an organisation's of yours? {_WAY_IN}",
         )
     return EquipoiseError(
+        "push.refused-upload",
         f"the hub did not take the model for {repo_id} ({reason})",
         "Nothing was published in part: a commit is there whole or not at all. Start it again.",
     )

@@ -77,7 +77,7 @@ def opened(
             yield _nemo(path, unpacked, scratch / "made", base)
         except ConversionError as error:  # its files are known by the archive's name
             raise ConversionError(
-                error.message.replace(str(unpacked), str(path)), error.remedy
+                error.code, error.message.replace(str(unpacked), str(path)), error.remedy
             ) from error
 
 
@@ -90,7 +90,11 @@ def _nemo(path: Path, unpacked: Path, context_folder: Path, base: str | None) ->
         check_folder(path)
     nemo = open_nemo(unpacked if path.is_file() else path)
     if nemo is None:
-        refuse(f"{path} is a file that is no .nemo of a language model", _NAME_A_SOURCE)
+        refuse(
+            "convert.other-file",
+            f"{path} is a file that is no .nemo of a language model",
+            _NAME_A_SOURCE,
+        )
     check_folder(nemo.context)
     if base:
         return Source(nemo.kind, path, "megatron", nemo.tensors, stated=nemo.config)
@@ -102,7 +106,11 @@ def _nemo(path: Path, unpacked: Path, context_folder: Path, base: str | None) ->
 def open_source(path: Path, *, unsealed: bool = False) -> Source:
     """Look what a folder is that can be read where it lies. Raises `EquipoiseError` likewise."""
     if not path.is_dir():
-        refuse(f"{path} {'is a file' if path.exists() else 'does not exist'}", _NAME_A_SOURCE)
+        refuse(
+            "convert.no-folder",
+            f"{path} {'is a file' if path.exists() else 'does not exist'}",
+            _NAME_A_SOURCE,
+        )
     if (path / "provenance.json").is_file():
         return open_source(_of_run(path), unsealed=unsealed)
     without = check_part(path, unsealed=unsealed)
@@ -111,7 +119,9 @@ def open_source(path: Path, *, unsealed: bool = False) -> Source:
     for look in _FOLDERS.values():
         if source := look(path):
             return replace(source, unsealed=without)
-    return refuse(f"{path} is no checkpoint that is known here", _NAME_A_SOURCE)
+    return refuse(
+        "convert.unknown-format", f"{path} is no checkpoint that is known here", _NAME_A_SOURCE
+    )
 
 
 def _of_run(path: Path) -> Path:
@@ -120,9 +130,13 @@ def _of_run(path: Path) -> Path:
     check_part(folder, unsealed=True)  # one that is missing, too
     if not folder.is_dir():
         newest = _newest(RunDirectory(path).checkpoints, _STEP)
-        folder = newest or refuse(f"{path} has no checkpoint yet")
+        folder = newest or refuse("convert.run-without-checkpoint", f"{path} has no checkpoint yet")
     if not folder.resolve().is_relative_to(path.resolve()):
-        refuse(f"{folder} is a link that leads out of its run", "Name the folder that it leads to.")
+        refuse(
+            "convert.link-outside",
+            f"{folder} is a link that leads out of its run",
+            "Name the folder that it leads to.",
+        )
     return folder
 
 
@@ -135,6 +149,7 @@ def _refuse_other_step(path: Path) -> None:
             if stated and int(match[1]) not in stated.values():
                 steps = " and ".join(f"{key} {value!r}" for key, value in stated.items())
                 refuse(
+                    "convert.other-step",
                     f"{path / file} says {steps}, and the folder is {path.name}",
                     "Give the folder the name that it had.",
                 )
@@ -152,7 +167,9 @@ def _step(path: Path) -> Source | None:
         return None
     source = _adapter(weights / "model") or _adapter(weights) or _weights(weights)
     if source is None:
-        refuse(f"{weights} holds no weights of DTensor's or Megatron's")
+        refuse(
+            "convert.step-without-weights", f"{weights} holds no weights of DTensor's or Megatron's"
+        )
     policy = _policy_of(path / "config.yaml")
     overrides = policy.get("hf_config_overrides")
     return replace(
@@ -174,7 +191,11 @@ def _adapter(path: Path) -> Source | None:
     below = sorted(folder.parent.name for folder in path.glob(f"*/{CONFIG}"))
     if not is_adapter(path):
         if len(below) > 1:
-            refuse(f"{path} holds several adapters: {', '.join(below)}", _ONE_ADAPTER)
+            refuse(
+                "convert.several-adapters",
+                f"{path} holds several adapters: {', '.join(below)}",
+                _ONE_ADAPTER,
+            )
         return _adapter(path / below[0]) if below else None
     config = adapter_config(path)
     base, revision = (config.get(key) for key in ("base_model_name_or_path", "revision"))
@@ -204,7 +225,10 @@ def _megatron(path: Path) -> Source | None:
     peft = settings.get("peft")
     of_adapter = any(".adapter." in name for name in tensors)
     if of_adapter and not isinstance(peft, dict):
-        refuse(f"{path} holds adapters, and no run_config.yaml says how they were made")
+        refuse(
+            "convert.no-run-config",
+            f"{path} holds adapters, and no run_config.yaml says how they were made",
+        )
     return Source(
         kind=f"{'adapters' if of_adapter else 'a model'} of Megatron's"
         f"{'' if settings else ', without run_config.yaml'}",

@@ -102,7 +102,11 @@ class NemoConfig:
         """A whole number above zero. Raises `ConversionError` for what is none."""
         value = self.settings.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _TOO_MANY:
-            refuse(f"{self.path}: {key} is {short(value)}, and should be a count", _NAME_IT)
+            refuse(
+                "stated.invalid-count",
+                f"{self.path}: {key} is {short(value)}, and should be a count",
+                _NAME_IT,
+            )
         return value
 
     def count(self, key: str, otherwise: int = 1) -> int:
@@ -114,9 +118,17 @@ class NemoConfig:
         value = self.settings.get(key)
         value = otherwise if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float):
-            refuse(f"{self.path}: {key} is {short(value)}, and should be a number", _NAME_IT)
+            refuse(
+                "stated.invalid-number",
+                f"{self.path}: {key} is {short(value)}, and should be a number",
+                _NAME_IT,
+            )
         if not 0 < value < math.inf:
-            refuse(f"{self.path}: {key} is {short(value)}, and should be above zero", _NAME_IT)
+            refuse(
+                "stated.number-below-zero",
+                f"{self.path}: {key} is {short(value)}, and should be above zero",
+                _NAME_IT,
+            )
         return float(value)
 
     def most_parameters(self, words: int) -> int:
@@ -163,7 +175,11 @@ class NemoConfig:
     def _family(self) -> str:
         biased, normed = (self.settings.get(k) for k in ("add_qkv_bias", "qk_layernorm"))
         if biased and normed:
-            refuse(f"{self.path}: add_qkv_bias with qk_layernorm is no model known here", _NAME_IT)
+            refuse(
+                "stated.unknown-attention",
+                f"{self.path}: add_qkv_bias with qk_layernorm is no model known here",
+                _NAME_IT,
+            )
         return "qwen2" if biased else "qwen3" if normed else "llama"
 
     def groups(self) -> int:
@@ -180,7 +196,9 @@ class NemoConfig:
         linear = self.settings.get("seq_len_interpolation_factor")
         llama3 = self.settings.get("scale_positional_embedding") or "scale_factor" in self.settings
         if linear and llama3:
-            refuse(f"{self.path} scales positions in two ways", _NAME_IT)
+            refuse(
+                "stated.two-rope-scalings", f"{self.path} scales positions in two ways", _NAME_IT
+            )
         if linear:
             return {"rope_type": "linear", "factor": self.real("seq_len_interpolation_factor", 1)}
         if not llama3:
@@ -197,7 +215,9 @@ class NemoConfig:
             value = activation(self.settings.get(key))
             if key not in compared and value not in (only, None) and (value or only):
                 refuse(
-                    f"{self.path}: {key} is {short(value)}; what is read here is {only}", _NAME_IT
+                    "stated.unknown-form",
+                    f"{self.path}: {key} is {short(value)}; what is read here is {only}",
+                    _NAME_IT,
                 )
 
 
@@ -246,7 +266,7 @@ def config_of_2(path: Path, document: Settings) -> NemoConfig:
     """From model.yaml."""
     settings = document.get("config")
     if not isinstance(settings, Mapping):
-        refuse(f"{path} has no section config", _NAME_IT)
+        refuse("stated.no-config-section", f"{path} has no section config", _NAME_IT)
     return NemoConfig(path, settings)
 
 
@@ -303,6 +323,7 @@ def refuse_overrides(
     has = config.to_dict() | {"rope_type": "default"} | dict(positions)
     if differences := _differences(says, has):
         refuse(
+            "stated.config-overrides",
             "training changed the model by policy.hf_config_overrides, and "
             f"{named / 'config.json'} is without that: {differences}",
             "Write it into a copy of the model that training began with, and name that: --base. "
@@ -328,6 +349,7 @@ def refuse_difference(stated: NemoConfig, config: PreTrainedConfig, named: Path)
     says = statements(stated)
     if differences := _differences(says, _of_hugging_face(config)):
         refuse(
+            "stated.other-model",
             f"{stated.path} states another model than {named / 'config.json'}: {differences}",
             "Name the model that training began with: --base. If this is the one, write what was "
             "trained into a copy of its config.json.",

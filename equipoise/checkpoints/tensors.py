@@ -32,9 +32,9 @@ class ConversionError(EquipoiseError):
     """A checkpoint that cannot be converted; the message names the file and the tensor."""
 
 
-def refuse(message: str, remedy: str = "") -> NoReturn:
+def refuse(code: str, message: str, remedy: str = "") -> NoReturn:
     """Raise `ConversionError`."""
-    raise ConversionError(message, remedy)
+    raise ConversionError(code, message, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +114,20 @@ def join(
     for part in parts:
         if not _inside(part, shape):
             extent = f"{part.sizes} at {part.offsets}"
-            refuse(f"{part.path}: its part of {name} is {extent}, and the tensor is {shape}")
+            refuse(
+                "tensors.other-extent",
+                f"{part.path}: its part of {name} is {extent}, and the tensor is {shape}",
+            )
     filled = [part for part in parts if prod(part.sizes)]
     if twice := _overlapping(filled):
         first, second = twice
         refuse(
+            "tensors.repeated-part",
             f"{first.path} and {second.path} hold the same part of {name}, at {second.offsets}",
             "Files of two checkpoints may have been mixed: copy one of them alone.",
         )
     if sum(prod(part.sizes) for part in filled) != prod(shape):
-        refuse(f"{origin}: a part of {name} is missing", COPY_AGAIN)
+        refuse("tensors.missing-part", f"{origin}: a part of {name} is missing", COPY_AGAIN)
     return _joined(shape, dtype, parts)
 
 
@@ -225,7 +229,7 @@ def mapped(path: Path, start: int, length: int) -> memoryview:
                 offset=start - before,
             )
         except ValueError:  # it has become shorter
-            refuse(f"{path} is cut off", COPY_AGAIN)
+            refuse("tensors.cut-off-file", f"{path} is cut off", COPY_AGAIN)
     return memoryview(pages)[before:]
 
 
@@ -246,13 +250,17 @@ def saved_tensor(
     """A tensor of what `saved` gives for these bytes. Raises `ConversionError` for none of them."""
     length = path.stat().st_size if length is None else length
     if not isinstance(form, torch.Tensor):
-        refuse(f"{path}: {name} is no tensor")
+        refuse("torch-file.no-tensor", f"{path}: {name} is no tensor")
     storage = form.untyped_storage()
     offset = storage._checkpoint_offset
     if offset is None:
-        refuse(f"{path} was written by a torch before 1.6", "Load and save it with a newer one.")
+        refuse(
+            "torch-file.old-format",
+            f"{path} was written by a torch before 1.6",
+            "Load and save it with a newer one.",
+        )
     if not 0 <= offset <= length - storage.nbytes():
-        refuse(f"{path} is cut off within {name}", COPY_AGAIN)
+        refuse("torch-file.cut-off-tensor", f"{path} is cut off within {name}", COPY_AGAIN)
     return file_tensor(path, start + offset, form)
 
 
@@ -299,15 +307,18 @@ def torch_file_tensors(path: Path) -> Tensors:
         with torch.serialization.safe_globals([io.BytesIO]):
             state = saved(path)
     except LOAD_ERRORS as error:
-        refuse(f"{path} cannot be read: {error}", COPY_AGAIN)
+        refuse("torch-file.unreadable", f"{path} cannot be read: {error}", COPY_AGAIN)
     if not isinstance(state, dict):
-        refuse(f"{path} holds no names of tensors")
+        refuse("torch-file.no-names", f"{path} holds no names of tensors")
     forms = {str(name): form for name, form in state.items() if isinstance(form, torch.Tensor)}
     for name, form in forms.items():
         if form.layout != torch.strided or form.is_quantized:
-            refuse(f"{path}: {name} is no plain tensor")
+            refuse("torch-file.special-tensor", f"{path}: {name} is no plain tensor")
         if form.nbytes > form.untyped_storage().nbytes():
-            refuse(f"{path}: {name} is {tuple(form.shape)}, and fewer numbers are stored")
+            refuse(
+                "torch-file.short-storage",
+                f"{path}: {name} is {tuple(form.shape)}, and fewer numbers are stored",
+            )
     return {name: saved_tensor(name, form, path) for name, form in forms.items()}
 
 
@@ -318,10 +329,11 @@ def _check_zip(path: Path) -> None:
             members = file.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         refuse(
+            "torch-file.no-archive",
             f"{path} is no file of torch's, or is cut off: {error}",
             f"{COPY_AGAIN} One of a torch before 1.6 is to be loaded and saved by a newer one.",
         )
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        refuse(f"{path} is compressed, which torch never does")
+        refuse("torch-file.compressed-archive", f"{path} is compressed, which torch never does")
     if sum(member.file_size for member in members) > path.stat().st_size:
-        refuse(f"{path} says that it holds more than it has bytes")
+        refuse("torch-file.overstated-size", f"{path} says that it holds more than it has bytes")

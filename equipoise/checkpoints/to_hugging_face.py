@@ -130,9 +130,15 @@ def write_whole_model(
 def refuse_taken(destination: Path) -> None:
     """Raise `ConversionError` unless the folder is new or empty, and nobody writes it."""
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        refuse(f"{destination} is there already", "Name a new folder.")
+        refuse(
+            "convert.existing-destination", f"{destination} is there already", "Name a new folder."
+        )
     if is_being_written(destination):
-        refuse(f"another conversion writes {destination}", "Wait for it, or name another folder.")
+        refuse(
+            "convert.busy-destination",
+            f"another conversion writes {destination}",
+            "Wait for it, or name another folder.",
+        )
 
 
 def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
@@ -140,11 +146,17 @@ def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
     try:
         create_folder(destination, fill)
     except FileExistsError:
-        refuse(f"{destination} has appeared meanwhile", "Name a new folder.")
+        refuse(
+            "convert.new-destination", f"{destination} has appeared meanwhile", "Name a new folder."
+        )
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        refuse(f"the disk of {destination} is full; nothing is kept there", _MORE_ROOM)
+        refuse(
+            "convert.full-disk",
+            f"the disk of {destination} is full; nothing is kept there",
+            _MORE_ROOM,
+        )
     except Stopped:
         # The signal may come while the finished folder gets its name.
         is_complete = destination.is_dir() and any(destination.iterdir())
@@ -170,6 +182,7 @@ def _readable(
     except EquipoiseError as error:
         families = ", ".join(FAMILIES)
         refuse(
+            "convert.unreadable-family",
             f"the model is a {family}; what is read here is {families}, and others are left to "
             f"Megatron-Bridge: {error.message}",
             error.remedy,
@@ -244,7 +257,11 @@ def _warn_of_other_base(source: Source, named: str | None, reporter: Reporter) -
 def _base(source: Source, name: str | None) -> Path:
     """The folder of the base: its configuration and tokenizer, and its weights for an adapter."""
     if not name:
-        refuse(f"{source.path} does not say which model training began with", "Name it: --base.")
+        refuse(
+            "convert.unstated-model",
+            f"{source.path} does not say which model training began with",
+            "Name it: --base.",
+        )
     name = located(name)
     if Path(name).is_dir():
         check_folder(Path(name))
@@ -268,7 +285,9 @@ def _configured(folders: tuple[Path, ...]) -> Path:
     for folder in reversed(folders):
         if (folder / "config.json").is_file():
             return folder
-    return refuse(f"{folders[0]} has no config.json", "Name the whole model with --base.")
+    return refuse(
+        "convert.no-config", f"{folders[0]} has no config.json", "Name the whole model with --base."
+    )
 
 
 def _adapter(source: Source, config: Mapping[str, Any]) -> Adapter | None:
@@ -285,6 +304,7 @@ def refuse_full_disk(tensors: Tensors, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         refuse(
+            "convert.small-disk",
             f"{folder} has {in_gb(free, 1)} free, and the model takes {in_gb(needed, 1)}",
             _MORE_ROOM,
         )
@@ -340,7 +360,11 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
         config["base_model_name_or_path"] = config.get("base_model_name_or_path") or base
     else:
         if not base:
-            refuse(f"{source.path} does not say which model it began with", "Name it: --base.")
+            refuse(
+                "convert.unstated-base",
+                f"{source.path} does not say which model it began with",
+                "Name it: --base.",
+            )
         folder_of_base = _base(source, base)
         _compare_stated(source, folder_of_base, based=True)
         adapter = megatron_adapter(source.tensors, source.peft or {}, _config((folder_of_base,)))

@@ -170,10 +170,13 @@ def _refuse_other_settings(iteration: Path, model: Path) -> None:
 
 def _compare(written: Tensors, originals: Tensors, iteration: Path, read_by: str) -> Verdict:
     if names := sorted(written.keys() ^ originals.keys()):
-        refuse(f"{iteration}: {names[0]} is in one of source and result alone ({len(names)} such)")
+        refuse(
+            "verify.uneven-tensors",
+            f"{iteration}: {names[0]} is in one of source and result alone ({len(names)} such)",
+        )
     for name, tensor in written.items():
         if not _is_same(tensor, originals[name]):
-            refuse(f"{iteration}: {name} is not what the source has")
+            refuse("verify.other-tensor", f"{iteration}: {name} is not what the source has")
     cast = sum(tensor.dtype != originals[name].dtype for name, tensor in written.items())
     return Verdict(len(written), total_bytes(written), cast, read_by)
 

@@ -67,7 +67,7 @@ def check_sums(source: Path) -> bool:
     recorded = recorded_weights(source)
     for path, digest in recorded.items():
         if checksum(path) != digest:
-            refuse(f"{path} is not what {RECORD} says was written", COPY_AGAIN)
+            refuse("verify.other-hash", f"{path} is not what {RECORD} says was written", COPY_AGAIN)
     return bool(archives or recorded)
 
 
@@ -85,12 +85,20 @@ def _check_archive(name: str, path: Path, start: int, length: int) -> None:
             with zipfile.ZipFile(part_of(file, start, length)) as archive:
                 entries = archive.infolist()
         except (zipfile.BadZipFile, OSError, ValueError, RuntimeError) as error:
-            refuse(f"{path}: {name} is no archive of torch's: {error}", COPY_AGAIN)
+            refuse(
+                "verify.no-archive", f"{path}: {name} is no archive of torch's: {error}", COPY_AGAIN
+            )
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        refuse(f"{path}: {name} is compressed, which torch does not do")
+        refuse(
+            "verify.compressed-archive", f"{path}: {name} is compressed, which torch does not do"
+        )
     archive_bytes = mapped(path, start, length)
     if any(_crc(archive_bytes, entry) != entry.CRC for entry in entries):
-        refuse(f"{path}: {name} has another checksum than when it was written", COPY_AGAIN)
+        refuse(
+            "verify.other-checksum",
+            f"{path}: {name} has another checksum than when it was written",
+            COPY_AGAIN,
+        )
 
 
 def _crc(archive: memoryview, entry: zipfile.ZipInfo) -> int | None:
@@ -116,12 +124,16 @@ def tensors_of_model(tensors: Tensors, folder: Path) -> Tensors:
     shapes, tied = _expected(folder)
     weights = {name: tensor for name, tensor in tensors.items() if name not in tied}
     if missing := [name for name in shapes if name not in weights]:
-        refuse(f"the checkpoint lacks {_named(missing)}, which {path} asks for")
+        refuse(
+            "verify.missing-tensors",
+            f"the checkpoint lacks {_named(missing)}, which {path} asks for",
+        )
     if extra := [name for name in weights if name not in shapes]:
-        refuse(f"the checkpoint holds {_named(extra)}, which no {path} has")
+        refuse("verify.extra-tensors", f"the checkpoint holds {_named(extra)}, which no {path} has")
     for name, shape in shapes.items():
         if weights[name].shape != shape:
             refuse(
+                "verify.other-shape",
                 f"{name} is {weights[name].shape}, and config.json makes it {shape}",
                 "Name the model that training began with: --base. In a checkpoint of several "
                 "ranks, a file of the last rank may be missing.",
@@ -137,7 +149,10 @@ def _expected(folder: Path) -> tuple[Mapping[str, tuple[int, ...]], Set[str]]:
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except SETTINGS_ERRORS as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        refuse(f"{folder / 'config.json'}: no model can be made of it: {reason[:_MOST_SHOWN]}")
+        refuse(
+            "verify.impossible-config",
+            f"{folder / 'config.json'}: no model can be made of it: {reason[:_MOST_SHOWN]}",
+        )
     tied = set(model.all_tied_weights_keys) if config.tie_word_embeddings else set()
     state = model.state_dict()
     return {name: tuple(tensor.shape) for name, tensor in state.items() if name not in tied}, tied
@@ -148,7 +163,10 @@ def model_config(folder: Path) -> PreTrainedConfig:
     try:
         return load_config(str(folder))
     except EquipoiseError as error:
-        refuse(f"{folder / 'config.json'}: no model can be made of it: {error.message}")
+        refuse(
+            "verify.refused-config",
+            f"{folder / 'config.json'}: no model can be made of it: {error.message}",
+        )
 
 
 def architecture(folder: Path) -> str:
@@ -221,7 +239,9 @@ def verify_beside(folder: Path) -> tuple[str, ...]:
     except ImportError as error:
         return (f"the tokenizer, which needs another package: {error}",)
     except Exception as error:  # noqa: BLE001  tokenizers raises no kind of its own
-        refuse(f"what lies beside the weights does not load: {error}")
+        refuse(
+            "verify.unloadable-companion", f"what lies beside the weights does not load: {error}"
+        )
     return ()
 
 
@@ -242,7 +262,7 @@ def verify_model(
     _refuse_other_weights(folder, model, written)
     logits = _logits(model)
     if not bool(logits.isfinite().all()):
-        refuse(f"{folder}: the model's logits are not finite")
+        refuse("verify.infinite-logits", f"{folder}: the model's logits are not finite")
     difference = _difference(logits, base, adapter) if base and adapter else None
     return Verdict(len(written), total_bytes(written), True, True, difference, unchecked)
 
@@ -258,9 +278,12 @@ def _loaded(folder: Path) -> Any:
             folder, output_loading_info=True, trust_remote_code=False
         )
     except LOADING_ERRORS as error:
-        refuse(f"{folder}: from_pretrained does not load it: {error}")
+        refuse("verify.unloadable-model", f"{folder}: from_pretrained does not load it: {error}")
     if names := [name for kind in loading_info.values() for name in kind]:
-        refuse(f"{folder}: from_pretrained has trouble with {names[0]} ({len(names)} such)")
+        refuse(
+            "verify.loading-trouble",
+            f"{folder}: from_pretrained has trouble with {names[0]} ({len(names)} such)",
+        )
     return model
 
 
@@ -269,7 +292,9 @@ def _refuse_other_weights(folder: Path, model: Any, written: Tensors) -> None:
     state = model.state_dict()
     for name, tensor in written.items():
         if not torch.equal(in_bytes(state[name]), in_bytes(tensor.read())):
-            refuse(f"{folder}: from_pretrained gives other numbers for {name}")
+            refuse(
+                "verify.other-weights", f"{folder}: from_pretrained gives other numbers for {name}"
+            )
 
 
 def free_memory() -> int:
@@ -309,7 +334,8 @@ def _difference(merged: torch.Tensor, base: Path, adapter: Adapter) -> float:
     )
     if not difference <= _TOLERANCE.get(merged.dtype, 0.0):  # no number is none, too
         refuse(
-            f"the merged model is not its base with the adapter: logits are {difference:.2g} off"
+            "verify.other-logits",
+            f"the merged model is not its base with the adapter: logits are {difference:.2g} off",
         )
     return difference
 

@@ -117,8 +117,9 @@ def _blocks(name: str, tensor: LazyTensor) -> Iterator[torch.Tensor]:
         value = block.read()
         if (tuple(value.shape), value.dtype) != (block.shape, block.dtype):
             refuse(
+                "writer.other-shape",
                 f"{name} is {tuple(value.shape)} of {value.dtype}, and its checkpoint says "
-                f"{block.shape} of {block.dtype}"
+                f"{block.shape} of {block.dtype}",
             )
         yield value
 
@@ -140,7 +141,11 @@ def _write(file: FileIO, data: memoryview, name: str, *, check: bool) -> None:
         if check:
             del back[len(piece) :]  # the last piece is a shorter one
             if os.preadv(file.fileno(), [back], offset) != len(piece) or back != piece:
-                refuse(f"{file.name}: {name} is not what was written", "Is the disk faulty?")
+                refuse(
+                    "writer.other-bytes",
+                    f"{file.name}: {name} is not what was written",
+                    "Is the disk faulty?",
+                )
 
 
 def _confirm_header(path: Path, tensors: Tensors) -> None:
@@ -152,7 +157,7 @@ def _confirm_header(path: Path, tensors: Tensors) -> None:
         ]
 
     if entries(file_tensors(path)) != entries(tensors):
-        refuse(f"{path}: its header is not what was written")
+        refuse("writer.other-header", f"{path}: its header is not what was written")
 
 
 def content(tensor: torch.Tensor) -> memoryview:

@@ -69,8 +69,12 @@ def _is_mixture(file: Path) -> bool:
 def check_task(name: str, remedy: str = "") -> None:
     """Raise `UsageError` with the tasks that there are, where this is none of them."""
     if name not in tasks():
-        message = f"the first word is the task, one of {', '.join(tasks())}"
-        raise UsageError(message + (f"; not {name}" if name else ""), remedy)
+        other = f"; not {name}" if name else ""
+        raise UsageError(
+            "config.unknown-task",
+            f"the first word is the task, one of {', '.join(tasks())}{other}",
+            remedy,
+        )
 
 
 def evaluations() -> list[str]:

@@ -86,6 +86,7 @@ def _torch_class(name: str) -> Any:
     }
     if prefix not in modules or not hasattr(modules[prefix], last):
         raise UsageError(
+            "config.unknown-optimizer",
             f"policy: there is no optimizer or scheduler {name}",
             "Name a class of torch.optim or torch.optim.lr_scheduler.",
         )

@@ -67,6 +67,7 @@ def usage_error(
     lines = dict.fromkeys(f"  {origin.label}: {line}" for origin, line in located)
     noun = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
     return UsageError(
+        "config.problems",
         "\n".join([f"the configuration has {noun}:", *lines]),
         "Nothing was started. Correct this and run the command again.",
     )

@@ -104,6 +104,7 @@ def _chosen_file(path: Path, options: Options) -> Source:
     if options.resume:
         if not path.is_file():
             raise UsageError(
+                "resume.no-config",
                 f"{options.resume} is no run to resume: it has no {path.name}",
                 "Name the folder of a run: results/<task>/<run name>.",
             )

@@ -148,7 +148,7 @@ class TrainingWords:
             sys.stdout.write(f"equipoise {_version()}\n")
             sys.exit(0)
         if contradiction := next(self._contradictions(), ""):
-            raise UsageError(contradiction, "")
+            raise UsageError("config.contradictory-flags", contradiction, "")
         return Options(
             config_files=self._config_files(),
             settings=tuple(self._settings()),

@@ -66,7 +66,9 @@ def plan_companions(
     for word in loaded.config.equipoise.evaluation.also:
         task, files = _read_word(word)
         if task in (loaded.config.equipoise.task, *companions):
-            raise UsageError(f"{_KEY}: {word}: {task} is asked already", "Leave it out.")
+            raise UsageError(
+                "also.repeated-task", f"{_KEY}: {word}: {task} is asked already", "Leave it out."
+            )
         options = Options(files, _AS_COMPANION, host=loaded.options)
         companions[task] = load_config(task, options, to_train=False)
     rows = []
@@ -92,6 +94,7 @@ def _read_word(word: str) -> tuple[str, tuple[Path, ...]]:
     if not isinstance(task, str):
         reasons = [problem.message for problem in source.problems] or ["it names no equipoise.task"]
         raise UsageError(
+            "also.invalid-word",
             f"{_KEY}: {word}: {', '.join(reasons)}",
             "Name a task, or a file that says equipoise.task and what is to differ for it.",
         )
@@ -103,7 +106,11 @@ def _check_name(task: str) -> str:
     if task not in names:
         near = difflib.get_close_matches(task, names, n=1)
         hint = f", did you mean {near[0]}?" if near else ""
-        raise UsageError(f"{_KEY}: there is no task {task}{hint}", f"There are {', '.join(names)}.")
+        raise UsageError(
+            "also.unknown-task",
+            f"{_KEY}: there is no task {task}{hint}",
+            f"There are {', '.join(names)}.",
+        )
     return task
 
 
@@ -142,6 +149,7 @@ def gate_run(run: RunDirectory, reporter: Reporter, *, fail: bool) -> None:
             reporter.warn(str(verdict))
         if errors:
             raise EquipoiseError(
+                "also.failed-tasks",
                 "\n".join([f"{len(errors)} other tasks could not be asked:", *errors]),
                 f"The run itself is finished. --resume {run.root} asks them again.",
             )

@@ -67,10 +67,14 @@ class AnswersOptions:
 def run(options: AnswersOptions, reporter: Reporter) -> None:
     """Audit. Raises `EquipoiseError`."""
     if options.source not in SOURCES:
-        raise UsageError(f"there is no source {options.source}", f"Take {' or '.join(SOURCES)}.")
+        raise UsageError(
+            "answers.unknown-source",
+            f"there is no source {options.source}",
+            f"Take {' or '.join(SOURCES)}.",
+        )
     source = SOURCES[options.source]
     if not options.files:
-        raise UsageError("name a file at least", f"Get {source.about.where}.")
+        raise UsageError("answers.no-file", "name a file at least", f"Get {source.about.where}.")
     entries = entries_of(options.files, source)
     folder = options.output_dir or Path("results/answers") / options.source
     if not options.dry_run:
@@ -78,7 +82,7 @@ def run(options: AnswersOptions, reporter: Reporter) -> None:
     try:
         published = source.read(entries)
     except DataError as error:
-        raise UsageError(str(error), f"Get {source.about.where}.") from None
+        raise UsageError(error.code, str(error), f"Get {source.about.where}.") from None
     audited = audit_answers(published)
     content = content_of(options.source, source, entries, published, audited)
     # matplotlib, which the page brings, takes a second to import.
@@ -100,11 +104,17 @@ def entries_of(words: Sequence[str], source: Source) -> dict[str, tuple[Path, ..
         label, files = named.groups() if named else ("", word)
         paths = tuple(Path(part) for part in files.split(",") if part) or (Path(files),)
         if missing := [path for path in paths if not path.is_file()]:
-            raise UsageError(f"there is no file {missing[0]}", f"Get {source.about.where}.")
+            raise UsageError(
+                "answers.missing-file",
+                f"there is no file {missing[0]}",
+                f"Get {source.about.where}.",
+            )
         name = label or paths[0].stem.removeprefix(source.own_name)
         if name in entries:
             raise UsageError(
-                f"two files are called {name}", "Give each a name of its own: NAME=FILE."
+                "answers.repeated-name",
+                f"two files are called {name}",
+                "Give each a name of its own: NAME=FILE.",
             )
         entries[name] = paths
     return entries

@@ -49,6 +49,8 @@ from equipoise.statistics.shares import Shares
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 
+_NAME_A_RUN = "Name a run of the dharma task."
+
 FILE, OF_VERDICTS = "judge_agreement.json", "judge_errors.json"
 STATISTICS = StatisticsSettings()
 
@@ -77,9 +79,9 @@ def calibrate(judge: Path | None, rubric: Path | None, standards: Standards) -> 
             model = open_judge(judge, rubric_of(rubric, opened) if judge else SHIPPED)
             identity, sections = model.identity, sections_of_agreement(model, standards)
     except DataError as error:
-        raise EquipoiseError(str(error), "Correct the file.") from None
+        raise EquipoiseError(error.code, str(error), "Correct the file.") from None
     except (CalibrationError, OutcomeError) as error:
-        raise EquipoiseError(str(error), "See docs/dharma.md.") from None
+        raise EquipoiseError(error.code, str(error), "See docs/dharma.md.") from None
     head = {"schema": 2, "judge": identity, "confidence": STATISTICS.confidence}
     return {**head, "unsealed": opened.unsealed if opened else (), "sections": sections}
 
@@ -131,7 +133,7 @@ def show_plan(judge: str, standards: Standards, reporter: Reporter) -> None:
             number = min(standards.limit, len(rollouts))
             rows.append((f"replies of {opened.run.root}", f"{number:,}"))
     except DataError as error:
-        raise EquipoiseError(str(error), "Correct the file.") from None
+        raise EquipoiseError(error.code, str(error), "Correct the file.") from None
     columns = [Column("what", folds=True), Column("to rate, at most")]
     reporter.table(f"What {judge} would judge", columns, rows)
 
@@ -143,7 +145,7 @@ def rubric_of(path: Path | None, opened: OpenedRun | None) -> Rubric:
             return read_rubric(path)
         return rubric_of_run(opened) if opened else SHIPPED
     except YamlFileError as error:
-        raise UsageError(str(error), "Correct the file, see docs/dharma.md.") from None
+        raise UsageError(error.code, str(error), "Correct the file, see docs/dharma.md.") from None
 
 
 def rubric_of_run(opened: OpenedRun) -> Rubric:
@@ -154,6 +156,7 @@ def rubric_of_run(opened: OpenedRun) -> Rubric:
     texts = {"judge/label_prompt": rubric.label_prompt, "judge/rate_prompt": rubric.rate_prompt}
     if any(sources.get(name, hash_text(text)) != hash_text(text) for name, text in texts.items()):
         raise EquipoiseError(
+            "calibrate.changed-rubric",
             f"since the run its rubric has changed: {named or 'the shipped one'}",
             "Put back what it was, or name the one to judge by with --rubric.",
         )
@@ -165,10 +168,15 @@ def keys_of(run: RunDirectory) -> dict[str, Any]:
     try:
         return dict(read_yaml(run.config)["env"]["dharma"])
     except OSError as error:
-        message = f"{run.root} is no run: {run.config.name}: {error.strerror}"
+        raise EquipoiseError(
+            "calibrate.no-run",
+            f"{run.root} is no run: {run.config.name}: {error.strerror}",
+            _NAME_A_RUN,
+        ) from None
     except (TypeError, KeyError, ValueError, yaml.YAMLError):
-        message = f"{run.config} has no env.dharma"
-    raise EquipoiseError(message, "Name a run of the dharma task.")
+        raise EquipoiseError(
+            "calibrate.other-task", f"{run.config} has no env.dharma", _NAME_A_RUN
+        ) from None
 
 
 def open_judge(path: Path | None, rubric: Rubric) -> Judge:
@@ -179,9 +187,11 @@ def open_judge(path: Path | None, rubric: Rubric) -> Judge:
             settings = check_tree(path, read_tree(path), ModelSettings, strict=False)
         judge = make_judge(settings, rubric)
     except YamlFileError as error:
-        raise UsageError(str(error), "See docs/dharma.md.") from None
+        raise UsageError(error.code, str(error), "See docs/dharma.md.") from None
     except ValueError as error:
-        raise UsageError(f"no judge from {path}: {error}", "See docs/dharma.md.") from None
+        raise UsageError(
+            "calibrate.invalid-judge", f"no judge from {path}: {error}", "See docs/dharma.md."
+        ) from None
     if judge is None:
         from equipoise.models.chat import HuggingFaceChatModel  # imports torch
 
@@ -194,13 +204,19 @@ def policy_of(opened: OpenedRun) -> Policy:
     try:
         policy = load_policy(PolicySettings.model_validate(keys_of(opened.run).get("policy", {})))
     except (ValidationError, SetupError) as error:
-        message = f"the policy of the run cannot be used: {error}"
-        raise EquipoiseError(message, "Put it back where the run's config.yaml names it.") from None
+        raise EquipoiseError(
+            "calibrate.unusable-policy",
+            f"the policy of the run cannot be used: {error}",
+            "Put it back where the run's config.yaml names it.",
+        ) from None
     sources = opened.provenance.get("sources", {})
     changed = [n for n, hashed in policy.sources.items() if sources.get(f"policy/{n}") != hashed]
     if changed:
-        message = f"since the run its policy has changed: {', '.join(changed)}"
-        raise EquipoiseError(message, "Put back what it was, or the two judges are not alike.")
+        raise EquipoiseError(
+            "calibrate.changed-policy",
+            f"since the run its policy has changed: {', '.join(changed)}",
+            "Put back what it was, or the two judges are not alike.",
+        )
     return policy
 
 
@@ -239,12 +255,16 @@ def environment_of(opened: OpenedRun) -> DharmaEnvironment:
             str(opened.run.root.parent / "cache"),
         )
     except ValidationError as error:
-        message = f"the settings of the run cannot be used: {error}"
-        raise EquipoiseError(message, "Put back what its config.yaml names.") from None
+        raise EquipoiseError(
+            "calibrate.invalid-settings",
+            f"the settings of the run cannot be used: {error}",
+            "Put back what its config.yaml names.",
+        ) from None
     assert isinstance(environment, DharmaEnvironment)
     sources, run_sources = environment.sources(), opened.provenance.get("sources", {})
     if changed := sorted(name for name in sources if sources[name] != run_sources.get(name)):
         raise EquipoiseError(
+            "calibrate.changed-sources",
             f"since the run {', '.join(changed)} changed",
             "Put back what it was: the errors of another judge correct nothing.",
         )

@@ -46,12 +46,22 @@ class CalibrateOptions:
     def check(self) -> None:
         """Raise `UsageError` for words that do not go together."""
         if not (self.prompts or self.run) or self.limit < 1:
-            raise UsageError("--prompts or --run is needed, and a --limit of at least 1", "")
+            raise UsageError(
+                "calibrate.no-prompts",
+                "--prompts or --run is needed, and a --limit of at least 1",
+                "",
+            )
         if self.verdicts and (not self.run or self.prompts or self.judge != RULES):
-            raise UsageError("--verdicts measures the judge of a --run, and that one alone", "")
+            raise UsageError(
+                "calibrate.exclusive-options",
+                "--verdicts measures the judge of a --run, and that one alone",
+                "",
+            )
         if self.rubric and self.judge == RULES:
             raise UsageError(
-                "--rubric is what a model is told that judges", "Name one with --judge."
+                "calibrate.rubric-without-judge",
+                "--rubric is what a model is told that judges",
+                "Name one with --judge.",
             )
 
 

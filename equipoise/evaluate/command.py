@@ -57,7 +57,9 @@ def compare(options: CompareOptions, reporter: Reporter) -> None:
     """Compare what was evaluated. Raises `EquipoiseError`."""
     if len(options.entries) < 2:
         raise UsageError(
-            "name two entries at least", "Both stages of one run are DIR/baseline DIR/final."
+            "compare.too-few-entries",
+            "name two entries at least",
+            "Both stages of one run are DIR/baseline DIR/final.",
         )
     if not options.dry_run:
         usable_folder(options.output_dir, "--output-dir")

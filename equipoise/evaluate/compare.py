@@ -124,6 +124,7 @@ def _refuse_one_name(entries: Sequence[Entry]) -> None:
     names = [entry.name for entry in entries]
     if len(set(names)) < len(names):
         raise UsageError(
+            "compare.repeated-name",
             f"two entries have one name: {', '.join(names)}",
             "Name them: NAME=DIR.",
         )
@@ -138,6 +139,7 @@ def _pair(first: Entry, second: Entry, checks: Checks) -> Pair:
         second_runs *= len(first_runs)
     if len(first_runs) != len(second_runs):
         raise UsageError(
+            "compare.uneven-runs",
             f"{first.name} has {len(first_runs)} runs and {second.name} {len(second_runs)}",
             "Give as many seeds of each, or one run of one of them.",
         )

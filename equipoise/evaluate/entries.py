@@ -103,6 +103,7 @@ class Evaluated:
             return self.environment().measure(*self._replies_to(items))
         except (IncompleteSetError, OutcomeError) as error:  # of a file without a seal
             raise EquipoiseError(
+                "entry.unmeasurable",
                 f"{self.run.rollouts(self.stage)} cannot be measured: {error}",
                 "Put it back from a copy.",
             ) from error
@@ -145,7 +146,9 @@ def entry_of(word: str, *, unsealed: bool = False) -> Entry:
         name, folders = "", word
     runs = [read_stage(Path(part), unsealed=unsealed) for part in folders.split(",") if part]
     if not runs:
-        raise UsageError(f"{word!r} names no run", "Name folders: NAME=DIR or NAME=DIR,DIR.")
+        raise UsageError(
+            "entry.no-name", f"{word!r} names no run", "Name folders: NAME=DIR or NAME=DIR,DIR."
+        )
     if len(runs) > 1:
         _refuse_other_configurations(runs)
     return Entry(name or _name_of(runs), tuple(sorted(runs, key=lambda run: run.seed)))
@@ -167,6 +170,7 @@ def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
     stages = [stage for stage in candidates if run.evaluation(stage).exists()]
     if not stages:
         raise UsageError(
+            "entry.no-evaluation",
             f"{path} has nothing that was evaluated",
             "Name the folder of a run, results/<task>/<run name>, or of one of its stages, "
             ".../baseline or .../final.",
@@ -176,6 +180,7 @@ def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
     items = {r.id: _hash_of(r) for r in read_records(run.prompts) if r.id in prompt_ids}
     if missing := prompt_ids - items.keys():
         raise EquipoiseError(
+            "entry.missing-prompts",
             f"{run.prompts} lacks {len(missing):,} prompts of {stages[0]}, such as "
             f"{min(missing)!r}",
             "Put back the file that the run was made with.",
@@ -190,11 +195,14 @@ def task_of(run: RunDirectory) -> str:
         return str(read_yaml(run.config)["equipoise"]["task"])
     except OSError as error:
         raise UsageError(
+            "entry.no-run",
             f"{run.root} is no run: {run.config.name}: {error.strerror}",
             "Name the folder of a run, results/<task>/<run name>.",
         ) from None
     except (TypeError, KeyError, ValueError, yaml.YAMLError):
-        raise EquipoiseError(f"{run.config} names no task", "Put it back from a copy.") from None
+        raise EquipoiseError(
+            "entry.no-task", f"{run.config} names no task", "Put it back from a copy."
+        ) from None
 
 
 def _hash_of(record: PromptRecord) -> str:
@@ -211,11 +219,14 @@ def _refuse_other_configurations(runs: Sequence[Evaluated]) -> None:
         keys = {key for key in first.keys() | sibling.keys() if first.get(key) != sibling.get(key)}
         if keys := keys - _SEED_KEYS:
             raise UsageError(
+                "entry.other-configuration",
                 f"{run.path} is no other seed of {runs[0].path}: {', '.join(sorted(keys)[:5])}",
                 "Give it as an entry of its own.",
             )
     if len({run.seed for run in runs}) < len(runs):
-        raise UsageError("two runs of one entry have one seed", "Give each of them once.")
+        raise UsageError(
+            "entry.repeated-seed", "two runs of one entry have one seed", "Give each of them once."
+        )
 
 
 def _made_by(run: Evaluated) -> dict[str, Any]:
@@ -244,12 +255,14 @@ def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozens
     if not checks.different_items:
         details = " and ".join(_describe_others(run, shared) for run in (first, second))
         raise UsageError(
+            "compare.other-prompts",
             f"the two were not asked the same: {len(shared):,} prompts are equal, and {details}",
             "Compare what was asked the same, or the equal prompts alone with --different-items.",
         )
     prompts = _in_whole_sets(first, shared) & _in_whole_sets(second, shared)
     if not prompts:
         raise UsageError(
+            "compare.no-common-item",
             f"{first.path} and {second.path} have no item in common",
             "Nothing can be paired: evaluate both models on the same prompts.",
         )
@@ -271,6 +284,7 @@ def _refuse_other_tasks(first: Evaluated, second: Evaluated) -> None:
     tasks = [run.loaded.environment_class.name for run in (first, second)]
     if tasks[0] != tasks[1]:
         raise UsageError(
+            "compare.other-task",
             f"{first.path} is of the task {tasks[0]}, {second.path} of {tasks[1]}",
             "Compare runs of one task.",
         )
@@ -286,6 +300,7 @@ def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
     differing += sorted(first_scoring.keys() ^ second_scoring.keys())
     if differing:
         raise UsageError(
+            "compare.other-environment",
             f"{first.path} and {second.path} were not scored alike: {', '.join(differing[:5])}",
             "Score one again as the other with `equipoise rescore`, or compare all the same with "
             "--different-environments.",

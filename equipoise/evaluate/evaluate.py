@@ -117,6 +117,7 @@ def _audit_error(errors: Mapping[str, EquipoiseError], audit: Audit) -> Equipois
     messages = "\n".join(f"{label}: {error.message}" for label, error in errors.items())
     remedies = dict.fromkeys(error.remedy for error in errors.values() if error.remedy)
     return EquipoiseError(
+        "audit.failed-models",
         f"{len(errors)} of {len(audit.subjects)} models are not evaluated, so nothing is "
         f"compared:\n{messages}",
         "\n".join([*remedies, "What is finished is kept: --resume goes on with the rest alone."]),
@@ -289,6 +290,7 @@ def _refuse_no_change(row: Row, records: Sequence[PromptRecord], ask: Ask, write
         return
     if all(writer.render(ask(record)) == writer.render(record) for record in records):
         raise EquipoiseError(
+            "audit.unchanged-prompts",
             f"the row {row.name} would be the plain one: no prompt differs",
             "The chat template may leave system messages out, or there is nothing to blind. "
             "Leave the row out.",

@@ -113,19 +113,24 @@ class EvaluateOptions:
                 conflicts = conflicts - {"task"} | {"assignments"}
             flags = (_WORDS.get(name, f"--{name.replace('_', '-')}") for name in sorted(conflicts))
             raise UsageError(
+                "audit.fixed-options",
                 "--resume goes on with the audit as it was asked for: leave out "
                 f"{', '.join(flags)}, or start another one with a --run-name of its own",
                 "",
             )
         if not self.resume and not (self.task and (self.model or self.adapter)):
-            raise UsageError("TASK and a --model are needed, or --resume", "")
+            raise UsageError("audit.no-model", "TASK and a --model are needed, or --resume", "")
         task_names = (*tasks(), *evaluations(), "all")
         if not self.resume and self.task not in task_names:
             raise UsageError(
-                f"there is no task {self.task}", f"Take one of {', '.join(task_names)}."
+                "audit.unknown-task",
+                f"there is no task {self.task}",
+                f"Take one of {', '.join(task_names)}.",
             )
         if min((*self.few_shot, 1 if self.limit is None else self.limit)) < 1:
-            raise UsageError("--limit and --few-shot take a number of at least 1", "")
+            raise UsageError(
+                "audit.too-small-number", "--limit and --few-shot take a number of at least 1", ""
+            )
 
 
 def run(options: EvaluateOptions, reporter: Reporter) -> None:
@@ -201,7 +206,11 @@ def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
     yield PLAIN
     for word in options.system:
         if not (named := NAMED.fullmatch(word)):
-            raise UsageError(f"--system {word!r} has no name", "Give NAME=TEXT or NAME=FILE.")
+            raise UsageError(
+                "audit.unnamed-system-prompt",
+                f"--system {word!r} has no name",
+                "Give NAME=TEXT or NAME=FILE.",
+            )
         yield Variant(named[1], system=_text(named[2]))
     yield from (Variant(f"few-shot-{shots}", shots=shots) for shots in options.few_shot)
     if options.blinded:
@@ -221,7 +230,9 @@ def _text(word: str) -> str:
         return word
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"{word} cannot be read: {reason}", "Name a text file.") from None
+        raise UsageError(
+            "audit.unreadable-text", f"{word} cannot be read: {reason}", "Name a text file."
+        ) from None
 
 
 def new_root(options: EvaluateOptions) -> Path:
@@ -230,7 +241,9 @@ def new_root(options: EvaluateOptions) -> Path:
     root = options.output_dir / "audits" / name
     if root.exists() and any(root.iterdir()):
         raise UsageError(
-            f"{root} exists already", f"Continue it with --resume {root}, or name another."
+            "audit.existing-folder",
+            f"{root} exists already",
+            f"Continue it with --resume {root}, or name another.",
         )
     return root
 

@@ -78,7 +78,9 @@ def read_margins(words: Sequence[str]) -> dict[tuple[str, str], float]:
             value = math.nan
         if not metric or not 0 < value < math.inf:
             raise UsageError(
-                f"--margin {word} is no margin", "Write NAME=VALUE, such as parse_rate=0.02."
+                "gate.invalid-margin",
+                f"--margin {word} is no margin",
+                "Write NAME=VALUE, such as parse_rate=0.02.",
             )
         margins[task, metric] = value
     return margins
@@ -97,7 +99,9 @@ def gate_stored(
     if not shared:
         names = [", ".join(sorted(side)) for side in folders]
         raise UsageError(
-            f"{before} has the tasks {names[0]}, {after} has {names[1]}: none in common", _TOGETHER
+            "gate.no-common-task",
+            f"{before} has the tasks {names[0]}, {after} has {names[1]}: none in common",
+            _TOGETHER,
         )
     with reporter.progress("reading"):
         pairs = {task: _read_pair(*paths, unsealed=unsealed) for task, paths in shared.items()}
@@ -164,7 +168,7 @@ def stages_of(word: str) -> dict[str, Path | None]:
     of_stage = root.name in (BASELINE, FINAL) and above.config.is_file()
     run = above if of_stage else RunDirectory(root)
     if row or not run.config.is_file():
-        raise UsageError(f"{word} is no stored evaluation", _TOGETHER)
+        raise UsageError("gate.no-evaluation", f"{word} is no stored evaluation", _TOGETHER)
     side = STAGE_OF[root.name] if of_stage else "after"
     companions = {
         file.stem: run.also / file.stem / side for file in sorted(run.also.glob("*.yaml"))
@@ -178,7 +182,9 @@ def stages_of(word: str) -> dict[str, Path | None]:
 def _tasks_with(root: Path, row: str) -> list[str]:
     tasks = [task for task in read_audit(root).tasks if not row or (root / task / row).is_dir()]
     if not tasks:
-        raise UsageError(f"{root} has no row {row}", f"Name one of {', '.join(_rows(root))}.")
+        raise UsageError(
+            "gate.unknown-row", f"{root} has no row {row}", f"Name one of {', '.join(_rows(root))}."
+        )
     return tasks
 
 
@@ -188,6 +194,7 @@ def _row_of(folder: Path, row: str) -> Path:
     rows = _rows(folder.parent)
     if len(rows) != 1:
         raise UsageError(
+            "gate.several-rows",
             f"{folder.parent} has {len(rows)} rows: {', '.join(rows)}",
             f"Name one: {folder.parent}:{rows[0]}." if rows else _TOGETHER,
         )
@@ -205,13 +212,14 @@ def _read_pair(before: Path, after: Path, *, unsealed: bool) -> tuple[Evaluated,
     for side in pair:
         if side.is_of_yardstick:
             raise UsageError(
+                "gate.yardstick-row",
                 f"{side.path} shows what a yardstick moves, which is no better and no worse",
                 "Name the plain row.",
             )
     try:
         shared_items(*pair, Checks())
     except UsageError as error:
-        raise UsageError(error.message, _TOGETHER) from None
+        raise UsageError(error.code, error.message, _TOGETHER) from None
     _refuse_other_numbers(*pair)
     _refuse_trained_on(pair[1])
     return pair
@@ -223,6 +231,7 @@ def _refuse_other_numbers(before: Evaluated, after: Evaluated) -> None:
     if differing := sorted(name for name in first if first[name] != second[name]):
         name = differing[0]
         raise UsageError(
+            "gate.uneven-replies",
             f"{before.path} and {after.path} do not have the same number of replies to "
             f"{len(differing):,} prompts: {first[name]} and {second[name]} to {name!r}",
             _TOGETHER,
@@ -241,6 +250,7 @@ def _refuse_trained_on(after: Evaluated) -> None:
     prompts = [r for r in read_records(after.run.prompts) if r.id in after.items]
     if overlap := [record for record in prompts if _text(record.messages) in trained]:
         raise UsageError(
+            "gate.trained-prompts",
             f"{run.root} was trained on {len(overlap):,} of the {len(prompts):,} prompts of "
             f"{after.path}, such as {overlap[0].id!r}",
             f"Evaluate both models with that run's configuration: --config {run.config}.",
@@ -282,6 +292,7 @@ def _refuse_unknown(margins: Margins, metrics: Mapping[tuple[str, str], GatedMet
                 sorted({metric for metric_task, metric in metrics if task in ("", metric_task)})
             )
             raise UsageError(
+                "gate.unknown-metric",
                 f"no metric {name} is compared{f' of {task}' if task else ''}",
                 f"These are: {names}.",
             )

@@ -60,9 +60,11 @@ def print_gate(result: GateResult, path: Path, reporter: Reporter) -> None:
         reporter.warn(note)
     reporter.say(f"gate: {path}")
     if result.verdict == "failed":
-        raise FailedGateError(f"failed: {_summary(result)}", "")
+        raise FailedGateError("gate.failed", f"failed: {_summary(result)}", "")
     if result.verdict != "passed":
-        raise UndecidedGateError(f"not enough data: {_summary(result)}", _remedy(result))
+        raise UndecidedGateError(
+            "gate.undecided", f"not enough data: {_summary(result)}", _remedy(result)
+        )
     reporter.say(f"passed: {_summary(result)}")
 
 

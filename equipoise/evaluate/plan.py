@@ -97,6 +97,7 @@ def read_audit(root: Path) -> Audit:
         return TypeAdapter(Audit).validate_python(read_json(root / FILE))
     except (OSError, ValueError, ValidationError) as error:
         raise UsageError(
+            "audit.no-audit",
             f"{root} is no audit to resume: {FILE}: {str(error).splitlines()[0]}",
             "Name the folder of an audit, results/audits/<name>.",
         ) from None
@@ -111,7 +112,9 @@ def rows_of(audit: Audit, subject: Subject, environment: type[Environment]) -> l
     for variant in audit.variants:
         reason = unsuited(variant, environment, endpoint=bool(subject.endpoint))
         if reason and len(audit.tasks) == 1 and len(audit.subjects) == 1:
-            raise UsageError(f"no row {variant.name}: {reason}", "Leave it out.")
+            raise UsageError(
+                "audit.impossible-row", f"no row {variant.name}: {reason}", "Leave it out."
+            )
         rows += [] if reason else [Row(subject, variant)]
     return rows
 

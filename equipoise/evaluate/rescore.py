@@ -72,6 +72,7 @@ def stages_of(run: RunDirectory) -> list[str]:
     stages = [stage for stage in (BASELINE, FINAL) if run.evaluation(stage).exists()]
     if not stages:
         raise UsageError(
+            "rescore.nothing-scored",
             f"{run.root} has nothing that was scored",
             "Name the folder of a run, results/<task>/<run name>.",
         )
@@ -87,6 +88,7 @@ def refuse_other_keys(
     refused = [key for key in changed if not key.startswith(MAY_CHANGE) or key in _FIXED]
     if refused:
         raise UsageError(
+            "rescore.fixed-keys",
             f"rescoring changes how stored replies are scored, and not {', '.join(refused)}",
             "Leave these keys out; env.* and the draws of equipoise.evaluation may be given.",
         )
@@ -186,7 +188,9 @@ def omitted_parts(run: RunDirectory) -> list[str]:
 
 def target_exists_error(target: Path) -> UsageError:
     """The error for a folder that is there."""
-    return UsageError(f"{target} exists already", "Name another folder with --output.")
+    return UsageError(
+        "rescore.existing-folder", f"{target} exists already", "Name another folder with --output."
+    )
 
 
 # --- what is written of it -----------------------------------------------------------------------

@@ -106,7 +106,9 @@ class Rescorer:
                 return within_budget(lambda: self.environment.score(rollouts)) if rollouts else []
             except IncompleteSetError as error:  # of a file without a seal
                 raise EquipoiseError(
-                    f"{name} cannot be scored: {error}", "Put its file back from a copy."
+                    "rescore.incomplete-set",
+                    f"{name} cannot be scored: {error}",
+                    "Put its file back from a copy.",
                 ) from error
 
     def _takes_new(self, score: Score) -> bool:
@@ -124,7 +126,7 @@ def within_budget(call: Callable[[], T]) -> T:
     try:
         return call()
     except BudgetSpentError as error:
-        raise EquipoiseError(str(error), BUDGET_REMEDY) from error
+        raise EquipoiseError(error.code, str(error), BUDGET_REMEDY) from error
 
 
 def failed_indices(scope: Scope, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[int]:

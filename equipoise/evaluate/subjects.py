@@ -49,17 +49,20 @@ def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subje
     subjects = [_read_model(word) for word in models]
     if adapters and len(models) > 1:
         raise UsageError(
+            "subject.several-bases",
             "--adapter goes with one --model, its base, and there are several",
             "Audit the other models in a call of their own, and compare with `equipoise compare`.",
         )
     if adapters and subjects and subjects[0].endpoint:
         raise UsageError(
+            "subject.adapter-of-endpoint",
             "an adapter cannot be put on a model behind an endpoint",
             "Let the server serve it and name that, or name the base as a folder or on the hub.",
         )
     base = subjects[0].model if subjects else ""
     if adapters and base == LOCAL_MODEL:
         raise UsageError(
+            "subject.adapter-of-local-model",
             "an adapter needs a base with a folder or a name on the hub, and local has neither",
             "Name the base that the adapter was trained on, or leave --model out.",
         )
@@ -91,7 +94,7 @@ def _read_file(path: Path) -> Subject:
         endpoint = tree.get("endpoint", tree)
         settings = check_tree(path, endpoint, EndpointSettings, strict=False)
     except YamlFileError as error:
-        raise UsageError(str(error), _HELP) from None
+        raise UsageError(error.code, str(error), _HELP) from None
     return Subject(label_of(settings.model), settings.model, dict(endpoint))
 
 
@@ -106,7 +109,9 @@ def _check(endpoint: Mapping[str, Any], where: str) -> EndpointSettings:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{where}: {key}: {first['msg']}", _HELP) from None
+        raise UsageError(
+            "subject.invalid-endpoint", f"{where}: {key}: {first['msg']}", _HELP
+        ) from None
 
 
 def label_of(word: str) -> str:
@@ -271,6 +276,7 @@ def _examples(
         if sum(message["role"] == "assistant" for message in messages) == shots:
             return messages
     raise UsageError(
+        "subject.too-few-examples",
         f"there are no {shots} training prompts with a known good reply",
         "Ask for fewer with --few-shot, or make more prompts with equipoise.data.num_samples.",
     )

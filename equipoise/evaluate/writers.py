@@ -45,7 +45,7 @@ def behind_endpoint(loaded: LoadedConfig, subject: Subject, root: Path) -> Itera
     try:
         opened = EndpointModel(settings, listed=False)
     except ChatSetupError as error:
-        raise EquipoiseError(str(error), error.remedy) from error
+        raise EquipoiseError(error.code, str(error), error.remedy) from error
     with opened as model:
         asker = Asker(model, settings.limits.concurrency)
 
@@ -211,9 +211,12 @@ def check_endpoint(asker: Asker, request: ChatRequest) -> None:
         (reply,) = hasty.ask([request])
         refused = hasty.counters()["schema_refused"]
     if reply.error:
-        raise EquipoiseError(f"the model does not answer: {reply.error.text}", _REMEDY)
+        raise EquipoiseError(
+            "endpoint.no-answer", f"the model does not answer: {reply.error.text}", _REMEDY
+        )
     if request.schema is not None and refused:
         raise EquipoiseError(
+            "endpoint.no-schema",
             "the server takes no JSON schema (response_format), so it can hold no model to one",
             "Leave --constrained out, or serve the model with vLLM or SGLang.",
         )
@@ -257,6 +260,7 @@ def _watch(
         advance(done)
         if len(failed) > allowed:
             raise EquipoiseError(
+                "endpoint.failed-replies",
                 f"{len(failed):,} of {total:,} questions have no reply, more than "
                 f"equipoise.max_failure_rate allows: {failed[-1].kind}: {failed[-1].text}",
                 _REMEDY,

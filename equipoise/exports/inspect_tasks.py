@@ -75,6 +75,7 @@ def _environment(loaded: LoadedConfig, reference: str | None) -> Environment:
     if environment.reference_generations:
         if reference is None:
             raise UsageError(
+                "inspect.no-reference",
                 f"{environment.name} compares with what a model decides on average",
                 "Name it with -T reference=FILE: `equipoise evaluate` writes reference.jsonl.",
             )

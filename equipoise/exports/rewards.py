@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 from environments.addresses import AbsolutePath
 from environments.base import Failure, PromptRecord, Rollout, Scope, Score
 from environments.contract import Environment
+from environments.errors import code_of
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import build_environment
 from equipoise.run.kept_files import COPY, check_part
@@ -58,9 +59,11 @@ def open_environment(settings: RewardSettings) -> Environment:
     try:
         environment.sources()
     except ValueError as error:
-        raise EquipoiseError(str(error), _REMEDY) from error
+        raise EquipoiseError(
+            code_of(error, "rewards.invalid-settings"), str(error), _REMEDY
+        ) from error
     if problem := environment.check():
-        raise EquipoiseError(problem, _REMEDY)
+        raise EquipoiseError("rewards.no-service", problem, _REMEDY)
     return environment
 
 
@@ -70,6 +73,7 @@ def give_reference(environment: Environment, settings: RewardSettings) -> None:
         return
     if settings.reference is None:
         raise UsageError(
+            "rewards.no-reference",
             f"{environment.name} compares with the frozen model, whose rollouts are not there",
             "Name them in equipoise.reference: reference.jsonl of a run or an evaluation.",
         )

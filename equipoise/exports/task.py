@@ -74,7 +74,7 @@ def task_of_run(run: RunDirectory, *, unsealed: bool) -> Exported:
 def refuse_used_folder(folder: Path) -> None:
     """Raise `UsageError` where something would be mixed with what is there."""
     if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty", "Name a new folder.")
+        raise UsageError("export.used-folder", f"{folder} is not empty", "Name a new folder.")
 
 
 def render(template: str, path: Path, **words: Any) -> None:
@@ -102,6 +102,7 @@ def own_requirement(of_checkout: str) -> str:
 def _reference(run: RunDirectory) -> list[Rollout]:
     if not run.reference.exists():
         raise EquipoiseError(
+            "export.no-reference",
             f"{run.root} has no reference.jsonl, with which the environment compares",
             "Take a run that has begun to train, or an evaluation.",
         )
@@ -121,6 +122,7 @@ def _chosen(
         chosen = [record for record in chosen if record.set_id in set_ids]
     if not any(record.split == TRAIN_SPLIT for record in chosen):
         raise EquipoiseError(
+            "export.no-prompt",
             "no prompt to train on is left" + (", the reference knows none" if reference else ""),
             "Take a run that has begun to train: its reference is of every set.",
         )

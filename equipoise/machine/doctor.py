@@ -59,7 +59,7 @@ def run(options: DoctorOptions, reporter: Reporter) -> None:
     else:
         show(results, reporter)
     if failed:
-        raise EquipoiseError(f"not ready: {', '.join(failed)}", "")
+        raise EquipoiseError("doctor.not-ready", f"not ready: {', '.join(failed)}", "")
 
 
 def safe(result: Result) -> Result:

@@ -98,6 +98,7 @@ def _import_ours(machine: Machine, overlay: Sequence[Path]) -> None:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise EquipoiseError(
+            "launch.no-import",
             f"NeMo-RL's Python cannot import {' and '.join(_IN_ITS_PROCESSES)}: {last}",
             f"Is {machine.root} the NeMo-RL that {machine.python} belongs to, and whole?",
         )
@@ -155,6 +156,7 @@ def complete_packages(reporter: Reporter) -> None:
     python = Path(sys.executable)
     if not _is_nemo_rls(python) or sys.flags.ignore_environment:
         raise EquipoiseError(
+            "launch.missing-packages",
             f"the Python {python} has no {', '.join(missing)}",
             UV_RUN,
         )

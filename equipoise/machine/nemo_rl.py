@@ -86,6 +86,7 @@ def usable_installation(config: Config, machines: str, instead: str = "") -> Ins
         return find_installation(needs_of(config))
     except EquipoiseError as error:
         raise EquipoiseError(
+            error.code,
             f"this configuration runs on NeMo-RL and {machines}, and {error.message}",
             f"{error.remedy} {instead}".rstrip(),
         ) from None

@@ -85,7 +85,9 @@ def _parent() -> Path:
 def _run_uv(arguments: Sequence[str], folder: Path) -> None:
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:
-        raise EquipoiseError("uv is not on the PATH", "Install it with `pip install uv`.")
+        raise EquipoiseError(
+            "overlay.no-uv", "uv is not on the PATH", "Install it with `pip install uv`."
+        )
     done = subprocess.run(
         [uv, "pip", "install", "--no-deps", *arguments],
         cwd=folder,  # where no project has settings of its own
@@ -96,6 +98,7 @@ def _run_uv(arguments: Sequence[str], folder: Path) -> None:
     )
     if done.returncode:
         raise EquipoiseError(
+            "overlay.failed-installation",
             f"what belongs beside NeMo-RL's packages cannot be installed:\n{done.stderr.strip()}",
             "It needs the package index once. Without a network here, set "
             f"{FOLDER_VARIABLE} to a folder that this machine sees and fill it where there is one, "
@@ -112,6 +115,7 @@ def _made_once(folder: Path, fill: Callable[[Path], None]) -> Path:
     except OSError as error:
         if not folder.is_dir():  # no process was faster
             raise EquipoiseError(
+                "overlay.unwritable-folder",
                 f"{folder} cannot be made: {error.strerror}",
                 f"Set {FOLDER_VARIABLE} to a folder that can be written to.",
             ) from error

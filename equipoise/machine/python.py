@@ -124,11 +124,13 @@ def _reason(error: Exception) -> str:
 def _no_answer(python: Path, error: Exception) -> EquipoiseError:
     if isinstance(error, subprocess.TimeoutExpired):
         return EquipoiseError(
+            "nemo-rl.slow-python",
             f"NeMo-RL's Python {python} does not answer within {_SECONDS} seconds",
             "Look whether a Ray cluster is going down here, and whether RAY_ADDRESS names a live "
             "one: `ray status` tells.",
         )
     return EquipoiseError(
+        "nemo-rl.silent-python",
         f"NeMo-RL's Python {python} does not answer: {_reason(error)}",
         f"Try it with `{python} -c 'import ray, torch'`, or name another one in NEMO_RL_PYTHON.",
     )
@@ -261,6 +263,7 @@ def _asking(nodes: str) -> Iterator[None]:
         yield
     except (OSError, subprocess.SubprocessError) as error:
         raise EquipoiseError(
+            "cluster.silent-nodes",
             f"{nodes} cannot be asked: {_reason(error)}",
             "Look at the job: `ray status`, or `squeue`.",
         ) from error

@@ -240,6 +240,8 @@ def refuse_unfit(case: Case, warn: Callable[[str], None]) -> None:
             elif result.status == "failure":
                 failures.append(result)
     if len(failures) == 1:
-        raise EquipoiseError(failures[0].says, failures[0].remedy)
+        raise EquipoiseError("start.failed-check", failures[0].says, failures[0].remedy)
     if failures:
-        raise EquipoiseError("\n".join(f"{r.says}\n  {r.remedy}" for r in failures), "")
+        raise EquipoiseError(
+            "start.failed-checks", "\n".join(f"{r.says}\n  {r.remedy}" for r in failures), ""
+        )

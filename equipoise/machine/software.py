@@ -166,6 +166,7 @@ def _ask(*command: str) -> str:
         output = getattr(error, "stdout", None) or str(error)
         line = (str(output).strip().splitlines() or [type(error).__name__])[0]
         raise EquipoiseError(
+            "gpu.failed-driver",
             f"nvidia-smi fails: {line}",
             "Reload the driver or restart the node: kernel module and library must match.",
         ) from error
@@ -257,7 +258,9 @@ def gpus_of_torch() -> int:
     except subprocess.SubprocessError as error:
         output = getattr(error, "stderr", None) or str(error)
         line = (str(output).strip().splitlines() or ["no answer"])[-1]
-        raise EquipoiseError(f"torch cannot be imported: {line}", UV_RUN) from error
+        raise EquipoiseError(
+            "gpu.failed-torch", f"torch cannot be imported: {line}", UV_RUN
+        ) from error
     return int(done.stdout.split()[-1])
 
 
@@ -281,7 +284,7 @@ def local_gpus(case: Case) -> Finding:
 def refuse_missing_gpu(config: Config) -> None:
     """Raise `EquipoiseError` where a GPU is asked for, and torch finds none."""
     if config.equipoise.device == "cuda" and not count_gpus():
-        raise EquipoiseError(*_NO_GPU)
+        raise EquipoiseError("gpu.none", *_NO_GPU)
 
 
 def _describe(gpus: Sequence[Gpu]) -> str:
@@ -341,6 +344,7 @@ def refuse_model_above(config: Config, has: int, where: str) -> None:
     shape = model_shape(config.policy.model_name)
     if shape and (needs := least_local_bytes(config, shape, gpu=where == "the GPU")) > has:
         raise EquipoiseError(
+            "gpu.small-memory",
             f"to train {config.policy.model_name} here takes at least {in_gb(needs)} for its "
             f"weights, gradients and optimizer, and {where} has {in_gb(has)}",
             f"Take a smaller model, or a LoRA with --lora-rank. {smaller(config)}",

@@ -127,6 +127,7 @@ def _pretrained(
 def _refuse_no_bitsandbytes() -> None:
     if find_spec("bitsandbytes") is None:
         raise EquipoiseError(
+            "model.no-bitsandbytes",
             "equipoise.load_in_4bit needs bitsandbytes, which is not installed",
             "Start the recipe with `uv run --extra 4bit`.",
         )

@@ -137,6 +137,7 @@ class HuggingFaceChatModel:
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in request.messages)
             raise EquipoiseError(
+                "model.refused-roles",
                 f"the chat template of {self._name} refuses the roles {roles}: {error}",
                 "Name a model that takes them.",
             ) from error

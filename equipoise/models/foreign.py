@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import DamagedFileError, parse_json
+from environments.errors import code_of
 from equipoise.errors import EquipoiseError
 
 _ANOTHER = "Copy the folder again with all its files, or take another one."
@@ -39,7 +40,9 @@ def check_folder(folder: Path) -> None:
     roots = _own_roots(folder.resolve())
     for number, path in enumerate(_entries(folder)):
         if number >= _MOST_FILES:
-            raise EquipoiseError(f"{folder} holds more than {_MOST_FILES:,} files", _ANOTHER)
+            raise EquipoiseError(
+                "model.too-many-files", f"{folder} holds more than {_MOST_FILES:,} files", _ANOTHER
+            )
         _check_entry(path, roots)
 
 
@@ -58,14 +61,19 @@ def _check_entry(path: Path, roots: tuple[Path, ...]) -> None:
     try:
         target, about = path.resolve(strict=True), path.stat()
     except (OSError, RuntimeError) as error:  # a link to nothing, or to itself
-        raise EquipoiseError(f"{path} cannot be read: {error}", _ANOTHER) from error
+        raise EquipoiseError(
+            "model.unreadable-entry", f"{path} cannot be read: {error}", _ANOTHER
+        ) from error
     if path.is_symlink() and not any(target.is_relative_to(root) for root in roots):
         raise EquipoiseError(
+            "model.link-outside",
             f"{path} is a link that leads out of its folder",
             "If you trust it, put a copy of the file in its place.",
         )
     if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
-        raise EquipoiseError(f"{path} is neither a file nor a folder", _ANOTHER)
+        raise EquipoiseError(
+            "model.special-file", f"{path} is neither a file nor a folder", _ANOTHER
+        )
     if path.suffix in _READ_WHOLE and path.is_file():
         _check_size(path, about.st_size)
 
@@ -73,7 +81,9 @@ def _check_entry(path: Path, roots: tuple[Path, ...]) -> None:
 def _check_size(path: Path, size: int) -> None:
     if size > _MOST_BYTES:
         raise EquipoiseError(
-            f"{path} has {size:,} bytes, and {_MOST_BYTES:,} are the most that is read", _ANOTHER
+            "model.oversize-file",
+            f"{path} has {size:,} bytes, and {_MOST_BYTES:,} are the most that is read",
+            _ANOTHER,
         )
 
 
@@ -83,9 +93,11 @@ def read_object(path: Path) -> dict[str, Any]:
         _check_size(path, path.stat().st_size)
         value = parse_json(path, path.read_bytes())
     except (DamagedFileError, OSError) as error:
-        raise EquipoiseError(str(error), _ANOTHER) from error
+        raise EquipoiseError(
+            code_of(error, "model.unreadable-file"), str(error), _ANOTHER
+        ) from error
     if not isinstance(value, dict):
-        raise EquipoiseError(f"{path} is no JSON object", _ANOTHER)
+        raise EquipoiseError("model.no-json-object", f"{path} is no JSON object", _ANOTHER)
     return value
 
 
@@ -97,12 +109,14 @@ def check_settings(name: str, settings: Mapping[str, Any]) -> None:
     for key in _IMPLEMENTATIONS:
         if "/" in str(settings.get(key)):
             raise EquipoiseError(
+                "model.foreign-code",
                 f"{name}: config.json has {key} {settings[key]!r}, which is code of the hub's",
                 "No code of others is run: take the key out of a copy of the model.",
             )
     for key, value in _counts(settings):
         if value > _MOST_PARTS:
             raise EquipoiseError(
+                "model.implausible-size",
                 f"{name}: config.json has {key} {value:,}; no model has more than {_MOST_PARTS:,}",
                 _ANOTHER,
             )

@@ -34,27 +34,33 @@ def explain(name: str, error: Exception) -> EquipoiseError:
     gated = any(isinstance(cause, GatedRepoError) for cause in causes)  # a kind of absence
     if gated or ("gated repo" in str(error) and not absent):
         return EquipoiseError(
+            "model.gated",
             f"the model {name} is gated",
             f"Accept its licence on huggingface.co/{name}, then put your token as HF_TOKEN "
             "into .env.",
         )
     if absent:
         return EquipoiseError(
+            "model.unknown-name",
             f"there is no model {name} on the Hugging Face hub, or it is private",
             "Check the spelling; for a private model put your token as HF_TOKEN into .env.",
         )
     if "trust_remote_code" in str(error):
         return EquipoiseError(
+            "model.custom-code",
             f"the model {name} is code of its own, and no code of others is run",
             "Take a model of a family that transformers has.",
         )
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        return EquipoiseError(f"the folder {name} holds no model: it has no config.json", _NAMES)
+        return EquipoiseError(
+            "model.no-config", f"the folder {name} holds no model: it has no config.json", _NAMES
+        )
     lines = str(error).split("\n")
     reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     if not reason or isinstance(error, LookupError | ArithmeticError):  # whose text says too little
         reason = f"{type(error).__name__}: {reason}"
     return EquipoiseError(
+        "model.unloadable",
         f"the model {name} cannot be loaded: {' '.join(reason.split())[:_MOST_SHOWN]}",
         _NAMES,
     )
@@ -70,20 +76,21 @@ def refuse_missing_model(name: str) -> None:
     """Raise `EquipoiseError` for a folder that is missing, and for what the hub cannot give now."""
     refuse_missing_folder(name)
     if reason := missing_reason(name, "config.json"):
-        raise EquipoiseError(f"the model {reason}", _NAMES)
+        raise EquipoiseError("model.unavailable", f"the model {reason}", _NAMES)
 
 
 def refuse_missing_tokenizer(name: str) -> None:
     """Raise `EquipoiseError` for a tokenizer that the hub cannot give now."""
     if reason := missing_reason(name, "tokenizer_config.json", *_TOKENIZERS):
         raise EquipoiseError(
+            "tokenizer.unavailable",
             f"the tokenizer {reason}",
             "policy.tokenizer.name takes a folder or a name on the hub, which needs a network.",
         )
 
 
 def _missing_folder(name: str) -> EquipoiseError:
-    return EquipoiseError(f"there is no folder {name}", _NAMES)
+    return EquipoiseError("model.no-folder", f"there is no folder {name}", _NAMES)
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
@@ -98,6 +105,7 @@ def refuse_no_weights(folder: Path) -> None:
     """Raise `EquipoiseError` where a model's folder has none; NeMo-RL would fail after minutes."""
     if not _holds_weights(folder):
         raise EquipoiseError(
+            "model.no-weights",
             f"the folder {folder} holds no weights ({', '.join(sorted(WEIGHTS))})",
             "policy.model_name takes a whole model; an adapter is merged into its base first.",
         )

@@ -38,4 +38,4 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except PackagedModelError as error:
-        raise EquipoiseError(str(error), error.remedy) from error
+        raise EquipoiseError(error.code, str(error), error.remedy) from error

@@ -55,6 +55,7 @@ def template_of(tokenizer: TokenizerConfig) -> Template:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise UsageError(
+                "tokenizer.unreadable-template",
                 f"policy.tokenizer.chat_template: {text} cannot be read: {error}",
                 "Name a file with a Jinja template, or leave the key out for the model's own.",
             ) from error
@@ -92,6 +93,7 @@ def load_tokenizer(
         tokenizer.chat_template = template.text
     if tokenizer.chat_template is None:
         raise EquipoiseError(
+            "tokenizer.no-template",
             f"the tokenizer of {model_name} has no chat template",
             "Take an instruction-tuned model, set policy.tokenizer.name to one that has it, or "
             "give a base model one with policy.tokenizer.chat_template=FILE.jinja.",

@@ -35,7 +35,7 @@ def make_environment(environment_class: type[Environment], settings: BaseModel) 
     try:
         return environment_class(settings)
     except SetupError as error:
-        raise EquipoiseError(str(error), error.remedy) from error
+        raise EquipoiseError(error.code, str(error), error.remedy) from error
 
 
 def provide_models(environment: Environment, cache_dir: str) -> None:
@@ -73,4 +73,6 @@ def load_encoder(settings: EncoderSettings) -> Encoder:
     except LOADING_ERRORS as error:
         names = " and ".join(dict.fromkeys((settings.query_model, settings.passage_model)))
         remedy = "Name a folder, or a model on the Hugging Face hub, which needs a network."
-        raise EquipoiseError(f"the encoder {names} cannot be loaded: {error}", remedy) from error
+        raise EquipoiseError(
+            "encoder.unloadable", f"the encoder {names} cannot be loaded: {error}", remedy
+        ) from error

@@ -130,7 +130,9 @@ def _read_config(path: Path) -> Json:
     try:
         return as_object(read_yaml(path))
     except (yaml.YAMLError, ValueError) as error:
-        raise EquipoiseError(f"{path} is damaged: {error}", "Put it back from a copy.") from error
+        raise EquipoiseError(
+            "report.damaged-config", f"{path} is damaged: {error}", "Put it back from a copy."
+        ) from error
 
 
 def model_card(run: RunFiles, trained: Trained) -> ModelCard:

@@ -152,13 +152,16 @@ def read_run(root: Path, *, replies: bool = True, unsealed: tuple[str, ...] = ()
     """
     if not root.is_dir():
         raise EquipoiseError(
+            "report.no-folder",
             f"{root} is no directory",
             "Name the folder of a run: results/<task>/<run name>.",
         )
     try:
         return replace(_read(root, replies), unsealed=unsealed)
     except ValueError as error:
-        raise EquipoiseError(f"a file of the run is damaged: {error}", "Make it again.") from error
+        raise EquipoiseError(
+            "report.damaged-file", f"a file of the run is damaged: {error}", "Make it again."
+        ) from error
 
 
 def _read(root: Path, replies: bool) -> RunFiles:
@@ -207,7 +210,7 @@ def _read_replies(path: Path) -> Iterator[Reply]:
     records: dict[str, Any] = {}
     for line, row in enumerate(read_jsonl(path), start=1):
         if not isinstance(row, dict):
-            raise DamagedFileError(path, "not a JSON object", line)
+            raise DamagedFileError("file.damaged", path, "not a JSON object", line)
         reply = share_prompt(_reply(row), siblings)
         evidence, components = (share_equal(r, records) for r in (reply.evidence, reply.components))
         yield replace(reply, evidence=evidence, components=components)

@@ -53,6 +53,7 @@ def newest_whole(
     if damaged:
         folder = damaged[0][0].path.parent
         raise EquipoiseError(
+            "resume.no-whole-checkpoint",
             "\n".join(["no checkpoint is whole:", *(_described(*pair) for pair in damaged)]),
             f"Put back what they lack. Or remove {folder}, and --resume trains again from step 1, "
             "on the same prompts.",

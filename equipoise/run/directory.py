@@ -221,7 +221,9 @@ def usable_folder(folder: Path, flag: str) -> None:
         reason = error.strerror or str(error)
     if reason:
         raise UsageError(
-            f"the folder {folder} cannot be used: {reason}", f"Choose another with {flag}."
+            "run.unusable-folder",
+            f"the folder {folder} cannot be used: {reason}",
+            f"Choose another with {flag}.",
         )
 
 
@@ -232,8 +234,9 @@ def _holds_something(root: Path) -> bool:
 def _taken(root: Path) -> UsageError:
     if RunDirectory(root).config.is_file():
         remedy = f"Continue it with --resume {root}, or choose another --run-name."
-        return UsageError(f"the run {root} exists already", remedy)
+        return UsageError("run.existing-run", f"the run {root} exists already", remedy)
     return UsageError(
+        "run.existing-folder",
         f"{root} exists already and is no run",
         "Choose another --run-name, or remove it if you do not need it.",
     )
@@ -245,6 +248,7 @@ def open_run_directory(root: Path) -> RunDirectory:
     for file in (run.config, run.provenance):
         if not file.is_file():
             raise UsageError(
+                "resume.no-run",
                 f"{root} is no run to resume: it has no {file.name}",
                 "Name the folder of a run, results/<task>/<run name>.",
             )

@@ -135,6 +135,7 @@ def _steps_of(path: Path, lines: Sequence[bytes]) -> list[int]:
             step = 0
         if step <= steps[-1] or len(cells) != columns + 1:
             raise EquipoiseError(
+                "history.damaged-row",
                 f"{path}, line {number}: is no row of step {steps[-1] + 1}",
                 "Put back the file, or remove it: the history then begins where the run goes on.",
             )

@@ -46,7 +46,9 @@ def open_run(root: Path, *, unsealed: bool = False) -> OpenedRun:
     run = RunDirectory(root)
     if not (run.provenance.is_file() or run.config.is_file()):
         fault = "is no run" if root.exists() else "does not exist"
-        raise UsageError(f"{root} {fault}", "Name the folder of a run, results/<task>/<run name>.")
+        raise UsageError(
+            "run.no-run", f"{root} {fault}", "Name the folder of a run, results/<task>/<run name>."
+        )
     provenance = run.ledger.read(unsealed=True)
     seals = _seals_in(provenance)
     _refuse_damage(run, [part for part in seals if part != run.final_checkpoint.name], seals)
@@ -96,6 +98,7 @@ def _without_seal(names: Iterable[str], provenance: Mapping[str, Any]) -> tuple[
 
 def _unsealed(run: RunDirectory, parts: Iterable[str], remedy: str) -> UsageError:
     return UsageError(
+        "run.no-seals",
         f"{run.root} has no seals of {', '.join(parts)}: nothing shows that this is what the run "
         "wrote",
         f"Put {run.provenance.name} back from a copy, or {remedy}.",
@@ -109,6 +112,7 @@ def _refuse_damage(run: RunDirectory, parts: Iterable[str], seals: Mapping[str, 
 
 def _damaged(root: Path, lines: Iterable[str]) -> EquipoiseError:
     return EquipoiseError(
+        "run.damaged-files",
         "\n".join(f"{root}: {line}" for line in lines),
         "Put it back from a copy, or let --resume of the run make it again where it can.",
     )
@@ -176,6 +180,7 @@ def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[s
     problems = [f"{run.root}: {line}" for lines in damaged.values() for line in lines]
     if any(part in lasting for part in damaged):
         raise EquipoiseError(
+            "resume.damaged-files",
             "\n".join(["what this run has made is damaged:", *problems]),
             "Put it back from a copy, or start a new run: NeMo-RL samples before its first step "
             "and after its last one alone.",

@@ -66,6 +66,7 @@ class Ledger:
         before = self.read()["hashes"].get(name, value)
         if before != value:
             raise EquipoiseError(
+                "run.changed-source",
                 f"since this run began, its {name} changed: it was {before} and is {value}",
                 "Put back what it was, or start a new run.",
             )
@@ -110,6 +111,7 @@ def _seal_of(content: Mapping[str, Any]) -> str:
 
 def _unreadable(path: Path, reason: str) -> EquipoiseError:
     return EquipoiseError(
+        "run.unreadable-ledger",
         f"{path} cannot be read: {reason}",
         "Put it back from a copy. Without it nothing says what the run was made from: start a new "
         "run.",

@@ -70,6 +70,7 @@ def confirm_owner(root: Path) -> None:
     owner = read_owner(root)
     if owner and owner.token != _THIS_PROCESS:
         raise LostRunError(
+            "run.lost",
             f"the run {root} was taken over by {owner}",
             "This process has written nothing since. Let the other one finish.",
         )
@@ -100,8 +101,11 @@ def _locked(root: Path, warn: Callable[[str], None]) -> Iterator[None]:
 
 def _in_use(root: Path, owner: Owner | None) -> UsageError:
     if owner is None:
-        return UsageError(f"the run {root} is in use by another process", "Wait for it to end.")
+        return UsageError(
+            "run.in-use", f"the run {root} is in use by another process", "Wait for it to end."
+        )
     return UsageError(
+        "run.in-use-by-owner",
         f"the run {root} is in use by {owner}: {owner.command}",
         f"Wait for it, or end it on {owner.host} with `kill {owner.pid}; kill -CONT {owner.pid}` "
         "(a suspended process keeps its run, and the second word wakes it); --resume then goes on.",

@@ -24,6 +24,7 @@ from data_prep.faults import DataError
 from data_prep.records import manifest_path, read_unsealed, write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError, ChatModel
+from environments.errors import code_of
 from equipoise.config.flags import evaluations, tasks
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.packaged import clear_errors
@@ -73,9 +74,13 @@ def prepare(options: PrepareOptions, reporter: Reporter) -> None:
     settings = read_settings(module.PromptSettings, options.assignments)
     folder = options.output_dir
     if folder is None:
-        raise UsageError("there is no folder to write to", "Name one with --output-dir DIR.")
+        raise UsageError(
+            "prepare.no-folder", "there is no folder to write to", "Name one with --output-dir DIR."
+        )
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file", "Name a folder with --output-dir.")
+        raise UsageError(
+            "prepare.folder-is-file", f"{folder} is a file", "Name a folder with --output-dir."
+        )
     load_dotenv(Path.cwd() / ".env")  # keys of the servers that models are asked at
     path = folder / "prompts.jsonl"
     about = {"module": module.name, "settings": settings.model_dump(mode="json")}
@@ -87,7 +92,7 @@ def prepare(options: PrepareOptions, reporter: Reporter) -> None:
         records = module.build_prompts(settings)
         write_prompts(path, records, about)
     except (ValueError, OSError, BudgetSpentError) as error:
-        raise EquipoiseError(str(error), _KEYS) from error
+        raise EquipoiseError(code_of(error, "prepare.failed"), str(error), _KEYS) from error
     _say_counts(path, records, reporter)
     reporter.say(f"invented: {_invented(settings)}")
     reporter.say(f"a run takes them with equipoise.data.data_path={path}")
@@ -105,7 +110,9 @@ def seal(options: SealOptions, reporter: Reporter) -> None:
         records = read_unsealed(options.file)
         write_prompts(options.file, records, {"sealed": "by hand"})
     except (DataError, OSError) as error:
-        raise EquipoiseError(str(error), "docs/prompts.md shows a line.") from error
+        raise EquipoiseError(
+            code_of(error, "seal.unreadable-file"), str(error), "docs/prompts.md shows a line."
+        ) from error
     _say_counts(options.file, records, reporter)
 
 
@@ -122,7 +129,9 @@ def find_task(task: str) -> DataModule:
     """The data module of a task, or one of the user's by its name. Raises `UsageError`."""
     shipped = f"Take {', '.join((*tasks(), *evaluations()))}."
     if not all(part.isidentifier() for part in task.split(".")):
-        raise UsageError(f"{task!r} is no name of a task or module", shipped)
+        raise UsageError(
+            "prepare.invalid-name", f"{task!r} is no name of a task or module", shipped
+        )
     own_name = "." in task or find_spec(f"data_prep.{task}") is None
     name = task if own_name else f"data_prep.{task}"
     try:
@@ -130,9 +139,15 @@ def find_task(task: str) -> DataModule:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, and what it imports is not
-        raise UsageError(f"there is no task or module {task}", shipped) from None
+        raise UsageError(
+            "prepare.unknown-task", f"there is no task or module {task}", shipped
+        ) from None
     if problems := list(hook_problems(module)):
-        raise UsageError(f"{name}: {'; '.join(problems)}", "See data_prep/contract.py.")
+        raise UsageError(
+            "prepare.incomplete-module",
+            f"{name}: {'; '.join(problems)}",
+            "See data_prep/contract.py.",
+        )
     return DataModule(module)
 
 
@@ -148,16 +163,22 @@ def _no_chat_model(name: str) -> ChatModel:
 def read_settings(model: type[DataSettings], words: Sequence[str]) -> DataSettings:
     """The settings that `key=value` words give. Raises `UsageError` with all that is wrong."""
     if mismatches := [word for word in words if "=" not in word]:
-        raise UsageError(f"{mismatches[0]!r} is no key=value, such as seed=1", _KEYS)
+        raise UsageError(
+            "prepare.invalid-word", f"{mismatches[0]!r} is no key=value, such as seed=1", _KEYS
+        )
     try:
         values = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)), resolve=True)
         return model.model_validate(values)
     except (OmegaConfBaseException, YAMLError) as error:
-        raise UsageError(f"a value is no YAML: {str(error).splitlines()[0]}", _KEYS) from None
+        raise UsageError(
+            "prepare.invalid-yaml", f"a value is no YAML: {str(error).splitlines()[0]}", _KEYS
+        ) from None
     except ValidationError as error:
         keys = [key.partition("=")[0] for key, _ in described_keys(model)]
         lines = [_fault(problem, keys) for problem in error.errors(include_url=False)]
-        raise UsageError("\n  ".join(["the settings are wrong:", *lines]), _KEYS) from None
+        raise UsageError(
+            "prepare.invalid-settings", "\n  ".join(["the settings are wrong:", *lines]), _KEYS
+        ) from None
 
 
 def _fault(problem: Any, keys: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from data_prep.faults import DataError
 from data_prep.records import content_hash, manifest_path, read_prompts
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.chat import BudgetSpentError
+from environments.errors import code_of
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems, load_config
 from equipoise.config.dry_run import Row
 from equipoise.config.schedule import prompts_in_rounds
@@ -42,9 +43,11 @@ def prepare_task(
         with clear_errors(), offline() if dry_run and not ask else nullcontext():
             loaded.data_module.prepare(loaded.prompt_settings, tools)
     except ValueError as error:
-        raise EquipoiseError(str(error), _TASK_REMEDY) from error
+        raise EquipoiseError(
+            code_of(error, "prompts.unprepared-task"), str(error), _TASK_REMEDY
+        ) from error
     except BudgetSpentError as error:  # what was made so far is kept
-        raise EquipoiseError(str(error), BUDGET_REMEDY) from error
+        raise EquipoiseError(error.code, str(error), BUDGET_REMEDY) from error
 
 
 def check_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Row]:
@@ -56,7 +59,9 @@ def check_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Ro
     try:
         return [Row(*row) for row in module.check(loaded.prompt_settings, records, environment)]
     except ValueError as error:
-        raise EquipoiseError(str(error), _TASK_REMEDY) from error
+        raise EquipoiseError(
+            code_of(error, "prompts.unsuitable-task"), str(error), _TASK_REMEDY
+        ) from error
 
 
 def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[PromptRecord]:
@@ -82,7 +87,7 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
     path = loaded.config.equipoise.data.data_path
     settings = loaded.prompt_settings
     if to_train and not path and settings.no_training:
-        raise UsageError(settings.no_training, "Nothing was started.")
+        raise UsageError("prompts.no-training", settings.no_training, "Nothing was started.")
     records = read_records(Path(path)) if path else _build(loaded)
     size = set_size(loaded.environment_class, loaded.env_settings)
     mixed = {task: part.set_size for task, part in loaded.env_settings.round.items()}
@@ -91,6 +96,7 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
     problems += loaded.data_module.prompt_problems(records)
     if problems:
         raise EquipoiseError(
+            "prompts.unusable",
             "\n".join(["the prompts cannot be used:", *problems]),
             "Correct the file, or let equipoise.data.module make the prompts.",
         )
@@ -115,6 +121,7 @@ def fit_steps(
     if fitted.config.grpo.num_prompts_per_step > available:
         size = set_size(loaded.environment_class, loaded.env_settings)
         raise UsageError(
+            "prompts.too-few",
             f"grpo.num_prompts_per_step is {prompts}, and there are {available} prompts to train "
             "on",
             f"Lower it with --batch-size {available - available % size}, or make more prompts with "
@@ -133,13 +140,14 @@ def prompts_here(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
             return make_prompts(loaded, to_train=to_train)
         except UsageError as error:
             remedy = f"{error.remedy} A dry run fetches nothing."
-            raise UsageError(error.message, remedy) from error
+            raise UsageError(error.code, error.message, remedy) from error
 
 
 def refuse_control_tokens(records: Sequence[PromptRecord], tokens: Collection[str]) -> None:
     """Raise `EquipoiseError` for prompts that hold special tokens of the model's tokenizer."""
     if problems := control_token_problems(records, tokens):
         raise EquipoiseError(
+            "prompts.control-tokens",
             "\n".join(["the prompts cannot be used with this model:", *problems]),
             "Correct the file of the prompts and start a new run.",
         )
@@ -151,6 +159,7 @@ def read_records(path: Path) -> list[PromptRecord]:
         return read_prompts(path)
     except DataError as error:
         raise EquipoiseError(
+            error.code,
             str(error),
             f"A file that was made or changed by hand is checked and sealed by "
             f"`uv run equipoise seal {path}`.",
@@ -161,4 +170,8 @@ def _build(loaded: LoadedConfig) -> list[PromptRecord]:
     try:
         return loaded.data_module.build_prompts(loaded.prompt_settings)
     except ValueError as error:
-        raise UsageError(str(error), "Change equipoise.data in the configuration.") from error
+        raise UsageError(
+            code_of(error, "prompts.failed-build"),
+            str(error),
+            "Change equipoise.data in the configuration.",
+        ) from error

@@ -108,6 +108,7 @@ def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumptio
     run = open_run_directory(options.resume)
     if problems := damage_of(run, run.config.name):
         raise UsageError(
+            "resume.changed-folder",
             f"{run.root}: {', '.join(problems)}",
             "Put it back as it was, and give what is to change to --resume, as key=value.",
         )
@@ -116,6 +117,7 @@ def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumptio
     keys = {change.key for change in changes}
     if refused := [c for c in changes if not _may_change(c.key, keys, loaded.engine)]:
         raise UsageError(
+            "resume.fixed-keys",
             "\n".join(["--resume goes on with a run as it began:", *(f"  {c}" for c in refused)]),
             "Leave these keys out, or start a new run with another --run-name. What may change "
             "is in docs/run-directory.md.",
@@ -256,11 +258,13 @@ def _refuse_length(resumption: Resumption) -> None:
         return
     if resumption.target < resumption.done:
         raise UsageError(
+            "resume.no-more-steps",
             f"the run has trained {resumption.done} steps, and {resumption.target} are asked for",
             "Ask for more with --iterations, or start a new run with another --run-name.",
         )
     if resumption.run.final_checkpoint.exists() and not resumption.done:
         raise UsageError(
+            "resume.no-checkpoint",
             f"the run has ended, and {resumption.run.checkpoints} holds nothing to go on from",
             "Put the checkpoints back, or start a new run with another --run-name.",
         )
@@ -275,6 +279,7 @@ def _describe_rates(resumption: Resumption) -> str:
     first = max(resumption.done, resumption.planned)
     if not any(rates[first:]):
         raise UsageError(
+            "resume.ended-schedule",
             f"{_SCHEDULE} gives the added steps {first + 1} to {resumption.target} learning rate 0",
             f"On the local engine state another {_SCHEDULE} with the new length; NeMo-RL takes it "
             "from its checkpoint, so start a new run there.",

@@ -192,6 +192,7 @@ def read_stage_rollouts(run: RunDirectory, stage: str) -> tuple[list[Rollout], l
     counted = evaluation.get("n_rollouts") if isinstance(evaluation, dict) else None
     if counted != len(rollouts):
         raise EquipoiseError(
+            "rollouts.other-count",
             f"{run.rollouts(stage)} has {len(rollouts)} replies, and {run.evaluation(stage).name} "
             f"counts {counted}: lines were lost or doubled",
             "Put the file back from a copy.",
@@ -208,6 +209,7 @@ def refuse_other_sizes(run: RunDirectory, stages: Mapping[str, Sequence[Rollout]
             for name, prompts in zip(stages, counters, strict=True)
         )
         raise EquipoiseError(
+            "rollouts.other-sizes",
             f"{run.root}: {sizes}, which cannot be compared",
             "Put back from a copy the stage that is not whole.",
         )
@@ -219,13 +221,17 @@ def _lines(path: Path, model: type[L]) -> Iterator[L]:
         for number, row in enumerate(read_jsonl(path), start=1):
             yield _check(path, number, row, model)
     except FileNotFoundError:
-        raise EquipoiseError(f"{path} does not exist", "Check the path.") from None
+        raise EquipoiseError(
+            "rollouts.no-file", f"{path} does not exist", "Check the path."
+        ) from None
     except DamagedFileError as error:
         raise EquipoiseError(
-            str(error), "Is it a rollouts.jsonl of a run? Make it again."
+            error.code, str(error), "Is it a rollouts.jsonl of a run? Make it again."
         ) from None
     if not number:
-        raise EquipoiseError(f"{path} holds no generations", "Make it again.")
+        raise EquipoiseError(
+            "rollouts.empty-file", f"{path} holds no generations", "Make it again."
+        )
 
 
 def _check(path: Path, number: int, row: Any, model: type[L]) -> L:
@@ -234,4 +240,6 @@ def _check(path: Path, number: int, row: Any, model: type[L]) -> L:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         location = ".".join(str(part) for part in first["loc"]) or "the line"
-        raise DamagedFileError(path, f"{location}: {first['msg']}", number) from None
+        raise DamagedFileError(
+            "file.invalid-rollout", path, f"{location}: {first['msg']}", number
+        ) from None

@@ -97,6 +97,7 @@ def keep_steps(path: Path, last_step: int) -> None:
         lines = [line for line, row in _complete(path) if row["step"] <= last_step]
     except DamagedFileError as error:
         raise EquipoiseError(
+            error.code,
             str(error),
             "Put back the file, or remove it: what is kept then begins where the run goes on.",
         ) from None
@@ -125,5 +126,5 @@ def _complete(path: Path) -> Iterator[tuple[bytes, Mapping[str, Any]]]:
 def _row(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
     row = parse_json(path, line, number)
     if not isinstance(row, dict) or type(row.get("step")) is not int:
-        raise DamagedFileError(path, "is no rollout of a step", number)
+        raise DamagedFileError("file.foreign-rollout", path, "is no rollout of a step", number)
     return row

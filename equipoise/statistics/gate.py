@@ -162,6 +162,7 @@ def objective_margin(environment: Environment) -> float:
         return margin
     name, objective = environment.name, environment.objective
     raise UsageError(
+        "gate.no-objective-margin",
         f"the task {name} does not say how much worse its {objective} may be",
         f"Say it with --margin {name}/{objective}=VALUE.",
     )

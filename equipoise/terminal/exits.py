@@ -37,7 +37,7 @@ def guarded(action: Callable[[Reporter], None]) -> int:
         with raising():
             action(Reporter())
     except EquipoiseError as error:
-        errors.say(f"error: {error}")
+        errors.say(f"error [{error.code}]: {error}")
         return error.exit_code
     except Stopped as stopped:
         errors.say(str(stopped) or "stopped before the run began; nothing is kept of it")
@@ -47,7 +47,7 @@ def guarded(action: Callable[[Reporter], None]) -> int:
         if remedied is None:
             errors.say(traceback.format_exc())
             return EquipoiseError.exit_code
-        errors.say(f"error: {remedied}")
+        errors.say(f"error [{remedied.code}]: {remedied}")
         return remedied.exit_code
     return 0
 
@@ -56,7 +56,9 @@ def damaged(error: Exception) -> EquipoiseError | None:
     """The clear error for a file of a run that a crash or a hand has damaged."""
     if not isinstance(error, DamagedFileError):
         return None
-    return EquipoiseError(f"a file is damaged: {error}", "Put it back, or start a new run.")
+    return EquipoiseError(
+        error.code, f"a file is damaged: {error}", "Put it back, or start a new run."
+    )
 
 
 def memory_trouble(error: Exception) -> EquipoiseError | None:
@@ -67,7 +69,9 @@ def memory_trouble(error: Exception) -> EquipoiseError | None:
         return None
     first_line = next(iter(str(error).splitlines()), "")
     where = "the GPU's" if isinstance(error, out_of_memory) and not of_cpu else "this machine's"
-    return EquipoiseError(f"{where} memory is used up. {first_line}".strip(), _MEMORY_REMEDY)
+    return EquipoiseError(
+        "machine.full-memory", f"{where} memory is used up. {first_line}".strip(), _MEMORY_REMEDY
+    )
 
 
 def disk_trouble(error: Exception) -> EquipoiseError | None:
@@ -82,4 +86,6 @@ def disk_trouble(error: Exception) -> EquipoiseError | None:
     if number not in _DISK_REMEDIES:
         return None
     where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
-    return EquipoiseError(f"{os.strerror(number)}{where}", _DISK_REMEDIES[number])
+    return EquipoiseError(
+        "machine.disk-trouble", f"{os.strerror(number)}{where}", _DISK_REMEDIES[number]
+    )

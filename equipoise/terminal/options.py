@@ -81,12 +81,14 @@ def read_options(
             )
     except SystemExit as ended:
         if ended.code:
-            raise UsageError(_unboxed(complaint.getvalue()), _see_help(prog)) from None
+            raise UsageError(
+                "options.invalid", _unboxed(complaint.getvalue()), _see_help(prog)
+            ) from None
         text, heading, examples = details.rpartition("Examples:\n")
         sys.stdout.write(f"\n{text}{heading.lower()}{as_called(examples)}\n")
         raise
     if flags := [word for word in unread if word.startswith("-")]:
-        raise UsageError(no_such_flag(flags[0], _flags(kind)), "")
+        raise UsageError("options.unknown-flag", no_such_flag(flags[0], _flags(kind)), "")
     return cast(Options, _with_unread(options, unread, prog))
 
 
@@ -97,7 +99,9 @@ def _with_unread(options: Any, unread: Sequence[str], prog: str) -> Any:
     if hasattr(options, "training"):
         return replace(options, training=_with_unread(options.training, unread, prog))
     if not hasattr(options, "assignments"):
-        raise UsageError(f"there is a word too many: {unread[0]}", _see_help(prog))
+        raise UsageError(
+            "options.extra-word", f"there is a word too many: {unread[0]}", _see_help(prog)
+        )
     return replace(options, assignments=(*options.assignments, *unread))
 
 

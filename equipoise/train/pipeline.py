@@ -142,7 +142,7 @@ def reported(job: Job) -> Iterator[None]:
         raise
     except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
         report(job)
-        raise EquipoiseError(str(error), BUDGET_REMEDY) from error
+        raise EquipoiseError(error.code, str(error), BUDGET_REMEDY) from error
 
 
 def _prepare(name: str, rehearse: bool) -> Prepare:
@@ -242,7 +242,7 @@ def model_name(
         with reporter.progress("making the local model"):
             folder = maker.build_local_model(records, loaded.local_model_settings, cache)
     except UnsuitablePromptsError as error:
-        raise UsageError(str(error), "Name another model with --model-name.") from error
+        raise UsageError(error.code, str(error), "Name another model with --model-name.") from error
     reporter.say(f"model: {folder}")
     return str(folder)
 

@@ -67,6 +67,7 @@ def run(task: str, options: Options, reporter: Reporter, plan: Plan) -> RunDirec
         return None
     if options.probe_only and loaded.engine == "nemo_rl":
         raise UsageError(
+            "probe.other-engine",
             "the probe alone samples on one GPU or a CPU, with the local engine",
             "Give --engine local. A run on NeMo-RL has its probe before its first step.",
         )

@@ -113,7 +113,11 @@ def take(step: Step, options: HourOptions, records: Records) -> None:
 def run(options: HourOptions, reporter: Reporter, steps: tuple[Step, ...] = STEPS) -> None:
     """Run what is left. Raises `EquipoiseError` at the end where a step failed."""
     if unknown := set(options.steps) - {step.name for step in steps}:
-        raise UsageError(f"no such step: {', '.join(sorted(unknown))}", "--list shows them.")
+        raise UsageError(
+            "hour.unknown-step",
+            f"no such step: {', '.join(sorted(unknown))}",
+            "--list shows them.",
+        )
     if options.list:
         rows = [(step.name, f"{step.minutes:g}", step.proves) for step in steps]
         columns = [Column("step"), Column("minutes"), Column("proves", folds=True)]
@@ -126,7 +130,7 @@ def run(options: HourOptions, reporter: Reporter, steps: tuple[Step, ...] = STEP
             take_steps(steps, options, Records(folder), reporter)
     except Timeout:
         raise UsageError(
-            f"another process writes to {folder}", "Wait until it has ended."
+            "hour.busy-folder", f"another process writes to {folder}", "Wait until it has ended."
         ) from None
 
 
@@ -147,7 +151,11 @@ def take_steps(
         reporter.say(f"{step.name}: {record['status']}. {record['says']}".strip())
     failed = [name for name in records.rows if records.status(name) == FAILED]
     if failed:
-        raise EquipoiseError(f"failed: {', '.join(failed)}", f"Read {records.folder / 'logs'}.")
+        raise EquipoiseError(
+            "hour.failed-steps",
+            f"failed: {', '.join(failed)}",
+            f"Read {records.folder / 'logs'}.",
+        )
 
 
 if __name__ == "__main__":

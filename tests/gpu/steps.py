@@ -158,9 +158,9 @@ def out_of_memory(attempt: Attempt) -> Figures:
     shutil.rmtree(attempt.run_named("fairness", "oom").root, ignore_errors=True)
     words = attempt.training("fairness", "oom", *_small(attempt), f"--model-name={model}")
     said = attempt.python("-c", _LIMITED, *words[2:], code=1)
-    if "error: the GPU's memory is used up." not in said or "Traceback" in said:
+    if "error [machine.full-memory]: " not in said or "Traceback" in said:
         raise StepError(f"not the message that is promised: {said[-500:]}")
-    return {"message": said[said.index("error: ") :].strip()}
+    return {"message": said[said.index("error [") :].strip()}
 
 
 _LIMITED = """

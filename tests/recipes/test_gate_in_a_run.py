@@ -214,7 +214,7 @@ def _never(*_: Any) -> None:
 
 
 def _out_of_order(*_: Any) -> None:
-    raise EquipoiseError("out of order", "")
+    raise EquipoiseError("some.fault", "out of order", "")
 
 
 def _reply(stage: Any, environment: Any, replies: dict[str, str]) -> None:

@@ -71,7 +71,7 @@ def refused(name: str, words: tuple[str, ...], folder: Path) -> str:
     result = recipe(*words_of(words, folder), name=name)
     assert result.returncode in (1, 2), result.stdout + result.stderr
     assert "Traceback" not in result.stderr
-    errors = [line for line in result.stderr.splitlines() if "error: " in line]
+    errors = [line for line in result.stderr.splitlines() if "error [" in line]
     assert len(errors) == 1, result.stderr
     assert len(result.stderr.splitlines()) <= 6, result.stderr
     left = files_in(folder) - before
@@ -180,7 +180,7 @@ def not_prepared(words: tuple[str, ...], folder: Path) -> str:
         *words_of(words if words[0] == "seal" else (words[0], "--output=OUT", *words[1:]), folder)
     )
     assert result.returncode in (1, 2), result.stdout
-    assert result.stderr.count("error: ") == 1, result.stderr
+    assert result.stderr.count("error [") == 1, result.stderr
     assert "Traceback" not in result.stderr
     assert files_in(folder) == before
     return result.stderr

@@ -145,7 +145,7 @@ def test_what_is_not_as_it_was_written_is_refused_by_its_name(
     told = DAMAGES[damage](run)
     code = 2 if "seal" in damage else 1
     said = started(command, *COMMANDS[command](run, tmp_path / "out"), code=code)
-    error = said[said.index("error: ") :]
+    error = said[said.index("error [") :]
     assert told in error and "from a copy" in error
     assert len(error.splitlines()) == 2, error
     assert ("--unsealed" in error) is ("seal" in damage)

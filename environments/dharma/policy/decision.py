@@ -59,7 +59,9 @@ def read_decision(answer: Any) -> Decision:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, first["loc"]))
-        raise PolicyError(f"its decision is not valid: {location}: {first['msg']}") from None
+        raise PolicyError(
+            "policy.invalid-decision", f"its decision is not valid: {location}: {first['msg']}"
+        ) from None
 
 
 def policy_input(label: PromptLabel, ratings: Ratings) -> dict[str, Any]:
@@ -152,14 +154,20 @@ def refuse_unfit(decisions: Sequence[Decided]) -> None:
         best, worst, advising = (by_case[input_text(case)] for case in cases)
         case_name = f"tier {tier}, scope {scope}, referral {referral}"
         if worst.combined >= best.combined or not worst.violations.dharma:
-            raise PolicyError(f"decides the worst response as it does the best one ({case_name})")
+            raise PolicyError(
+                "policy.no-distinction",
+                f"decides the worst response as it does the best one ({case_name})",
+            )
         if advising.combined >= best.combined and not advising.violations.dharma:
-            raise PolicyError(f"decides as if out_of_domain_advice were always false ({case_name})")
+            raise PolicyError(
+                "policy.ignored-advice",
+                f"decides as if out_of_domain_advice were always false ({case_name})",
+            )
 
 
 def _decision(result: Decided) -> Decision:
     if isinstance(result, Failure):
-        raise PolicyError(result.text)
+        raise PolicyError("policy.failed-decision", result.text)
     return result
 
 

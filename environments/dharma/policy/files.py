@@ -72,18 +72,22 @@ def _decide(process: RegoProcess, text: str) -> tuple[Decided, Sequence[str]]:
 
 def _read_sources(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
-        raise PolicyError(f"{folder} is no folder with .rego files")
+        raise PolicyError("policy.no-folder", f"{folder} is no folder with .rego files")
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     unread = [path.name for path in files if path.suffix in (".json", ".yaml", ".yml")]
     if unread:
-        raise PolicyError(f"{unread[0]} would not be read: write tables into a .rego file")
+        raise PolicyError(
+            "policy.unread-file", f"{unread[0]} would not be read: write tables into a .rego file"
+        )
     sources = [path for path in files if path.suffix == ".rego"]
     if not sources:
-        raise PolicyError(f"{folder} holds no .rego file")
+        raise PolicyError("policy.no-rego", f"{folder} holds no .rego file")
     try:
         return {str(path.relative_to(folder)): path.read_text("utf-8") for path in sources}
     except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError(f"a file of {folder} cannot be read: {error}") from None
+        raise PolicyError(
+            "policy.unreadable-file", f"a file of {folder} cannot be read: {error}"
+        ) from None
 
 
 @lru_cache(8)
@@ -96,7 +100,7 @@ def _check(files: tuple[tuple[str, str], ...]) -> Mapping[str, int]:
             by_tests = _run_tests(process)
             by_cases = _try_out(process)
     except RegoError as error:
-        raise PolicyError(str(error)) from None
+        raise PolicyError(error.code, str(error)) from None
     clauses = {n for rule in process.rules if not _is_in_tests(rule) for n in rule.clauses}
     _refuse_unreached(process.rules, clauses - by_tests - by_cases)
     return {
@@ -112,14 +116,16 @@ def _refuse_misread(rules: Sequence[Rule]) -> None:
         if rule.has_default and rule.path in _DECIDING:
             first = next(iter(rule.clauses.values()))  # a default has no place in a plan
             raise PolicyError(
+                "policy.default-decision",
                 f"{first}: default {_name(rule)}: a default decision would judge what no rule has "
-                "covered"
+                "covered",
             )
         for field, position in rule.input_fields.items():
             if field not in _INPUTS:
                 nearest = difflib.get_close_matches(field, _INPUTS, 1, 0)[0]
                 raise PolicyError(
-                    f"{position}: there is no input.{field}, did you mean input.{nearest}?"
+                    "policy.unknown-input",
+                    f"{position}: there is no input.{field}, did you mean input.{nearest}?",
                 )
 
 
@@ -128,12 +134,16 @@ def _refuse_made_up(rules: Sequence[Rule]) -> None:
     deciding = [rule for rule in rules if not _is_in_tests(rule)]
     for rule in deciding:
         if rule_path := next(filter(_in_tests, rule.calls), None):
-            raise PolicyError(f"{rule.path} needs {rule_path}: a policy may not need its tests")
+            raise PolicyError(
+                "policy.needed-test",
+                f"{rule.path} needs {rule_path}: a policy may not need its tests",
+            )
     for rule in deciding:
         if field := next((name for name in rule.other_fields if name in _INPUTS), None):
             raise PolicyError(
+                "policy.other-input",
                 f"{rule.other_fields[field]}: {field} is read of something else than the input, so "
-                "that another input could be decided: hand on the input as it is"
+                "that another input could be decided: hand on the input as it is",
             )
 
 
@@ -152,12 +162,17 @@ def _run_tests(process: RegoProcess) -> set[str]:
     """The marks that the tests reach. Raises `PolicyError` unless every test is one and holds."""
     tests = [rule for rule in process.rules if _name(rule).startswith(("test_", "todo_"))]
     if not tests:
-        raise PolicyError("holds no tests: rules named test_... in package dharma_test")
+        raise PolicyError(
+            "policy.no-tests", "holds no tests: rules named test_... in package dharma_test"
+        )
     policy = {rule.entered for rule in process.rules if not _is_in_tests(rule)}
     runs = {_name(test): _run_test(process, test, policy) for test in tests}
     problems = [f"{name} {problem}" for name, (problem, _) in runs.items() if problem]
     if problems:
-        raise PolicyError(f"{len(problems)} of its tests do not hold: {'; '.join(problems[:5])}")
+        raise PolicyError(
+            "policy.failed-tests",
+            f"{len(problems)} of its tests do not hold: {'; '.join(problems[:5])}",
+        )
     return {number for _, reached in runs.values() for number in reached}
 
 
@@ -173,7 +188,7 @@ def _run_test(
     try:
         value, reached = process.ask(test.path, "{}")
     except ProcessEndedError as error:
-        raise PolicyError(f"{_name(test)}: {error}") from None
+        raise PolicyError(error.code, f"{_name(test)}: {error}") from None
     except RegoError as error:
         return f"fails: {error}", ()
     if value is not True:
@@ -209,7 +224,7 @@ def _outcomes(process: RegoProcess) -> Iterator[tuple[Decided, Sequence[str]]]:
     for text in map(input_text, try_cases()):
         decision, reached = _decide(process, text)
         if isinstance(decision, Failure):
-            raise PolicyError(decision.text)
+            raise PolicyError("policy.failed-test-case", decision.text)
         yield decision, reached
 
 
@@ -222,6 +237,7 @@ def _refuse_unreached(rules: Sequence[Rule], unreached: set[str]) -> None:
     ]
     if places:
         raise PolicyError(
+            "policy.unreached-clause",
             f"{', '.join(places[:5])}: reached by no test and no case that it was tried with, so "
-            "what it decides is unknown: write a test that reaches it, or take it away"
+            "what it decides is unknown: write a test that reaches it, or take it away",
         )

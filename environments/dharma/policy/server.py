@@ -102,7 +102,7 @@ class OpaServer:
                 body = await self._request("POST", path, f'{{"input": {text}}}', _DECISION_BYTES)
             answer = _read(_Answer, body)
             if answer.result is None:
-                raise PolicyError(f"{RULE} is undefined on the OPA server")
+                raise PolicyError("opa.undefined-rule", f"{RULE} is undefined on the OPA server")
             return read_decision(answer.result), _revisions(answer.provenance)
         except PolicyError as error:
             return Failure("policy", str(error)), ""
@@ -113,14 +113,23 @@ class OpaServer:
                 method, self._url + path, data=body, proxy=self._proxy, allow_redirects=False
             ) as response:
                 if response.status != 200:
-                    raise PolicyError(f"the OPA server answered {path} with HTTP {response.status}")
+                    raise PolicyError(
+                        "opa.http-error",
+                        f"the OPA server answered {path} with HTTP {response.status}",
+                    )
                 content = await read_body(response, limit)
         except TimeoutError:
-            raise PolicyError(f"the OPA server gave no whole answer in {_SECONDS:g} s") from None
+            raise PolicyError(
+                "opa.slow-answer", f"the OPA server gave no whole answer in {_SECONDS:g} s"
+            ) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise PolicyError(f"the OPA server gave no answer: {kind_of(error)}") from None
+            raise PolicyError(
+                "opa.no-answer", f"the OPA server gave no answer: {kind_of(error)}"
+            ) from None
         if content is None:
-            raise PolicyError(f"the OPA server's answer exceeds {limit:,} bytes")
+            raise PolicyError(
+                "opa.oversize-answer", f"the OPA server's answer exceeds {limit:,} bytes"
+            )
         return content
 
 
@@ -142,7 +151,9 @@ def _read(expected: type[_Response], body: bytes) -> _Response:
         return expected.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise PolicyError(f"the OPA server's answer is none of OPA's: {first['msg']}") from None
+        raise PolicyError(
+            "opa.foreign-answer", f"the OPA server's answer is none of OPA's: {first['msg']}"
+        ) from None
 
 
 def _revisions(provenance: _Provenance) -> str:

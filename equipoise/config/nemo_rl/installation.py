@@ -99,10 +99,11 @@ def find_installation(needs: Collection[Need] = EVERY_RUN) -> Installation:
     """
     root = find_root()
     if root is None:
-        raise EquipoiseError(_nothing_found(), _remedy())
+        raise EquipoiseError("nemo-rl.no-installation", _nothing_found(), _remedy())
     missing = list(unmet(root, needs))
     if missing:
         raise EquipoiseError(
+            "nemo-rl.unusable-installation",
             f"the NeMo-RL at {root} cannot be used: {'; '.join(missing)}",
             f"Equipoise was tried with {' and '.join(TRIED)}. {_remedy()}",
         )
@@ -117,6 +118,7 @@ def find_python(root: Path) -> Path:
     for python in _pythons(root):
         return python
     raise EquipoiseError(
+        "nemo-rl.no-python",
         f"the NeMo-RL at {root} has no Python environment",
         f"Run `uv sync --locked` in {root}, or name the Python of its driver in {PYTHON_VARIABLE}.",
     )
@@ -200,6 +202,7 @@ def find_megatron_python() -> Path:
             return python
     named = os.environ.get(MEGATRON_PYTHON)
     raise EquipoiseError(
+        "nemo-rl.no-megatron-bridge",
         f"{MEGATRON_PYTHON} is {named}, which is no file"
         if named
         else "there is no "

@@ -121,6 +121,7 @@ class KeptAnswers:
             self._connection.execute(_TABLE)
         except (sqlite3.Error, OSError) as error:
             raise EquipoiseError(
+                "gym.unusable-answers-file",
                 f"the answers that were given cannot be kept in {path}: {error}",
                 "Name another file in equipoise.answers; it must lie on a disk of this machine.",
             ) from error

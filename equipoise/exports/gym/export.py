@@ -102,6 +102,7 @@ def _reward_range(environment: Environment) -> tuple[float, float]:
     if reward_range := environment.reward_range():
         return reward_range
     raise UsageError(
+        "gym.no-reward-range",
         f"{environment.name} does not say between what its rewards are, which a manifest must",
         "Give the environment a method reward_range, see environments/contract.py.",
     )

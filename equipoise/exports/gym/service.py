@@ -144,6 +144,7 @@ def refuse_small_limit(settings: ServiceSettings, seats: Mapping[str, Sequence[S
     size = max(map(len, seats.values()), default=0)
     if settings.in_flight is not None and settings.in_flight < size:
         raise UsageError(
+            "gym.small-limit",
             f"equipoise.in_flight is {settings.in_flight}, and {size} rollouts are scored together:"
             " the last ones would never be sent, and the first wait for them until the deadline",
             f"Raise the limit (num_samples_in_parallel) to {size} or more, or ask for fewer "

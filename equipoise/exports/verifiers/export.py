@@ -72,6 +72,7 @@ def agents_of(records: Sequence[PromptRecord], scope: Scope) -> list[str]:
     sizes = set(Counter(group_of(record, scope) for record in records).values())
     if len(sizes) > 1:
         raise UsageError(
+            "verifiers.uneven-sets",
             f"the sets have {', '.join(map(str, sorted(sizes)))} prompts: an episode has one agent"
             " for each prompt",
             "Take a run whose sets are all of one size.",

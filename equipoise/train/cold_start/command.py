@@ -53,7 +53,9 @@ def run(options: ColdStartOptions, reporter: Reporter) -> None:
     words = options.training.as_options()
     of_runs = ("resume", "rehearse", "planner_only", "ask")
     if named := [f"--{name.replace('_', '-')}" for name in of_runs if getattr(words, name)]:
-        raise UsageError(f"a cold start is no run: leave out {', '.join(named)}", "")
+        raise UsageError(
+            "cold-start.run-options", f"a cold start is no run: leave out {', '.join(named)}", ""
+        )
     check_task(options.task)
     load_dotenv(Path.cwd() / ".env")
     loaded = load_config(options.task, words)
@@ -92,11 +94,14 @@ def _dry_run(loaded: LoadedConfig, destination: Path, reporter: Reporter) -> Non
 def _refuse(loaded: LoadedConfig, destination: Path) -> None:
     if loaded.config.policy.model_name == LOCAL_MODEL:
         raise UsageError(
+            "cold-start.local-model",
             "the local model has learnt its task's form of reply when it is made",
             "Name another one with --model-name.",
         )
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise UsageError(f"{destination} exists already", "Name a new folder.")
+        raise UsageError(
+            "cold-start.existing-folder", f"{destination} exists already", "Name a new folder."
+        )
 
 
 def _train(loaded: LoadedConfig, destination: Path, reporter: Reporter) -> None:

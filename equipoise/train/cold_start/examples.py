@@ -57,7 +57,9 @@ def _dealt(loaded: LoadedConfig, run: RunDirectory) -> list[Example]:
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     if not environment.offers(Environment.dealt_replies):
         raise UsageError(
-            f"the task {config.equipoise.task} deals out no replies of a run", _OWN_REPLIES
+            "cold-start.no-deal",
+            f"the task {config.equipoise.task} deals out no replies of a run",
+            _OWN_REPLIES,
         )
     check_part(run.reference, otherwise=COPY)
     train = [record for record in read_records(run.prompts) if record.split == TRAIN_SPLIT]
@@ -66,6 +68,7 @@ def _dealt(loaded: LoadedConfig, run: RunDirectory) -> list[Example]:
     dealt = environment.dealt_replies(train, reference, passes, config.grpo.seed)
     if not dealt:
         raise UsageError(
+            "cold-start.no-readable-set",
             f"{run.reference}: of no set can every reply be read, so there is none to imitate",
             _OWN_REPLIES,
         )
@@ -76,13 +79,17 @@ def _imitated(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Exa
     """Fresh ones of the data module, which keeps the evaluation's prompts out of them."""
     module, config = loaded.data_module, loaded.config
     if not module.offers(DataModule.imitated_replies) or loaded.local_model_settings is None:
-        raise UsageError(f"the task {config.equipoise.task} has no replies to show", _OWN_REPLIES)
+        raise UsageError(
+            "cold-start.no-replies",
+            f"the task {config.equipoise.task} has no replies to show",
+            _OWN_REPLIES,
+        )
     count = {"steps": config.equipoise.cold_start.examples, "batch_size": 1}
     settings = loaded.local_model_settings.model_copy(update=count | {"seed": config.grpo.seed})
     try:
         pairs = module.imitated_replies(records, settings)
     except UnsuitablePromptsError as error:
-        raise UsageError(str(error), _OWN_REPLIES) from error
+        raise UsageError(error.code, str(error), _OWN_REPLIES) from error
     return [Example(tuple(record.messages), reply) for record, reply in pairs]
 
 
@@ -91,10 +98,12 @@ def _read(path: Path) -> list[Example]:
     try:
         rows = list(_rows(read_source(path, _KIND), faults))
         if faults or not rows:
-            raise DataError(path, _KIND, faults or ["it has no line"])
+            raise DataError("cold-start.invalid-replies", path, _KIND, faults or ["it has no line"])
     except DataError as error:
         raise EquipoiseError(
-            str(error), 'Each line is {"prompt": [{"role": …, "content": …}], "completion": "…"}.'
+            error.code,
+            str(error),
+            'Each line is {"prompt": [{"role": …, "content": …}], "completion": "…"}.',
         ) from error
     return rows
 
@@ -118,6 +127,7 @@ def _refuse_held_out(examples: Sequence[Example], records: Sequence[PromptRecord
     leaks = [e.messages[-1]["content"] for e in examples if e.messages[-1]["content"] in held_out]
     if leaks:
         raise EquipoiseError(
+            "cold-start.held-out-prompts",
             f"{len(leaks)} of the replies are to prompts of an evaluation split: {leaks[0][:80]!r}",
             "Take replies to training prompts alone (split `train` in a run's prompts.jsonl).",
         )

@@ -117,6 +117,7 @@ def refuse_first_stage(job: Job) -> None:
     deals = job.environment.offers(Environment.dealt_replies)
     if job.config.equipoise.first_stage.passes and not deals:
         raise UsageError(
+            "first-stage.no-deal",
             f"equipoise.first_stage.passes: the task {job.config.equipoise.task} deals out no "
             "replies of its own model",
             "Set it to 0, or show the model replies with `equipoise cold-start`.",

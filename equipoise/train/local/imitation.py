@@ -134,6 +134,7 @@ def refuse_longer(longest: int, limit: int) -> None:
     """Raise `EquipoiseError` where a prompt with its reply has more than `limit` tokens."""
     if longest > limit:
         raise EquipoiseError(
+            "first-stage.short-sequences",
             f"a prompt with its reply has {longest} tokens, "
             f"and policy.max_total_sequence_length is {limit}",
             f"Set policy.max_total_sequence_length={longest} or more.",

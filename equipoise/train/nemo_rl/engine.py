@@ -74,6 +74,7 @@ def check_start(config: Config, records: Sequence[PromptRecord], model_name: str
     policy = config.policy
     if config.grpo.val_period and all(record.split != VALIDATION_SPLIT for record in records):
         raise UsageError(
+            "prompts.no-validation-split",
             f"grpo.val_period is {config.grpo.val_period}, and no prompt is of the split "
             f"{VALIDATION_SPLIT}",
             "Set grpo.val_period=0, or let the task's data module make such prompts.",
@@ -98,6 +99,7 @@ def refuse_code(name: str, model: PreTrainedConfig, tokenizer: PreTrainedTokeniz
     ):
         if settings.get("auto_map"):
             raise EquipoiseError(
+                "model.auto-map",
                 f"{file} of {name} names code of its own (auto_map), which NeMo-RL would run",
                 "No code of others is run. If transformers has the model's family: take auto_map "
                 "out of a copy, and name the copy.",
@@ -113,6 +115,7 @@ def refuse_long_prompts(
     if too_long:
         worst = max(too_long, key=lengths.__getitem__)
         raise EquipoiseError(
+            "prompts.too-long",
             f"{len(too_long):,} prompts have more than the {room:,} tokens that "
             f"policy.max_total_sequence_length leaves for them; {worst} has {lengths[worst]:,}",
             "Raise policy.max_total_sequence_length, or lower policy.generation.max_new_tokens.",

@@ -65,6 +65,7 @@ def _refuse_unknown_collector(watch: Watch) -> None:
 
     if missing := missing_methods():
         raise EquipoiseError(
+            "nemo-rl.unknown-collector",
             f"grpo.async_grpo.enabled: this NeMo-RL has no {', '.join(missing)}, which Equipoise "
             "extends to train on whole sets",
             f"Take NeMo-RL {RELEASE}, or grpo.async_grpo.enabled=false, "
@@ -75,6 +76,7 @@ def _refuse_unknown_collector(watch: Watch) -> None:
 def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
     if missing := [name for name in TRAINER.names if not hasattr(grpo, name)]:
         raise EquipoiseError(
+            "nemo-rl.missing-names",
             f"nemo_rl.algorithms.grpo has no {', '.join(missing)}, which Equipoise replaces to "
             "follow a run",
             f"Take NeMo-RL {RELEASE}, or a newer Equipoise.",
@@ -211,6 +213,7 @@ def _said_clearly(watch: Watch) -> Iterator[None]:
 
 def _ended_early(reason: str) -> EquipoiseError:
     return EquipoiseError(
+        "nemo-rl.early-end",
         f"NeMo-RL's asynchronous training ended before its last step, {reason}",
         "Remove the cause, then continue with --resume.",
     )
@@ -352,6 +355,7 @@ class _Collector:
     def _step(self, messages: Any, metadata: Any) -> Any:
         if missing := sum(not is_generated(conversation) for conversation in messages):
             raise EquipoiseError(
+                "nemo-rl.missing-replies",
                 f"{missing} of {len(messages)} replies were not generated, nemo_rl.log says why",
                 "Remove the cause, then continue with --resume.",
             )

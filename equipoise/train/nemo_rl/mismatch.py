@@ -56,6 +56,7 @@ class MismatchMonitor:
     def error(self) -> EquipoiseError:
         """The message of a run that stopped."""
         return EquipoiseError(
+            "training.sampling-mismatch",
             f"the median {METRIC} of the last {self.window} steps is {median(self._steps):.3g}, "
             f"above {KEY} = {self.bound:g}: vLLM does not sample from the policy that is trained",
             f"A checkpoint was saved. {_LOOK} Remove the cause and start a new run, or continue "

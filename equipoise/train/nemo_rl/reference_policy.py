@@ -87,6 +87,7 @@ def digest_function() -> Callable[[Any], str | None]:
 
 def _unknown_reference() -> EquipoiseError:
     return EquipoiseError(
+        "nemo-rl.unknown-reference",
         "this NeMo-RL's workers keep their reference policy under a name that Equipoise does not "
         "know, so nothing could tell whether a resumed run has the same one",
         f"Take NeMo-RL {RELEASE}, or a newer Equipoise.",
@@ -103,6 +104,7 @@ def check_reference(digests: Sequence[str | None], ledger: Ledger) -> None:
         ledger.update({_KEY: list(digests)})
     elif len(first) == len(digests) and first != list(digests):
         raise EquipoiseError(
+            "resume.other-reference",
             "the reference policy is not the one that this run began with, so the KL penalty would "
             "be measured against another model",
             "Put back the model and the versions of NeMo-RL and Automodel of the first start (see "

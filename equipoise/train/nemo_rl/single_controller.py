@@ -70,17 +70,20 @@ def check_run(loaded: LoadedConfig, run: RunDirectory) -> None:
     async_grpo = loaded.config.grpo.async_grpo
     if async_grpo and async_grpo.enabled:
         raise UsageError(
+            "single-controller.asynchronous-run",
             f"{run.root} is a run of asynchronous GRPO (grpo.async_grpo.enabled), which is another "
             "way to train on whole sets",
             "Take a run without it, or continue this one with --resume.",
         )
     if loaded.config.policy.model_name == LOCAL_MODEL:
         raise UsageError(
+            "single-controller.local-model",
             "policy.model_name is local: the Single Controller trains on GPUs alone",
             "Take a run of a scale that has a model, such as nemo_configs/medium.yaml.",
         )
     if loaded.env_settings.round:
         raise UsageError(
+            "single-controller.mixture",
             f"{run.root} trains a mixture, and the Single Controller's sampler counts sets of one "
             "size",
             "Train it with its recipe.",
@@ -88,6 +91,7 @@ def check_run(loaded: LoadedConfig, run: RunDirectory) -> None:
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     if environment.reference_generations and not run.reference.exists():
         raise EquipoiseError(
+            "single-controller.no-reference",
             f"{run.root} has no {run.reference.name}: what the frozen model writes, to which the "
             "reward compares",
             "Start the run with its recipe, which draws it before the first step.",

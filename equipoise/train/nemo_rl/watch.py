@@ -217,6 +217,7 @@ def score_final(job: Job) -> None:
         return
     if not job.run.generations(FINAL).exists():
         raise EquipoiseError(
+            "nemo-rl.missing-final",
             "the run is trained to its last step, but what the trained model wrote is missing",
             "Delete the newest checkpoint and continue with --resume, which takes its steps again.",
         )
@@ -257,6 +258,7 @@ def refuse_other_view(job: Job, scorer: Scorer) -> None:
     unlike += sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
     if unlike:
         raise EquipoiseError(
+            "nemo-rl.other-view",
             f"the environment's actor does not see what the driver sees: {', '.join(unlike)}",
             "Put equipoise.output_dir, equipoise.cache_dir and the files of the task on a file "
             "system that all nodes share, or leave equipoise.environment_actor.node at driver.",
@@ -273,6 +275,7 @@ def refuse_unknown_metric(job: Job) -> None:
     if name and name not in metrics:
         nearest = difflib.get_close_matches(name, metrics, 1, 0)[0]
         raise EquipoiseError(
+            "nemo-rl.unknown-metric",
             f"checkpointing.metric_name: the task measures no {name}, it has {', '.join(metrics)}",
             f"Name val:env/{nearest}, for instance, and start again.",
         )

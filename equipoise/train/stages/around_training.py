@@ -133,7 +133,9 @@ def begin_training(job: Job, steps: int) -> None:
     examples = "".join(f"\n  {reply}" for reply in signal.commonest)
     summary = f"{signal}. The commonest replies:{examples}"
     if signal.none and job.config.equipoise.stop_without_signal:
-        raise EquipoiseError(f"there is nothing to learn from: {summary}", _NO_SIGNAL)
+        raise EquipoiseError(
+            "training.no-signal", f"there is nothing to learn from: {summary}", _NO_SIGNAL
+        )
     if signal.none or signal.little:
         amount = "nothing" if signal.none else "little"
         job.reporter.warn(f"there is {amount} to learn from: {summary}")

@@ -27,6 +27,7 @@ def refuse_failures(scores: Sequence[Score], max_rate: float, subject: str) -> N
     failures = [score.error for score in scores if score.error]
     if len(failures) > max_rate * len(scores):
         raise EquipoiseError(
+            "evaluation.failed-scores",
             f"{len(failures):,} of {len(scores):,} rollouts of {subject} could not be scored, more "
             f"than equipoise.max_failure_rate = {max_rate:.0%}: {_most_common(Counter(failures))}",
             "Remove the cause, then continue with --resume.",
@@ -88,8 +89,9 @@ class FailureMonitor:
         """The message of a run that stopped."""
         if self._budget_spent is not None:
             remedy = f"A checkpoint was saved. {BUDGET_REMEDY}"
-            return EquipoiseError(self._budget_spent.text, remedy)
+            return EquipoiseError("training.spent-budget", self._budget_spent.text, remedy)
         return EquipoiseError(
+            "training.failed-scores",
             f"{self.rate:.0%} of the rollouts of the last {len(self._steps)} steps could not be "
             f"scored, more than equipoise.max_failure_rate = {self.max_rate:.0%}: "
             f"{_most_common(self._failures)}",

@@ -63,6 +63,7 @@ def record_sources(job: Job) -> None:
         name for name in before | current if before.get(name) != current.get(name)
     ):
         raise EquipoiseError(
+            "run.changed-reward",
             f"since this run began, {', '.join(changed)} changed, and with it the reward",
             "Put back what it was, or start a new run.",
         )
@@ -80,6 +81,7 @@ def check_environment(environment: Environment, reporter: Reporter) -> None:
         problem = environment.check()
     if problem:
         raise EquipoiseError(
+            "environment.no-answer",
             f"what gives reward does not answer: {problem}",
             "Check its address, name and key, and that it runs: see docs/judge-client.md. Nothing "
             "was generated.",

@@ -50,7 +50,7 @@ def test_between_works_one_turn_goes_on_at_a_time_in_the_callers_thread() -> Non
 
 
 def test_an_error_ends_its_turn_alone_and_is_told() -> None:
-    error, got, calls = EquipoiseError("away", "Wait."), [], []  # type: ignore[var-annotated]
+    error, got, calls = EquipoiseError("x.away", "away", "Wait."), [], []  # type: ignore[var-annotated]
 
     def fails() -> None:
         raise error

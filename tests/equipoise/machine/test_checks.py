@@ -63,7 +63,7 @@ def test_what_is_late_is_not_checked_and_holds_up_nothing():
 
 def test_what_fails_for_several_is_the_failure_of_the_first():
     def gpu(case):
-        raise EquipoiseError("no such GPU", "Sell it.")
+        raise EquipoiseError("gpu.none", "no such GPU", "Sell it.")
 
     def look(case):
         yield ok(case.once(gpu))

@@ -207,7 +207,7 @@ class TestOverlay:
     def test_a_folder_is_filled_once_and_whole(self, tmp_path):
         def fail(folder: Path) -> None:
             (folder / "half").touch()
-            raise EquipoiseError("no network", "")
+            raise EquipoiseError("x.offline", "no network", "")
 
         target = tmp_path / "packages"
         with pytest.raises(EquipoiseError, match="no network"):

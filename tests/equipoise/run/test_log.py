@@ -88,7 +88,11 @@ def test_warnings_of_libraries_are_in_it(path, reporter) -> None:
 
 
 def test_a_bug_leaves_its_traceback_and_a_mistake_one_line(path, reporter) -> None:
-    for error in (ZeroDivisionError("a bug"), EquipoiseError("no model", "Name it."), Stopped()):
+    for error in (
+        ZeroDivisionError("a bug"),
+        EquipoiseError("model.none", "no model", "Name it."),
+        Stopped(),
+    ):
         with pytest.raises(type(error)), kept_log(reporter) as keep_in:
             keep_in(path)
             raise error
@@ -115,7 +119,7 @@ def test_hostile_text_neither_acts_nor_passes_for_a_line(path, reporter, monkeyp
 
 def test_a_run_that_never_had_a_folder_leaves_nothing(tmp_path, reporter) -> None:
     with pytest.raises(EquipoiseError), kept_log(reporter):
-        raise EquipoiseError("no such model", "Name another.")
+        raise EquipoiseError("model.none", "no such model", "Name another.")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -130,7 +130,7 @@ def test_a_dry_run_fetches_nothing_from_the_hub(
     assert not constants.HF_HUB_OFFLINE
 
 
-@pytest.mark.parametrize("error", [ValueError("no index"), BudgetSpentError("spent")])
+@pytest.mark.parametrize("error", [ValueError("no index"), BudgetSpentError("x.spent", "spent")])
 def test_trouble_is_told_in_one_message(loaded: LoadedConfig, error: Exception) -> None:
     with pytest.raises(EquipoiseError, match=str(error)):
         prepare_task(with_module(loaded, prepare=raising(error)), print)

@@ -67,10 +67,10 @@ class TestTextFromOutside:
 
     def test_in_an_error_that_ends_the_run(self, capsys) -> None:
         def fail(reporter: Reporter) -> None:
-            raise EquipoiseError(f"the judge said {self.FOREIGN}", "Ask another.")
+            raise EquipoiseError("judge.foreign", f"the judge said {self.FOREIGN}", "Ask another.")
 
         guarded(fail)
-        assert f"error: the judge said {self.SHOWN}" in capsys.readouterr().err
+        assert f"error [judge.foreign]: the judge said {self.SHOWN}" in capsys.readouterr().err
 
     def test_in_the_label_of_a_bar(self) -> None:
         reporter, out = terminal(160)

@@ -22,8 +22,8 @@ def raising(error: BaseException):
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (UsageError("wrong key", "Fix it."), 2, "wrong key"),
-        (EquipoiseError("judge is down", "Start it."), 1, "Start it."),
+        (UsageError("key.wrong", "wrong key", "Fix it."), 2, "error [key.wrong]: wrong key"),
+        (EquipoiseError("judge.down", "judge is down", "Start it."), 1, "Start it."),
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "Free some space"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 1, "a shorter name"),
         (OSError(errno.EACCES, "Permission denied", "/x/y"), 1, "--output-dir"),
@@ -33,7 +33,11 @@ def raising(error: BaseException):
         (torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB."), 1, "train_micro_batch_size"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate"), 1, "this machine's"),
         (MemoryError(), 1, "--lora-rank"),
-        (DamagedFileError(Path("x/provenance.json"), "not valid JSON"), 1, "x/provenance.json"),
+        (
+            DamagedFileError("file.cut", Path("x/provenance.json"), "cut off"),
+            1,
+            "x/provenance.json",
+        ),
     ],
 )
 def test_what_a_user_can_put_right_is_said_in_a_few_lines(error, code, said, capsys) -> None:

@@ -80,6 +80,7 @@ def read_rollouts(path: Path) -> Rollouts:
     """Raises `EquipoiseError` if there is no such file."""
     if not path.exists():
         raise EquipoiseError(
+            "rehearsal.no-rollouts",
             f"the rehearsal has no {path.name}: it ended before its policies could be compared",
             "Rehearse again under another --run-name.",
         )
@@ -170,6 +171,7 @@ def refuse_difference(differences: list[Difference]) -> None:
     worst = max(differences, key=lambda difference: difference.nats)
     if not worst.nats <= TOLERANCE:
         raise EquipoiseError(
+            "rehearsal.other-logprobs",
             f"what is trained is not what is sampled or exported: logprobs of {worst.side} differ "
             f"from the training side's by up to {worst.nats:.2g} nats (rollout {worst.rollout}, "
             f"token {worst.token}), where rounding makes no {TOLERANCE:g}",

@@ -59,6 +59,7 @@ def _local_scale(task: str) -> LoadedConfig:
     local = load_config(task, Options((_LOCAL,)))
     if local.local_model_settings is None:
         raise UsageError(
+            "rehearsal.no-local-model",
             f"the task {task} has no local model to rehearse with",
             "Its data module needs imitated_replies, see data_prep/contract.py.",
         )

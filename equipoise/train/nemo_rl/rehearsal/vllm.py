@@ -50,6 +50,7 @@ def vllm_python() -> str | None:
     python = os.environ.get(PYTHON_VARIABLE)
     if python and not Path(python).is_file():
         raise EquipoiseError(
+            "rehearsal.no-vllm-python",
             f"{PYTHON_VARIABLE} is {python}, which is no file",
             "Name the bin/python that tests/contract/vllm_environment.py has made, or unset it.",
         )

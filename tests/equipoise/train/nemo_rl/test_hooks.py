@@ -265,7 +265,7 @@ class TestAsynchronousGrpo:
 
     def test_an_error_that_its_loop_swallows_is_raised(self, run, monkeypatch):
         def fail(self, sample):
-            raise EquipoiseError("no reference", "Draw it.")
+            raise EquipoiseError("x.no-reference", "no reference", "Draw it.")
 
         def loop(policy, task_to_env):
             with suppress(Exception):
@@ -304,7 +304,9 @@ class TestAsynchronousGrpo:
         )
         assert "in a worker" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("error", [EquipoiseError("no reference", ""), OSError("disk full")])
+    @pytest.mark.parametrize(
+        "error", [EquipoiseError("x.no-reference", "no reference", ""), OSError("disk full")]
+    )
     def test_an_error_of_ours_that_its_loop_raises_stays_what_it_is(self, run, monkeypatch, error):
         def fail(self, sample):
             raise error

@@ -37,7 +37,7 @@ class Spent:
     """Its judge has nothing left to spend."""
 
     def score(self, rollouts):
-        raise BudgetSpentError("the budget for judge is used up")
+        raise BudgetSpentError("endpoint.spent-budget", "the budget for judge is used up")
 
 
 def test_a_budget_that_is_used_up_stops_the_run_whatever_the_rate():
