@@ -4,6 +4,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from data_prep.files import write_json
+from equipoise.report.head import alerts
+from equipoise.report.run_files import read_run
 from equipoise.run.history import append_row
 from equipoise.train.local import training
 
@@ -19,7 +21,7 @@ class Tracker:
         self.alerts.append(text)
 
 
-def test_an_alarm_of_a_step_reaches_terminal_and_tracker(job, monkeypatch, capsys):
+def test_an_alarm_of_a_step_reaches_terminal_tracker_and_report(job, monkeypatch, capsys):
     job = replace(job, tracker=Tracker())
     watched = {"metric": "accuracy", "better": "higher"}
     write_json(job.run.evaluation("baseline"), {"watched": watched})
@@ -39,3 +41,4 @@ def test_an_alarm_of_a_step_reaches_terminal_and_tracker(job, monkeypatch, capsy
     (alert,) = job.tracker.alerts
     assert alert.startswith("Step 8: ")
     assert "the reward rose and accuracy" in "".join(capsys.readouterr())
+    assert alert in [shown.text for shown in alerts(read_run(job.run.root))]

@@ -78,6 +78,7 @@ class OfflineRun:
         for record in records:
             if record.HasField("summary"):
                 self.summary |= _items(record.summary.update)
+        self.alerts = [r.alert.text for r in records if r.HasField("alert")]
         self.exit_codes = [r.exit.exit_code for r in records if r.HasField("exit")]
 
     def table(self, name: str) -> dict[str, Any]:
@@ -162,6 +163,7 @@ class TestTheRealLibraryOffline:
         finish(run)
         with Tracker(config, run, print) as tracker:
             tracker.log({"step": 4, "reward": 0.75})
+            tracker.alert("Step 8")
         first, second = offline_runs(run.root)
         assert {(r.run.run_id, r.run.project, r.run.display_name) for r in (first, second)} == {
             ("run7", "trial", "run")
@@ -169,6 +171,7 @@ class TestTheRealLibraryOffline:
         assert (first.exit_codes, second.exit_codes) == ([1], [0])
         assert (first.history[0]["_step"], first.history[0]["train/reward"]) == (3, 0.5)
         assert second.history[0]["_step"] == 4
+        assert (first.alerts, second.alerts) == ([], ["Step 8"])
         assert first.summary["baseline/accuracy"] == 0.25
         assert "final/accuracy" not in first.summary
         expected = dict(
