@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from environments.chat.accounting import FINGERPRINT, MODEL, added, spent
@@ -153,8 +154,13 @@ def _sum(first: Calls, second: Calls) -> Calls:
 
 def peak_memory() -> int:
     """The most memory that this process has held, in bytes; NeMo-RL's workers are others."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    # On Linux getrusage keeps, across exec, what the launcher held: uv, while it installs, a lot.
+    try:
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.split("VmHWM:")[1].split()[0])
+    except (OSError, IndexError):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def peak_gpu_memory() -> int:

@@ -1,5 +1,7 @@
 """What a run has used, added up over the processes that worked on it."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,11 @@ def test_a_process_that_lost_its_run_writes_nothing(provenance: Path) -> None:
     with pytest.raises(LostRunError), meter.writing(Ledger(provenance), print):
         write_json(provenance.with_name("owner.json"), taken)
     assert "usage" not in read_json(provenance)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems forget what a launcher held")
+def test_what_a_launcher_held_is_not_memory_of_its_run() -> None:
+    held = bytearray(600_000_000)
+    code = "from equipoise.run.usage import peak_memory; print(peak_memory())"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert 1_000_000 < int(done.stdout) < len(held)
