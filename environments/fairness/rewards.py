@@ -18,6 +18,9 @@ from environments.measurement import quotient
 
 Terms = NDArray[np.float64]
 
+#: Distances between replies that are held in memory at once (8 MB).
+_PAIRS_AT_ONCE = 2**21
+
 
 @dataclass(frozen=True, slots=True)
 class FairnessTerms:
@@ -42,23 +45,29 @@ def distribution(sets: DecisionSets, reference: Levels) -> FairnessTerms:
     one decision. `sibling_correction` says why c is needed under GRPO.
     """
     s, r, g = sets.valid.shape
-    flat = sets.levels.reshape(s, r * g, -1)
-    valid = sets.valid.reshape(s, r * g)
+    size = max(1, _PAIRS_AT_ONCE // max(1, r * g * max(r * g, reference.shape[1])))
+    few = [slice(first, first + size) for first in range(0, s, size)]
+    parts = [_distribution(sets.levels[at], sets.valid[at], reference[at]) for at in few]
+    return FairnessTerms(*(np.concatenate(terms) for terms in zip(*parts, strict=True)))
+
+
+def _distribution(
+    levels: Levels, valid: NDArray[np.bool_], reference: Levels
+) -> tuple[Terms, Terms]:
+    """Both terms of a few sets, from levels [S, R, G, F] and what of them is parseable."""
+    s, r, g = valid.shape
+    flat, valid = levels.reshape(s, r * g, -1), valid.reshape(s, r * g)
     to_each_other = _distances(flat, flat)
     race = np.repeat(np.arange(r), g)
     same_race = race[:, None] == race[None, :]
     siblings = same_race & ~np.eye(r * g, dtype=bool)
     within = _masked_mean(to_each_other, valid[:, None, :] & siblings)
-    within *= np.repeat(sibling_correction(sets.valid.sum(axis=2)), g, axis=1)
+    within *= np.repeat(sibling_correction(valid.reshape(s, r, g).sum(axis=2)), g, axis=1)
     to_others = _masked_mean(to_each_other, valid[:, None, :] & ~same_race)
-    to_reference = _masked_mean(
-        _distances(flat, reference), (reference[..., 0] != MISSING)[:, None, :]
-    )
-    unparsed = ~valid
-    return FairnessTerms(
-        np.where(unparsed, np.nan, within - to_others).reshape(s, r, g),
-        np.where(unparsed, np.nan, within - to_reference).reshape(s, r, g),
-    )
+    sampled = (reference[..., 0] != MISSING)[:, None, :]
+    to_reference = _masked_mean(_distances(flat, reference), sampled)
+    terms = np.where(valid, [within - to_others, within - to_reference], np.nan)
+    return terms[0].reshape(s, r, g), terms[1].reshape(s, r, g)
 
 
 def sibling_correction(parseable: NDArray[np.int_]) -> NDArray[np.float64]:

@@ -7,11 +7,12 @@ values. The script that opens them, viewer.js, only ever makes text of what a mo
 import base64
 import gzip
 import hashlib
+import io
 import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -112,9 +113,27 @@ def _note(count: int, total: int, trained: Sequence[_Entry]) -> str:
     )
 
 
-def _packed(content: Any) -> str:
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode()
+def _packed(content: Mapping[str, Any]) -> str:
+    """The content as base64 of gzip; what is an iterator is made and packed item by item."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=6, mtime=0) as file:
+        for text in _texts(content):
+            file.write(text.encode())
+    return base64.b64encode(packed.getbuffer()).decode()
+
+
+def _texts(content: Mapping[str, Any]) -> Iterator[str]:
+    encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+    for number, (key, value) in enumerate(content.items()):
+        yield f"{',' if number else '{'}{encode(key)}:"
+        if isinstance(value, Iterator):
+            yield "["
+            for item, held in enumerate(value):
+                yield f"{',' if item else ''}{encode(held)}"
+            yield "]"
+        else:
+            yield encode(value)
+    yield "}"
 
 
 def _numbered(run: RunFiles) -> Iterator[_Entry]:
@@ -190,7 +209,7 @@ def _content(run: RunFiles, entries: Sequence[_Entry]) -> Mapping[str, Any]:
             }
             for name, reply in prompts.items()
         ],
-        "replies": [
+        "replies": (
             [
                 prompt_indices[_prompt_name(entry.reply)],
                 stage_indices[entry.stage],
@@ -201,7 +220,7 @@ def _content(run: RunFiles, entries: Sequence[_Entry]) -> Mapping[str, Any]:
                 entry.reply.completion,
             ]
             for entry in entries
-        ],
+        ),
         "facets": list(_facets(run, entries, list(prompts.values()))),
         "first": _FIRST,
         "words": {name: words.label for name, words in run.presentation.words.items()},
@@ -231,8 +250,9 @@ def _facets(
         _facet("Step", "reply", [entry.reply.step for entry in entries], limit=len(entries)),
         _facet("Verdict", "reply", [_verdict(entry.reply) for entry in entries]),
     ]
-    metadata = _by_key(run, "prompt", [reply.metadata for reply in prompts], _named_first(run))
-    evidence = _by_key(run, "reply", [_read_evidence(entry.reply) for entry in entries], ())
+    replies = [entry.reply for entry in entries]
+    metadata = _by_key(run, "prompt", prompts, lambda reply: reply.metadata, _named_first(run))
+    evidence = _by_key(run, "reply", replies, _read_evidence)
     key_facets = itertools.islice(itertools.chain(metadata, evidence), _MOST_FACETS)
     yield from (facet for facet in (*facets, *key_facets) if facet is not None)
 
@@ -253,14 +273,29 @@ def _verdict(reply: Reply) -> str:
 
 
 def _by_key(
-    run: RunFiles, owner: str, objects: Sequence[Json], first: Iterable[str]
+    run: RunFiles,
+    owner: str,
+    replies: Sequence[Reply],
+    held_by: Callable[[Reply], Json],
+    first: Iterable[str] = (),
 ) -> Iterator[Mapping[str, Any]]:
-    flats = [dict(_scalars(held)) for held in objects]
-    keys = dict.fromkeys(key for flat in flats for key in flat)
-    ranked = [(key,) for key in first if (key,) in keys]
-    for path in dict.fromkeys([*ranked, *keys]):
+    choices: dict[tuple[str, ...], set[Scalar]] = {}
+    for reply in replies:
+        for path, value in _scalars(held_by(reply)):
+            known = choices.setdefault(path, set())
+            if len(known) <= _MOST_VALUES:
+                known.add(value)
+    ranked = dict.fromkeys([*((key,) for key in first if (key,) in choices), *choices])
+    paths = [path for path in ranked if _is_filter(choices[path])][:_MOST_FACETS]
+    columns: dict[tuple[str, ...], list[Scalar | None]]
+    columns = {path: [None] * len(replies) for path in paths}
+    for number, reply in enumerate(replies):
+        for path, value in _scalars(held_by(reply)):
+            if path in columns:
+                columns[path][number] = value
+    for path, values in columns.items():
         label = heading(" ".join(run.name_of(part) for part in path))
-        if facet := _facet(label, owner, [flat.get(path) for flat in flats]):
+        if facet := _facet(label, owner, values):
             yield facet
 
 
@@ -272,13 +307,17 @@ def _scalars(held: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield (*path, str(key)), value
 
 
+def _is_filter(choices: Collection[Scalar], limit: int = _MOST_VALUES) -> bool:
+    """Whether a key with these values is a filter."""
+    return 2 <= len(choices) <= limit and all(len(str(v)) <= _LONGEST_VALUE for v in choices)
+
+
 def _facet(
     label: str, owner: str, values: Sequence[Scalar | None], limit: int = _MOST_VALUES
 ) -> Mapping[str, Any] | None:
     """None for a key that takes one value, too many, or long ones: it would filter nothing."""
     choices = {value for value in values if value is not None}
-    several = 2 <= len(choices) <= limit
-    if not several or any(len(str(value)) > _LONGEST_VALUE for value in choices):
+    if not _is_filter(choices, limit):
         return None
     codes = {value: code for code, value in enumerate(sorted(choices, key=_rank))}
     return {

@@ -27,6 +27,8 @@ Key = TypeVar("Key", bound=Hashable)
 MAX_UNDEFINED = 0.01
 #: Cluster weights held in memory at once (16 MB).
 _WEIGHTS_AT_ONCE = 2**21
+#: Sums of draws held in memory at once (2 MB).
+_SUMS_AT_ONCE = 2**18
 #: Values this near to each other are equal, but for rounding.
 TIE = 1e-9
 _NORMAL = NormalDist()
@@ -111,8 +113,11 @@ def bootstrap_sums(clusters: Clusters, draws: int, rng: np.random.Generator) -> 
     if count == 0:
         raise ValueError("there is nothing to resample: no clusters")
     chunk = max(1, _WEIGHTS_AT_ONCE // count)
+    part = max(1, _SUMS_AT_ONCE // clusters.sums.shape[1])
     for start in range(0, draws, chunk):
-        yield _weights(clusters.strata, min(chunk, draws - start), rng) @ clusters.sums
+        weights = _weights(clusters.strata, min(chunk, draws - start), rng)
+        for first in range(0, len(weights), part):
+            yield weights[first : first + part] @ clusters.sums
 
 
 def _weights(strata: NDArray[np.intp], draws: int, rng: np.random.Generator) -> Array:
