@@ -82,8 +82,8 @@ def measure_dharma(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Meas
     )
     subsets = {name: n for n, name in enumerate(names)}
     blocks = _blocks(len(subsets))
-    readable = np.zeros((len(rollouts), 2))
-    statistics = np.zeros((len(rollouts), *blocks["subsets"].shape))
+    sums = np.zeros((len(rollouts), blocks.columns))
+    readable, statistics = (blocks[name].of(sums) for name in ("readable", "subsets"))  # views
     rows = zip(places, outcomes, yardsticks(rollouts), strict=True)
     for row, (row_names, outcome, yardstick) in enumerate(rows):
         if outcome is not None:
@@ -92,7 +92,7 @@ def measure_dharma(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Meas
             statistics[row, [subsets[name] for name in row_names]] = values
     return Measurement(
         clusters=tuple(str(r.metadata.get("family", r.prompt_id)) for r in rollouts),
-        sums=blocks.join((len(rollouts),), {"readable": readable, "subsets": statistics}),
+        sums=sums,
         metrics=_metrics(subsets, keyed=any(ANSWER_KEY in r.metadata for r in rollouts)),
         breakdowns=_breakdowns(subsets),
         strata=tuple(str(r.metadata.get("wording", _ALL)) for r in rollouts),
