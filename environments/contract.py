@@ -275,3 +275,8 @@ class Environment(ABC):
         none are left out.
         """
         raise NotImplementedError
+
+    @property
+    def deals_replies(self) -> bool:
+        """Whether there are replies to deal out."""
+        return self.offers(Environment.dealt_replies)

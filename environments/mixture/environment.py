@@ -288,11 +288,16 @@ class MixtureEnvironment(Environment):
         for name, task in self.tasks.items():
             mine = [record for record in records if self._task_of(record) == name]
             replies = [reference[n] for n in rows.get(name, ())]
-            if task.offers(Environment.dealt_replies):
+            if task.deals_replies:
                 dealt += task.dealt_replies(mine, replies, passes, seed)
             else:
                 kept += _own_replies(mine, replies, passes)
         return dealt + kept if dealt else []
+
+    @property
+    def deals_replies(self) -> bool:
+        """Whether a task has replies to deal out."""
+        return any(task.deals_replies for task in self.tasks.values())
 
 
 def spread(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> float:

@@ -37,14 +37,14 @@ class _Block:
 
     rows: slice
     columns: slice
-    clusters: int
+    names: tuple[str, ...]  # of all clusters
     floors: bool
 
     def metric(self, metric: Metric) -> Metric:
         """The metric, of the sums of all."""
         outcomes = None
         if metric.outcomes is not None:
-            outcomes = np.zeros(self.clusters, dtype=np.bool_)
+            outcomes = np.zeros(len(self.names), dtype=np.bool_)
             outcomes[self.rows] = metric.outcomes
         return replace(
             metric,
@@ -52,7 +52,7 @@ class _Block:
             trials=self._of_columns(metric.trials) if metric.trials else None,
             outcomes=outcomes,
             floor=metric.floor and self.floors,
-            rows=self.rows,
+            clusters=frozenset(self.names[self.rows]),
         )
 
     def _of_columns(self, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -76,11 +76,7 @@ def joined(
         metrics |= {f"{part.task}.{name}": block.metric(m) for name, m in guarded.items()}
         breakdowns |= _sections(part, block)
     return Measurement(
-        clusters=tuple(
-            f"{number}/{name}"
-            for number, part in enumerate(parts)
-            for name in part.measured.clusters
-        ),
+        clusters=_names(parts),
         sums=_sums(parts, blocks),
         metrics={mean: _mean_objective(metrics, objectives), **metrics},
         breakdowns=breakdowns,
@@ -107,14 +103,22 @@ def _one_row_each(measured: Measurement) -> Measurement:
     return replace(measured, clusters=tuple(names), sums=sums, strata=strata)
 
 
+def _names(parts: Sequence[TaskPart]) -> tuple[str, ...]:
+    """The clusters of all parts; a name that two have is two clusters."""
+    return tuple(
+        f"{number}/{name}" for number, part in enumerate(parts) for name in part.measured.clusters
+    )
+
+
 def _blocks(parts: Sequence[TaskPart]) -> list[_Block]:
+    names = _names(parts)
     rows = np.cumsum([0, *(len(part.measured.clusters) for part in parts)]).tolist()
     columns = np.cumsum([0, *(part.measured.sums.shape[1] for part in parts)]).tolist()
     return [
         _Block(
             slice(rows[n], rows[n + 1]),
             slice(columns[n], columns[n + 1]),
-            rows[-1],
+            names,
             part.measured.null_sums is not None,
         )
         for n, part in enumerate(parts)

@@ -10,7 +10,7 @@ import numpy as np
 
 from environments.base import Rollout, Score
 from environments.measurement import Array, Direction, Measurement, Metric, quotient
-from equipoise.statistics.evaluation import effect_of, json_number, null_draws_of
+from equipoise.statistics.evaluation import effects_of, json_number, null_draws_of
 from equipoise.statistics.excess import Excess, excess_cut
 from equipoise.statistics.intervals import (
     Clusters,
@@ -225,12 +225,14 @@ def compare(
     comparisons = {name: replace(changes[name], excess_cut=cuts.get(name)) for name in names}
     directions = {name: direction_of(before.metrics[name], frozen=frozen) for name in names}
     compared = with_verdicts(comparisons, directions, settings)
-    return _with_power(compared, _shared_clusters(before, after).degrees, settings, halves)
+    shared = _shared_clusters(before, after)
+    degrees = {name: shared.of(before.metrics[name]).degrees for name in names}
+    return _with_power(compared, degrees, settings, halves)
 
 
 def _with_power(
     compared: Mapping[str, MetricComparison],
-    degrees: int,
+    degrees: Mapping[str, int],
     settings: StatisticsSettings,
     halves: Halves | None,
 ) -> dict[str, MetricComparison]:
@@ -238,9 +240,9 @@ def _with_power(
     unchanged, share = compared, 1.0
     if halves is not None:
         unchanged, share = halves.compare(settings), halves.share
-    quantile = student_quantile(settings.confidence, degrees)
 
     def with_power(name: str, margin: GuardMargin) -> GuardMargin:
+        quantile = student_quantile(settings.confidence, degrees[name])
         comparison = unchanged.get(name, compared[name])
         error = error_of(comparison, quantile, share)
         return replace(margin, power=power_of(comparison, quantile, share), error=error)
@@ -270,7 +272,7 @@ def _excess_cuts(
         replace(joint, sums=joint.sums[:, part]) for part in (slice(split), slice(split, None))
     )
     effects = [
-        effect_of(half, null, settings)
+        effects_of(half, null, settings, {name: before.metrics[name] for name in floored})
         for half, null in zip(halves, nulls, strict=True)
         if null is not None
     ]
@@ -280,7 +282,9 @@ def _excess_cuts(
     return {
         name: _share_cut(joint, before.metrics[name], settings)
         if before.metrics[name].unbiased
-        else excess_cut(effects[0], effects[1], before.metrics[name], settings.confidence)
+        else excess_cut(
+            effects[0][name], effects[1][name], before.metrics[name], settings.confidence
+        )
         for name in floored
     }
 
@@ -294,7 +298,8 @@ def _share_cut(joint: Clusters, metric: Metric, settings: StatisticsSettings) ->
     totals = bootstrap_sums(joint, settings.bootstrap_draws, rng)
     draws = metric_draws(totals, {"before": first, "cut": cut})
     before, share = (
-        interval(draws[key], settings.confidence, joint.degrees) for key in ("before", "cut")
+        interval(draws[key], settings.confidence, joint.of(metric).degrees)
+        for key in ("before", "cut")
     )
     if before is None or share is None or before.low <= 0:
         return None
@@ -322,9 +327,10 @@ def _bootstrapped(
     split = before.sums.shape[1]
 
     def change(first: Metric, second: Metric) -> _Change:
+        own = clusters.of(first)
         shares = (
-            Shares.of(first, clusters.sums[:, :split], clusters.strata),
-            Shares.of(second, clusters.sums[:, split:], clusters.strata),
+            Shares.of(first, own.sums[:, :split], own.strata),
+            Shares.of(second, own.sums[:, split:], own.strata),
         )
         return _Change(
             lambda t: first.at(t[..., :split]),
@@ -433,16 +439,17 @@ def _resampled(
     draws = metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), metrics)
     compared = {}
     for name, change in changes.items():
-        bounds = interval(draws[name, False], settings.confidence, clusters.degrees)
+        degrees = clusters.of(change.metric).degrees
+        bounds = interval(draws[name, False], settings.confidence, degrees)
         comparison = _comparison(change, clusters.total, bounds)
         if comparison.low is not None:
-            p = difference_p(draws[name, False], clusters.degrees)
+            p = difference_p(draws[name, False], degrees)
             comparison = replace(comparison, p=p)
         guarding = draws.get((name, True))
         if guarding is not None:
             level = guarding_level(settings.confidence)
-            bounds = interval(guarding, level, clusters.degrees)
-            p = _beyond_p(guarding, change.metric, clusters.degrees)
+            bounds = interval(guarding, level, degrees)
+            p = _beyond_p(guarding, change.metric, degrees)
             comparison = _checked(comparison, change, bounds, p)
         compared[name] = comparison
     return compared

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from equipoise.statistics.excess import Effect, excess, widening_for
 from equipoise.statistics.intervals import (
     Clusters,
     Interval,
+    Key,
     StatisticsSettings,
     bootstrap_sums,
     floor,
@@ -109,12 +111,14 @@ def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Add
     }
     rng = np.random.default_rng(settings.seed)
     draws = metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), resampled)
-    effect = None if null is None else effect_of(clusters, null, settings)
+    floored = {address: m for address, m in metrics.items() if m.floor}
+    effects = {} if null is None else effects_of(clusters, null, settings, floored)
     figures = {}
     for address, metric in metrics.items():
+        effect = effects.get(address)
         if address in draws:
             figures[address] = _with_interval(metric, clusters, draws[address], settings.confidence)
-            if metric.floor and effect is not None:
+            if effect is not None:
                 figures[address] |= _beside_floor(
                     metric, effect, settings.confidence, figures[address]
                 )
@@ -131,21 +135,32 @@ def null_draws_of(measurement: Measurement, settings: StatisticsSettings) -> Arr
     return measurement.null_sums(null_rng, settings.permutations)
 
 
-def effect_of(clusters: Clusters, null: Array, settings: StatisticsSettings) -> Effect:
-    """The observed effect with both kinds of noise, as many draws of each."""
+def effects_of(
+    clusters: Clusters, null: Array, settings: StatisticsSettings, metrics: Mapping[Key, Metric]
+) -> dict[Key, Effect]:
+    """The observed effect with both kinds of noise, as many draws of each.
+
+    Metrics of other clusters differ in how much the noise is widened.
+    """
     rng = np.random.default_rng(settings.seed).spawn(2)[0]
     draws = np.concatenate(list(bootstrap_sums(clusters, len(null), rng)))
-    widening = widening_for(clusters.degrees, settings.confidence)
-    return Effect.of(clusters.total, null, draws, widening)
+
+    @cache
+    def effect(degrees: int) -> Effect:
+        widening = widening_for(degrees, settings.confidence)
+        return Effect.of(clusters.total, null, draws, widening)
+
+    return {key: effect(clusters.of(metric).degrees) for key, metric in metrics.items()}
 
 
 def _with_interval(metric: Metric, clusters: Clusters, draws: Array, confidence: float) -> Figures:
     value = json_number(float(metric.at(clusters.total)))
     bounds = None
     if value is not None:
-        shares = Shares.of(metric, clusters.sums, clusters.strata)
+        own = clusters.of(metric)
+        shares = Shares.of(metric, own.sums, own.strata)
         bounds = (
-            interval(draws, confidence, clusters.degrees)
+            interval(draws, confidence, own.degrees)
             if shares is None
             else Interval(*map(float, share_bounds(shares, confidence)))
         )

@@ -217,8 +217,8 @@ def compare_watched(
 
 def _clusters_of(measured: Measurement, name: str) -> set[str]:
     metric = measured.metrics.get(name)
-    rows = metric.rows if metric else None
-    return set(measured.clusters if rows is None else measured.clusters[rows])
+    own = metric.clusters if metric else None
+    return set(measured.clusters if own is None else own)
 
 
 def _errors(halves: Halves | None) -> dict[str, float]:

@@ -118,6 +118,9 @@ def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedMode
     settings, environment = job.config.equipoise.first_stage, job.environment
     if not settings.passes:
         return
+    if not environment.deals_replies:
+        job.reporter.warn("no first stage: no task here deals out replies of its own model")
+        return
     job.reporter.heading("First stage: the model's own replies, dealt out anew")
     records, reference = job.split(TRAIN_SPLIT), read_rollouts(job.run.reference)
     dealt = environment.dealt_replies(records, reference, settings.passes, job.config.grpo.seed)

@@ -194,6 +194,25 @@ def test_the_metrics_of_a_task_are_those_that_it_has_alone(task):
     assert sections == {name for name in both[0].breakdowns if name.startswith(task)}
 
 
+def test_few_clusters_of_a_task_are_as_few_as_they_are_alone():
+    """The quantile of Student's t is that of its own 7 and 3 clusters, not of all 10."""
+    environment = ready()
+    before, after = (replies(seed, prompts=7) for seed in (3, 4))
+    before, after = (
+        [r for r in rollouts if r.set_id != "pairs/3"] for rollouts in (before, after)
+    )  # half of a set
+    both = [environment.measure(r, environment.score(r)) for r in (before, after)]
+    settings = StatisticsSettings(bootstrap_draws=4000, permutations=4000)
+    figures, changes = headline_figures(both[0], settings), compare(*both, settings)
+    for task, name, tolerance in (("length", "long_rate", 1e-9), ("pairs", "distance", 0.1)):
+        own = [e.measure(r, s) for e, r, s in (alone(task, before), alone(task, after))]
+        expected, change = headline_figures(own[0], settings)[name], compare(*own, settings)[name]
+        figure, changed = figures[f"{task}.{name}"], changes[f"{task}.{name}"]
+        for bound in ("low", "high"):
+            assert figure[bound] == pytest.approx(expected[bound], rel=tolerance)
+            assert getattr(changed, bound) == pytest.approx(getattr(change, bound), rel=tolerance)
+
+
 def test_the_mean_objective_counts_each_task_in_its_margins_and_lower_may_be_better():
     environment, rollouts = ready(), replies(seed=3)
     points = environment.measure(rollouts, environment.score(rollouts)).point_estimates()
@@ -425,7 +444,9 @@ def test_a_task_that_deals_no_replies_keeps_its_own():
     texts = {}
     for rollout in reference:
         texts.setdefault(rollout.prompt_id, []).append(rollout.completion)
-    found = dealt(mixture(pairs={"environment": f"{__name__}.Swapped"}), reference)
+    environment = mixture(pairs={"environment": f"{__name__}.Swapped"})
+    assert environment.deals_replies and not mixture().deals_replies
+    found = dealt(environment, reference)
     assert found[:2] == [
         ("pairs/0", "pairs/1", texts["pairs/1"][0]),
         ("pairs/1", "pairs/0", texts["pairs/0"][0]),
