@@ -104,6 +104,10 @@ class EnvironmentSettings(BaseModel, extra="forbid", frozen=True):
         """Completions of the frozen model per prompt; 0 for an environment without a reference."""
         return 0
 
+    def reference_prompts(self, records: Sequence[PromptRecord]) -> Sequence[PromptRecord]:
+        """Those of the prompts that the reference has completions of."""
+        return records
+
     @property
     def stand_in(self) -> str | None:
         """The stand-in for a model, and what to name in its place; None where one is named."""

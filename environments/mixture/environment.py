@@ -1,6 +1,5 @@
 """The environment of a mixture, which lets each task's own environment score its replies."""
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +26,7 @@ from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Mean, Measurement, measure_means
 from environments.mixture.measurement import Objective, TaskPart, joined
 from environments.mixture.presentation import presentation_of
-from environments.mixture.settings import MixtureSettings
+from environments.mixture.settings import MixtureSettings, scale_sets
 
 #: The metadata key that says of which task a prompt is.
 TASK_KEY = "task"
@@ -35,8 +34,6 @@ TASK_KEY = "task"
 MEAN_OBJECTIVE = "mean_objective"
 #: Beside evaluation.json: the scales, and what they were measured from.
 SCALES = "mixture.json"
-#: Training prompts of each task whose replies a scale is measured from, at most.
-_SCALE_PROMPTS = 128
 
 
 Model = TypeVar("Model", str, EncoderSettings)
@@ -154,7 +151,8 @@ class MixtureEnvironment(Environment):
             if task.reference_generations:
                 task.set_reference(own)
             if self.settings.mixed[name].scale is None:
-                sample = _training_sample(own, _SCALE_PROMPTS)
+                sets = scale_sets(own)
+                sample = [r for r in own if r.split == TRAIN_SPLIT and r.set_id in sets]
                 self._spreads[name] = spread(sample, task.score(sample))
 
     # --- figures ---------------------------------------------------------------------------------
@@ -310,23 +308,6 @@ def spread(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> float:
         if score.value is not None:
             values.setdefault(rollout.prompt_id, []).append(score.value)
     return math.sqrt(fmean(map(pvariance, values.values()))) if values else 0.0
-
-
-def _training_sample(rollouts: Sequence[Rollout], limit: int) -> list[Rollout]:
-    """The rollouts of whole sets of training, as if drawn by chance, until so many prompts."""
-    by_set: dict[str, list[Rollout]] = {}
-    for rollout in rollouts:
-        if rollout.split == TRAIN_SPLIT:
-            by_set.setdefault(rollout.set_id, []).append(rollout)
-    sample: list[Rollout] = []
-    prompts: set[str] = set()
-    # The file's order is that of the task, which may have a kind of prompt after the other.
-    for name in sorted(by_set, key=lambda name: hashlib.sha256(name.encode()).digest()):
-        if len(prompts) >= limit:
-            break
-        sample += by_set[name]
-        prompts |= {rollout.prompt_id for rollout in by_set[name]}
-    return sample
 
 
 def _own_replies(

@@ -1,5 +1,6 @@
 """The settings of a mixture: its tasks, their weights and the scales of their rewards."""
 
+import hashlib
 import importlib
 import math
 from collections.abc import Mapping, Sequence
@@ -8,11 +9,13 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from environments.base import PromptRecord
+from environments.base import TRAIN_SPLIT, PromptRecord, Rollout
 from environments.contract import Environment, EnvironmentSettings, RoundPart
 
 #: Replies of the frozen model to a prompt from which a scale is measured, where no task wants more.
 SCALE_GENERATIONS = 8
+#: Training prompts of each task whose replies a scale is measured from, at most.
+_SCALE_PROMPTS = 128
 
 
 class MixedTask(BaseModel, extra="forbid", frozen=True):
@@ -127,6 +130,23 @@ class MixtureSettings(EnvironmentSettings, extra="forbid", frozen=True):
         sizes = [task.environment_settings.reference_size for task in tasks]
         return max([*sizes, SCALE_GENERATIONS * measured])
 
+    def reference_prompts(self, records: Sequence[PromptRecord]) -> Sequence[PromptRecord]:
+        """All prompts of a task that compares with a reference; of another one those of training.
+
+        Where no task deals out replies they have no use but the scale, which takes a sample.
+        """
+        classes = [task.environment_class for task in self.mixed.values()]
+        dealing = any(environment.offers(Environment.dealt_replies) for environment in classes)
+        needed: set[str] = set()
+        for name, task in self.mixed.items():
+            mine = [record for record in records if record.task == name]
+            if not task.environment_settings.reference_size:
+                train = [record for record in mine if record.split == TRAIN_SPLIT]
+                sets = scale_sets(train) if task.scale is None else set()
+                mine = train if dealing else [r for r in train if r.set_id in sets]
+            needed |= {record.id for record in mine}
+        return [record for record in records if record.id in needed]
+
     @property
     def stand_in(self) -> str | None:
         """Those of the tasks."""
@@ -141,3 +161,21 @@ class MixtureSettings(EnvironmentSettings, extra="forbid", frozen=True):
             share = -(-generations * len(mine) // max(1, len(records)))
             total += task.environment_settings.model_calls(mine, share)
         return total
+
+
+def scale_sets(prompts: Sequence[PromptRecord | Rollout]) -> set[str]:
+    """The sets that a task's scale is measured from, as if drawn by chance, of its training."""
+    by_set: dict[str, set[str]] = {}
+    for prompt in prompts:
+        if prompt.split == TRAIN_SPLIT:
+            name = prompt.id if isinstance(prompt, PromptRecord) else prompt.prompt_id
+            by_set.setdefault(prompt.set_id, set()).add(name)
+    chosen: set[str] = set()
+    number = 0
+    # The file's order is that of the task, which may have a kind of prompt after the other.
+    for set_id in sorted(by_set, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        if number >= _SCALE_PROMPTS:
+            break
+        chosen.add(set_id)
+        number += len(by_set[set_id])
+    return chosen

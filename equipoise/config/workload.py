@@ -39,6 +39,7 @@ class Workload:
     longest_prompt: int = 0  # of them, in characters
     blinds: bool = False  # the environment can take out of a prompt what must not decide
     mixed: bool = False  # several tasks, whose sets differ in size; `set_size` is that of a round
+    reference_prompts: int | None = None  # None: all
 
     def steps(self, config: Config) -> int:
         """How many steps a run trains."""
@@ -52,6 +53,7 @@ def workload_of(
     *,
     blinds: bool = False,
     mixed: bool = False,
+    reference_prompts: int | None = None,
 ) -> Workload:
     """Count the prompts and sets of each split, and measure those to train on."""
     prompts = Counter(record.split for record in records)
@@ -59,7 +61,8 @@ def workload_of(
     lengths = [_characters(record) for record in records if record.split == TRAIN_SPLIT] or [0]
     mean = sum(lengths) / len(lengths)
     return Workload(
-        prompts, sets, set_size, reference_generations, mean, max(lengths), blinds, mixed
+        *(prompts, sets, set_size, reference_generations, mean, max(lengths)),
+        *(blinds, mixed, reference_prompts),
     )
 
 
@@ -77,11 +80,13 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
     grpo, evaluation = config.grpo, config.equipoise.evaluation
     steps = workload.steps(config)
     rollouts = grpo.rollouts_per_step
-    reference = workload.reference_generations * sum(workload.prompts.values())
+    referenced, number = workload.reference_prompts, workload.reference_generations
+    reference = number * (sum(workload.prompts.values()) if referenced is None else referenced)
+    of_prompts = "every prompt" if referenced is None else f"{referenced:,} prompts"
     evaluated = workload.prompts.get(evaluation.split, 0) * evaluation.generations
     of_each = f"{evaluation.generations} of every {evaluation.split} prompt"
     return {
-        "reference": (reference, f"{workload.reference_generations} of every prompt"),
+        "reference": (reference, f"{number} of {of_prompts}"),
         "baseline": (evaluated, of_each),
         "probe": _probe(config, workload),
         "training": (steps * rollouts, f"{steps:,} steps of {rollouts:,}"),

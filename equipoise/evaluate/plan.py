@@ -180,7 +180,8 @@ def plan_row(
     tested = [r for r in records if r.split == config.equipoise.evaluation.split]
     replies = len(tested) * config.equipoise.evaluation.generations
     calls = settings.model_calls(records, replies)
-    replies += len(records) * settings.reference_size  # at most: a row may share its plain one
+    # At most: a row may share its plain one.
+    replies += len(settings.reference_prompts(records)) * settings.reference_size
     tokens = replies * config.policy.generation.max_new_tokens
     cost = 0.0
     if row.subject.endpoint:

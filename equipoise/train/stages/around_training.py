@@ -79,7 +79,8 @@ def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
             if identity is None:
                 draw(job.run.reference)
             else:
-                parts = (identity, content_hash(job.records), environment.reference_generations)
+                prompts = job.reference_prompts
+                parts = (identity, content_hash(prompts), environment.reference_generations)
                 cached = _cached(job, "\n".join(map(str, parts)), draw)
                 confirm_owner(job.run.root)
                 with cached.open(encoding="utf-8", newline="") as lines:
@@ -100,7 +101,7 @@ def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
 
 def _draw_reference(job: Job, frozen: Sample, generations: int, path: Path) -> None:
     job.reporter.heading("Reference: what the frozen model decides")
-    rollouts = frozen(job.records, generations, REFERENCE)
+    rollouts = frozen(job.reference_prompts, generations, REFERENCE)
     confirm_owner(job.run.root)
     write_rollouts(path, rollouts)
 

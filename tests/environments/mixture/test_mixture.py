@@ -482,3 +482,47 @@ def test_models_of_two_names_in_one_process_are_refused():
 def test_a_reward_of_a_shipped_task_has_the_margin_that_the_gate_takes():
     environment = PubMedQAEnvironment(PubMedQAEnvironment.Settings())
     assert environment.margin() == pytest.approx(0.02 * environment.reward_range()[1])
+
+
+def test_the_reference_is_of_no_prompt_that_nothing_reads():
+    """All of a task that compares with it; of another one training, or the sample of a scale."""
+    records = [
+        PromptRecord(f"{task}/{split}/{n}", task, (), f"{task}/{split}/{n // 2}", split)
+        for task in ("length", "pairs")
+        for split in ("train", "test")
+        for n in range(200)
+    ]
+
+    def counts(**changes):
+        chosen = mixture(**changes).settings.reference_prompts(records)
+        assert [record for record in records if record in chosen] == list(chosen)
+        return {
+            name: sum(record.id.startswith(name) for record in chosen)
+            for name in ("length/train", "length/test", "pairs/train", "pairs/test")
+        }
+
+    all_pairs = {"pairs/train": 200, "pairs/test": 200}
+    assert counts() == {"length/train": 128, "length/test": 0, **all_pairs}
+    assert counts(length={"scale": 1.0}) == {"length/train": 0, "length/test": 0, **all_pairs}
+    dealing = counts(pairs={"environment": f"{__name__}.Swapped"})
+    assert dealing == {"length/train": 200, "length/test": 0, **all_pairs}
+
+
+def test_a_scale_is_that_of_the_whole_reference():
+    whole = [
+        replace(rollout, prompt_id=f"{split}/{rollout.prompt_id}", split=split)
+        for split in ("train", "test")
+        for rollout in replies(seed=1, prompts=200)
+    ]
+    records = [
+        PromptRecord(r.prompt_id, r.metadata["task"], (), r.set_id, r.split)
+        for r in {r.prompt_id: r for r in whole}.values()
+    ]
+    needed = {r.id for r in mixture().settings.reference_prompts(records)}
+    part = [rollout for rollout in whole if rollout.prompt_id in needed]
+    scales = []
+    for reference in (whole, part):
+        environment = mixture()
+        environment.set_reference(reference)
+        scales.append([environment.scale(name) for name in ("length", "pairs")])
+    assert len(part) < len(whole) and scales[0] == scales[1]
