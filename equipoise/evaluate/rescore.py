@@ -218,8 +218,10 @@ def _fill(
     write_json(folder / FILE, _changes_content(rescored, environment, loaded))
     settings = loaded.config.equipoise.evaluation.statistics
     if {BASELINE, FINAL} <= rescored.stages.keys():
-        scored = {name: stage.scored for name, stage in rescored.stages.items()}
-        write_json(target_run.comparison, stage_comparison(environment, scored, settings))
+        baseline, final = (rescored.stages[stage].scored for stage in (BASELINE, FINAL))
+        after = environment.measure(*final)
+        comparison = stage_comparison(environment, baseline, after, settings)
+        write_json(target_run.comparison, comparison)
     if rescored.policies:
         fill_probe(rescored.policies.scored, rescored.policies.content, target_run.probe)
         shutil.copytree(

@@ -120,7 +120,7 @@ def bootstrap_sums(clusters: Clusters, draws: int, rng: np.random.Generator) -> 
     if count == 0:
         raise ValueError("there is nothing to resample: no clusters")
     chunk = max(1, _WEIGHTS_AT_ONCE // count)
-    part = max(1, _SUMS_AT_ONCE // clusters.sums.shape[1])
+    part = max(1, _SUMS_AT_ONCE // max(1, clusters.sums.shape[1]))
     for start in range(0, draws, chunk):
         weights = _weights(clusters.strata, min(chunk, draws - start), rng)
         for first in range(0, len(weights), part):

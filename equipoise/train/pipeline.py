@@ -12,6 +12,7 @@ from data_prep.records import manifest_path, write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
+from environments.measurement import Measurement
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.hub import refuse_missing_tokenizer
@@ -256,21 +257,22 @@ def report(job: Job) -> None:
 
 
 def stage_comparison(
-    environment: Environment, scored: Mapping[str, Scored], settings: StatisticsSettings
+    environment: Environment, baseline: Scored, after: Measurement, settings: StatisticsSettings
 ) -> dict[str, Any]:
-    """The content of comparison.json, from the scored replies of both stages."""
-    before, after = (environment.measure(*scored[stage]) for stage in (BASELINE, FINAL))
-    halves = Halves.of(environment.measure, *scored[BASELINE])
+    """The content of comparison.json, from the baseline's scored replies and the final measures."""
+    before, halves = environment.measure(*baseline), Halves.of(environment.measure, *baseline)
     return comparison_dict(compare(before, after, settings, frozen=True, halves=halves))
 
 
 def compare_stages(job: Job) -> dict[str, Any]:
     """The content of comparison.json, from the files of both stages."""
     run, settings = job.run, job.config.equipoise.evaluation.statistics
-    stages = {stage: read_stage_rollouts(run, stage) for stage in (BASELINE, FINAL)}
-    refuse_other_sizes(run, {stage: rollouts for stage, (rollouts, _) in stages.items()})
+    baseline, final = (read_stage_rollouts(run, stage) for stage in (BASELINE, FINAL))
+    refuse_other_sizes(run, {BASELINE: baseline[0], FINAL: final[0]})
     with job.reporter.progress("comparing"):
-        return stage_comparison(job.environment, stages, settings)
+        after = job.environment.measure(*final)
+        del final  # the halves of the baseline take as much
+        return stage_comparison(job.environment, baseline, after, settings)
 
 
 def finish(job: Job) -> None:
