@@ -25,6 +25,7 @@ from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.config import load_config
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.config.training_words import parse_flags
+from equipoise.errors import EquipoiseError
 from equipoise.train.nemo_rl.engine import prepare_process
 from equipoise.train.nemo_rl.scoring import without_failures
 from tests.contract.rehearsal import SMALL, needs_checkout, needs_extra
@@ -307,6 +308,27 @@ def test_a_rehearsal_on_gpus_has_nemo_rls_own_workers_in_this_python(tmp_path: P
     assert backend.grpo.grpo_train is train
     workers = {name.rpartition(".")[2] for name in registry}
     assert workers >= {"DTensorPolicyWorkerV2", "VllmGenerationWorker", "VllmAsyncGenerationWorker"}
+
+
+def test_a_rehearsal_has_the_worker_that_is_asked_for_or_none(tmp_path: Path) -> None:
+    find_installation().make_importable()
+    prepare_process()
+    backend = importlib.import_module("equipoise.train.nemo_rl.rehearsal.backend")
+    workers = "nemo_rl.models.policy.workers"
+    first = f"{workers}.dtensor_policy_worker.DTensorPolicyWorker"
+    second = f"{workers}.dtensor_policy_worker_v2.DTensorPolicyWorkerV2"
+    megatron = f"{workers}.megatron_policy_worker.MegatronPolicyWorker"
+    with pytest.MonkeyPatch.context() as patch:
+        registry = dict(backend.ACTOR_ENVIRONMENT_REGISTRY)
+        patch.setattr(backend, "ACTOR_ENVIRONMENT_REGISTRY", registry)
+        with backend.cpu_workers(1, tmp_path / "last.safetensors"):
+            resolve = backend.lm_policy.resolve_policy_worker_cls
+            for name, ours in ((first, "FirstCpuPolicyWorker"), (second, "CpuPolicyWorker")):
+                assert resolve(name, {}).endswith(f".{ours}")
+                assert resolve(name, {}) in registry
+            for name, config in ((megatron, {}), (second, {"quant_cfg": "any"})):
+                with pytest.raises(EquipoiseError, match="no rehearsal on a CPU can start"):
+                    resolve(name, config)
 
 
 class TestAdvantages:

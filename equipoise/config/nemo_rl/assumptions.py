@@ -333,6 +333,12 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         need="rehearsal",
     ),
     Assumption(
+        "nemo_rl/models/policy/workers/dtensor_policy_worker.py",
+        f"the first worker, on a CPU: {_REHEARSAL}/first_policy_worker.py",
+        names=("DTensorPolicyWorkerImpl",),
+        need="rehearsal",
+    ),
+    Assumption(
         "nemo_rl/models/policy/utils.py",
         f"the protocol of a refit: {_REHEARSAL}/generation_worker.py",
         names=("IPCProtocol", "calculate_aligned_size"),

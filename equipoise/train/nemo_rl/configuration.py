@@ -57,7 +57,7 @@ def nemo_rl_config(
         "policy": resolved["policy"] | _policy(loaded.config, model_name),
         "data": _data(loaded, run, validated),
         "env": {**_REPLACES_BASE, loaded.environment_class.name: _environment(loaded, run)},
-        "checkpointing": resolved["checkpointing"] | {"checkpoint_dir": _absolute(run.checkpoints)},
+        "checkpointing": resolved["checkpointing"] | _checkpointing(loaded.config, run),
         "logger": resolved["logger"] | _logger(loaded.config, run),
     }
 
@@ -129,6 +129,13 @@ def _policy(config: Config, model_name: str) -> dict[str, Any]:
         path = _absolute(Path(start.path).expanduser())
         changed["pretrained_checkpoint"] = {"path": path, "format": start.format}
     return changed
+
+
+def _checkpointing(config: Config, run: RunDirectory) -> dict[str, Any]:
+    """NeMo-RL's first DTensor worker has one format, and ends a run at a save that names any."""
+    backend, folder = config.policy.dtensor_cfg, {"checkpoint_dir": _absolute(run.checkpoints)}
+    first = backend.enabled and not backend.v2
+    return folder | ({"model_save_format": None} if first else {})
 
 
 def _scheduler(entries: Sequence[SchedulerEntry]) -> list[dict[str, Any]]:

@@ -19,7 +19,9 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 from nemo_rl.models.generation.vllm import vllm_generation
 from nemo_rl.models.policy import lm_policy
+from nemo_rl.models.policy.utils import resolve_policy_worker_cls
 
+from equipoise.errors import EquipoiseError
 from equipoise.train.nemo_rl.rehearsal.comparison import Rollouts, write_rollouts
 from equipoise.train.nemo_rl.rehearsal.ray_cluster import start_ray
 from equipoise.train.nemo_rl.rehearsal.vllm import generation_worker
@@ -30,7 +32,17 @@ _ASYNCHRONOUS = [
     f"nemo_rl.algorithms.async_utils.{name}"
     for name in ("ReplayBuffer", "AsyncTrajectoryCollector")
 ]
-_POLICY = "equipoise.train.nemo_rl.rehearsal.policy_worker.CpuPolicyWorker"
+_WORKERS = "nemo_rl.models.policy.workers"
+_OURS = "equipoise.train.nemo_rl.rehearsal"
+#: By NeMo-RL's own.
+_POLICIES = {
+    f"{_WORKERS}.dtensor_policy_worker.DTensorPolicyWorker": (
+        f"{_OURS}.first_policy_worker.FirstCpuPolicyWorker"
+    ),
+    f"{_WORKERS}.dtensor_policy_worker_v2.DTensorPolicyWorkerV2": (
+        f"{_OURS}.policy_worker.CpuPolicyWorker"
+    ),
+}
 #: As many of the last rollouts are kept.
 _ROLLOUTS = 64
 
@@ -46,12 +58,11 @@ def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
     joins = "RAY_ADDRESS" in os.environ
     reach_ray = virtual_cluster.init_ray if joins else partial(start_ray, gpus)
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # all workers would get it, and Ray count by it
-    ACTOR_ENVIRONMENT_REGISTRY[_POLICY] = virtual_cluster.PY_EXECUTABLES.SYSTEM
-    executables = dict.fromkeys(_ASYNCHRONOUS, virtual_cluster.PY_EXECUTABLES.SYSTEM)
-    ACTOR_ENVIRONMENT_REGISTRY.update(executables)
+    here = [*_POLICIES.values(), *_ASYNCHRONOUS]
+    ACTOR_ENVIRONMENT_REGISTRY.update(dict.fromkeys(here, virtual_cluster.PY_EXECUTABLES.SYSTEM))
     ACTOR_ENVIRONMENT_REGISTRY.update({worker.name: worker.python for worker in workers})
     with (
-        replaced(lm_policy, "resolve_policy_worker_cls", lambda *_: _POLICY),
+        replaced(lm_policy, "resolve_policy_worker_cls", _policy_worker_of),
         replaced(vllm_generation, "resolve_generation_worker_cls", _generation_worker_of),
         replaced(virtual_cluster, "init_ray", reach_ray),
         _kept(last_rollouts),
@@ -79,6 +90,17 @@ def _kept(last_rollouts: Path) -> Iterator[None]:
         replaced(grpo, "async_grpo_train", _keeping(grpo.async_grpo_train, last_rollouts)),
     ):
         yield
+
+
+def _policy_worker_of(name: str, config: Any) -> str:
+    """Raises `EquipoiseError` for a worker that a CPU has no place for."""
+    worker = resolve_policy_worker_cls(name, config)
+    if worker not in _POLICIES:
+        raise EquipoiseError(
+            f"no rehearsal on a CPU can start {worker.rpartition('.')[2]}",
+            "Leave policy.megatron_cfg and policy.quant_cfg to the rehearsal, or take GPUs.",
+        )
+    return _POLICIES[worker]
 
 
 def _generation_worker_of(_: str, config: Any) -> str:

@@ -1,6 +1,6 @@
 """Runs a rehearsal: half of the steps, a stop with a checkpoint, the other half."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from environments.base import TRAIN_SPLIT, PromptRecord
@@ -19,15 +19,15 @@ from equipoise.train.stages.job import Job
 NOTICE = """\
 This is a rehearsal on this CPU: NeMo-RL's own loop, cluster, training workers, weight transfer and
 checkpoints, with this task's prompts, environment and metrics, and a tiny model. gloo and the CPU
-are in place of NCCL and CUDA. What does not run is Megatron (a scale that trains with it is
-rehearsed with DTensor's worker), FlashAttention and bfloat16. The result says nothing of any model.
+are in place of NCCL and CUDA. A scale that trains with Megatron is rehearsed with DTensor's worker.
+The result says nothing of any model; its last line says what was not covered.
 {}
 """
 NOTICE_ON_GPUS = """\
 This is a rehearsal on GPUs: NeMo-RL's own loop, cluster, workers, vLLM, weight transfer and
-checkpoints, with this task's prompts, environment and metrics, and a tiny model. What does not run
-is Megatron (a scale that trains with it is rehearsed with DTensor's worker) and sequence packing.
-The authors never ran one on GPUs. The result says nothing of any model.
+checkpoints, with this task's prompts, environment and metrics, and a tiny model. A scale that
+trains with Megatron is rehearsed with DTensor's worker. The authors never ran one on GPUs. The
+result says nothing of any model; its last line says what was not covered.
 """
 _VLLM = "vLLM's CPU build generates, driven by NeMo-RL's own worker."
 _STAND_IN = f"A Hugging Face model generates in place of vLLM, for {PYTHON_VARIABLE} is not set."
@@ -55,6 +55,24 @@ def run(job: Job) -> None:
         _first_half(job, steps // 2)
     run_nemo_rl(job, Rehearsal(lambda: _workers(job)))
     compare_policies(job)
+    job.reporter.say(f"not covered: {', '.join(not_covered(job.config))}; see docs/nemo-rl.md")
+
+
+def not_covered(config: Config) -> Iterator[str]:
+    """What takes part in training on GPUs, and took none here."""
+    policy = config.policy
+    if not on_gpus():
+        yield "CUDA and the kernels for it (FlashAttention, Triton's), NCCL, memory and speed"
+        yield "vLLM's sleep mode and weight transfer on GPUs" if vllm_python() else "vLLM"
+    if policy.precision != "bfloat16":
+        yield "bfloat16"
+    if on_gpus() and not policy.sequence_packing.enabled:
+        yield "sequence packing"
+    if policy.dtensor_cfg.tensor_parallel_size == 1:
+        yield "tensor parallelism"
+    yield "context and pipeline parallelism"
+    yield "Megatron's worker"
+    yield "more than one node"
 
 
 def _first_half(job: Job, steps: int) -> None:
