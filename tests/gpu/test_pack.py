@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.pack import MANIFEST, OF_THE_MACHINE, WHOLE, copy_sources, pack, unpack
+from tests.gpu.pack import MANIFEST, NOT_NEEDED, OF_THE_MACHINE, WHOLE, copy_sources, pack, unpack
 
 PART_BYTES = 1_000
 
@@ -91,6 +91,8 @@ def test_sources_are_this_project_and_what_runs_of_nemo_rl(tmp_path: Path) -> No
 
 def test_torch_and_what_belongs_to_it_stay_behind() -> None:
     behind = ("torch==2.11.0", "nvidia-cublas==13.1", "cuda-bindings==13", "triton==3.6")
+    kernels = ("flashinfer-cubin==0.6.8.post1", "flashinfer-python==0.6.8.post1", "tilelang==0.1.9")
     taken = ("torchdata==0.11.0", "nvidia-ml-py==13.1", "torchao==0.18.0", "numpy==2.5")
     assert all(OF_THE_MACHINE.match(line) for line in behind)
-    assert not any(OF_THE_MACHINE.match(line) for line in taken)
+    assert all(NOT_NEEDED.match(line) for line in kernels)
+    assert not any(p.match(line) for line in taken for p in (OF_THE_MACHINE, NOT_NEEDED))
