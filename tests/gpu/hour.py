@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from tyro.conf import Positional
 
 from data_prep.files import read_jsonl, write_jsonl, write_text
+from equipoise.config.engine import count_gpus
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.report.document import Cell, Table
 from equipoise.report.markdown import grid
@@ -71,7 +72,7 @@ class Records:
         """Write the record of a step, over an earlier one."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
         row = {"step": step.name, "status": status, "at": at, "says": says, **figures}
-        self.rows[step.name] = row | {"proves": step.proves}
+        self.rows[step.name] = row | {"proves": step.proves, "left_open_by_a_cpu": step.left_open}
         write_jsonl(self.folder / "hour.jsonl", self.rows.values())
         write_text(self.folder / "hour.md", f"{grid(_table(self.rows.values()))}\n")
 
@@ -79,7 +80,7 @@ class Records:
 def _table(rows: Iterable[Figures]) -> Table:
     """The records as a table."""
     return Table(
-        ("step", "status", "s", "figures", "proves"),
+        ("step", "status", "s", "figures", "proves", "left open by a CPU"),
         tuple(tuple(map(Cell, map(str, _cells(row)))) for row in rows),
     )
 
@@ -87,7 +88,8 @@ def _table(rows: Iterable[Figures]) -> Table:
 def _cells(row: Figures) -> tuple[object, ...]:
     figures = ", ".join(f"{name} {value}" for name, value in row.get("figures", {}).items())
     says = row["says"] or figures
-    return row["step"], row["status"], row.get("seconds", ""), says, row["proves"]
+    shows = (row["proves"], row["left_open_by_a_cpu"])
+    return row["step"], row["status"], row.get("seconds", ""), says, *shows
 
 
 def take(step: Step, options: HourOptions, records: Records) -> None:
@@ -119,10 +121,15 @@ def run(options: HourOptions, reporter: Reporter, steps: tuple[Step, ...] = STEP
             "--list shows them.",
         )
     if options.list:
-        rows = [(step.name, f"{step.minutes:g}", step.proves) for step in steps]
-        columns = [Column("step"), Column("minutes"), Column("proves", folds=True)]
-        reporter.table("Steps", columns, rows)
+        rows = [(step.name, f"{step.minutes:g}", step.proves, step.left_open) for step in steps]
+        shows = [Column("proves", folds=True), Column("left open by a CPU", folds=True)]
+        reporter.table("Steps", [Column("step"), Column("minutes"), *shows], rows)
         return
+    if options.device == "cuda" and not count_gpus():
+        raise UsageError(
+            "torch sees no GPU here, so nothing of the hour is covered",
+            "--device cpu takes tiny shapes; --list shows what that leaves open.",
+        )
     folder = options.output_dir / options.device  # a CPU's records say nothing of a GPU
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -149,6 +156,10 @@ def take_steps(
         take(step, options, records)
         record = records.rows[step.name]
         reporter.say(f"{step.name}: {record['status']}. {record['says']}".strip())
+    if lacking := [step.name for step in steps if records.status(step.name) != DONE]:
+        reporter.say(f"not covered: {', '.join(lacking)}")
+    if options.device == "cpu":
+        reporter.say(f"a CPU leaves open what {records.folder / 'hour.md'} says of each step")
     failed = [name for name in records.rows if records.status(name) == FAILED]
     if failed:
         raise EquipoiseError(

@@ -35,6 +35,41 @@ print(torch.__version__, name, float(((a @ b - c) / c).abs().max()), sep=";")
 """
 
 
+def imports(attempt: Attempt) -> Figures:
+    """Import, in a process each, what the processes of a rehearsal on GPUs import."""
+    versions: dict[str, str] = {}
+    for lines in IMPORTS.values():
+        said = attempt.python("-c", f"{_NEMO_RL}{lines}")
+        versions |= dict(word.split("==") for word in said.strip().splitlines()[-1].split())
+    return versions
+
+
+_NEMO_RL = """
+from importlib.metadata import version
+from equipoise.config.nemo_rl.installation import find_installation
+from equipoise.train.nemo_rl.engine import prepare_process
+find_installation(["rehearsal"]).make_importable()
+say = lambda *names: print(*[f"{name}=={version(name)}" for name in names])
+"""
+#: By the process. Each ends with the versions of what it is built on.
+IMPORTS = {
+    "the driver": """
+prepare_process()
+from equipoise.train.nemo_rl.rehearsal import backend
+say("ray", "transformers")
+""",
+    "training": """
+import nemo_rl.models.policy.workers.dtensor_policy_worker_v2
+say("torch", "nemo-automodel")
+""",
+    "generation": """
+import torch, vllm._C, vllm.v1.worker.gpu_worker
+from nemo_rl.models.generation.vllm import vllm_backend, vllm_worker, vllm_worker_async
+say("vllm")
+""",
+}
+
+
 def smoke(task: str, attempt: Attempt) -> Figures:
     """Take a task through every stage with its own small model."""
     words = ("--config=nemo_configs/smoke.yaml", f"--device={attempt.device}")
@@ -190,6 +225,11 @@ def without_nemo_rl(device: str) -> str:
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
+def without_vllm(_: str) -> str:
+    """Why what a rehearsal on GPUs imports is not covered."""
+    return without_nemo_rl("cuda")
+
+
 def without_bitsandbytes(_: str) -> str:
     """Why 4 bits are not covered."""
     return "" if find_spec("bitsandbytes") else "bitsandbytes is not installed (--extra 4bit)"
@@ -206,6 +246,7 @@ class Step:
 
     name: str
     proves: str
+    left_open: str  # by a CPU
     act: Callable[[Attempt], Figures]
     minutes: float
     lacking: Callable[[str], str] = always  # why it cannot run on a device here
@@ -213,11 +254,26 @@ class Step:
 
 
 STEPS = (
-    Step("doctor", "the device computes in bfloat16, and no check of a start fails", doctor, 3),
+    Step(
+        "doctor",
+        "the device computes in bfloat16, and no check of a start fails",
+        "the GPU's driver, and arithmetic on it",
+        doctor,
+        3,
+    ),
+    Step(
+        "imports",
+        "this Python has what NeMo-RL's workers and vLLM import for a rehearsal on GPUs",
+        "that their kernels start",
+        imports,
+        5,
+        without_vllm,
+    ),
     *(
         Step(
             f"smoke-{task}",
             f"{task}: prompts, reference, baseline, training, evaluation, report; local engine",
+            "the same on CUDA",
             lambda attempt, task=task: smoke(task, attempt),
             4,
         )
@@ -226,6 +282,7 @@ STEPS = (
     Step(
         "small",
         "small.yaml with LoRA trains, and after SIGKILL it goes on with the same rollouts",
+        "a real model's size, its memory and speed",
         small,
         9,
         needs=("smoke-fairness",),
@@ -233,6 +290,7 @@ STEPS = (
     Step(
         "rehearsal",
         "small.yaml on NeMo-RL: worker, refit, stop, resume, export; one policy on all sides",
+        "vLLM, its sleep mode, CUDA's weight transfer, NCCL, Triton's LoRA, bfloat16",
         rehearsal,
         9,
         without_nemo_rl,
@@ -241,6 +299,7 @@ STEPS = (
     Step(
         "rehearsal-killed",
         "NeMo-RL goes on from its last checkpoint after SIGKILL",
+        "as above",
         killed_rehearsal,
         9,
         without_nemo_rl,
@@ -249,6 +308,7 @@ STEPS = (
     Step(
         "medium",
         "medium.yaml on NeMo-RL with a 7B shape: memory and seconds beside the dry run's",
+        "all but that it runs",
         medium,
         9,
         without_nemo_rl,
@@ -257,6 +317,7 @@ STEPS = (
     Step(
         "out-of-memory",
         "a GPU that is full ends a run with one message that has the remedy",
+        "all of it",
         out_of_memory,
         4,
         without_gpu,
@@ -265,6 +326,7 @@ STEPS = (
     Step(
         "4-bits",
         "a LoRA trains above weights in 4 bits",
+        "the kernels of CUDA",
         four_bits,
         5,
         without_bitsandbytes,
@@ -273,6 +335,7 @@ STEPS = (
     Step(
         "7b",
         "a 7B shape trains by the local engine; its memory beside what --dry-run counts",
+        "all but that it runs",
         seven_billion,
         9,
         needs=("smoke-fairness",),

@@ -11,6 +11,7 @@ from filelock import FileLock
 from data_prep.files import read_jsonl
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.terminal.console import Reporter
+from tests.gpu import hour
 from tests.gpu.attempt import Attempt, Figures, StepError
 from tests.gpu.hour import HourOptions, run
 from tests.gpu.steps import STEPS, Step
@@ -34,7 +35,7 @@ def options(folder: Path, *steps: str, minutes: float = 60.0) -> HourOptions:
 
 
 def step(name: str, act: Counted, *needs: str) -> Step:
-    return Step(name, f"{name} works", act, 1, needs=needs)
+    return Step(name, f"{name} works", f"{name} on a GPU", act, 1, needs=needs)
 
 
 def statuses(folder: Path) -> dict[str, str]:
@@ -65,6 +66,21 @@ def test_what_a_step_lacks_is_named_and_looked_for_again(tmp_path: Path) -> None
     assert "no GPU" in (tmp_path / "cpu" / "hour.md").read_text()
     run(options(tmp_path), Reporter(), (step("a", act),))
     assert statuses(tmp_path) == {"a": "done"}
+
+
+def test_it_ends_with_what_was_not_covered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = replace(step("b", Counted()), lacking=lambda _: "no vLLM")
+    steps = (step("a", Counted()), lacking, step("c", Counted(), "b"))
+    run(options(tmp_path), Reporter(), steps)
+    said = capsys.readouterr().out
+    assert "not covered: b, c" in said and "a CPU leaves open" in said
+    assert "a on a GPU" in (tmp_path / "cpu" / "hour.md").read_text()
+    monkeypatch.setattr(hour, "count_gpus", lambda: 0)
+    with pytest.raises(UsageError, match="torch sees no GPU here"):
+        run(replace(options(tmp_path), device="cuda"), Reporter(), steps)
+    assert not (tmp_path / "cuda").exists()
 
 
 def test_a_step_that_may_take_longer_than_what_is_left_is_not_begun(tmp_path: Path) -> None:
