@@ -127,6 +127,7 @@ def run(options: HourOptions, reporter: Reporter, steps: tuple[Step, ...] = STEP
         return
     if options.device == "cuda" and not count_gpus():
         raise UsageError(
+            "hour.no-gpu",
             "torch sees no GPU here, so nothing of the hour is covered",
             "--device cpu takes tiny shapes; --list shows what that leaves open.",
         )

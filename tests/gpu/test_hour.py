@@ -15,6 +15,7 @@ from tests.gpu import hour
 from tests.gpu.attempt import Attempt, Figures, StepError
 from tests.gpu.hour import HourOptions, run
 from tests.gpu.steps import STEPS, Step
+from tests.refusals import refused
 
 
 class Counted:
@@ -78,7 +79,7 @@ def test_it_ends_with_what_was_not_covered(
     assert "not covered: b, c" in said and "a CPU leaves open" in said
     assert "a on a GPU" in (tmp_path / "cpu" / "hour.md").read_text()
     monkeypatch.setattr(hour, "count_gpus", lambda: 0)
-    with pytest.raises(UsageError, match="torch sees no GPU here"):
+    with refused("hour.no-gpu"):
         run(replace(options(tmp_path), device="cuda"), Reporter(), steps)
     assert not (tmp_path / "cuda").exists()
 

@@ -97,6 +97,7 @@ def _policy_worker_of(name: str, config: Any) -> str:
     worker = resolve_policy_worker_cls(name, config)
     if worker not in _POLICIES:
         raise EquipoiseError(
+            "rehearsal.no-such-worker",
             f"no rehearsal on a CPU can start {worker.rpartition('.')[2]}",
             "Leave policy.megatron_cfg and policy.quant_cfg to the rehearsal, or take GPUs.",
         )
