@@ -12,7 +12,7 @@ from nemo_rl.models.policy.workers.dtensor_policy_worker import DTensorPolicyWor
 
 
 class FirstCpuPolicyWorkerImpl(PolicyOnCpu, DTensorPolicyWorkerImpl):
-    """Of the tokenizer, which travels to it, it is not asked how it was made."""
+    """The one that has no LoRA."""
 
 
 #: As in policy_worker.py.

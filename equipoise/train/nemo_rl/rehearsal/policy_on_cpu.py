@@ -1,4 +1,4 @@
-"""What NeMo-RL's two DTensor workers have in common on a CPU."""
+"""The part of a DTensor worker that differs on a CPU, in both of NeMo-RL's."""
 
 # ruff: noqa: E402  the CPU takes CUDA's place before anything asks for CUDA
 import sys

@@ -59,7 +59,7 @@ def run(job: Job) -> None:
 
 
 def not_covered(config: Config) -> Iterator[str]:
-    """What takes part in training on GPUs, and took none here."""
+    """Yield the parts of training on GPUs that took no part here."""
     policy = config.policy
     if not on_gpus():
         yield "CUDA and the kernels for it (FlashAttention, Triton's), NCCL, memory and speed"
