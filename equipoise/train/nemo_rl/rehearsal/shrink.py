@@ -49,14 +49,16 @@ def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> Loaded
     if name := scale.config.equipoise.run_name:
         settings.append(_setting("equipoise.run_name", f"{name}-rehearsal"))
     if scale.config.policy.model_name != LOCAL_MODEL:
-        settings += _shrunk(scale, _local_scale(task))
+        settings += _shrunk(scale, _local_scale(task, scale))
     if vllm_python() or on_gpus():
-        settings.append(_larger_heads(_local_scale(task)))
+        settings.append(_larger_heads(_local_scale(task, scale)))
     return load_config(task, replace(options, settings=(*settings, *options.settings)))
 
 
-def _local_scale(task: str) -> LoadedConfig:
-    local = load_config(task, Options((_LOCAL,)))
+def _local_scale(task: str, scale: LoadedConfig) -> LoadedConfig:
+    """The local scale, whose prompts name the files that the environment of `scale` reads."""
+    cache = _setting("equipoise.cache_dir", scale.config.equipoise.cache_dir)
+    local = load_config(task, Options((_LOCAL,), settings=(cache,)))
     if local.local_model_settings is None:
         raise UsageError(
             "rehearsal.no-local-model",
@@ -79,7 +81,7 @@ def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:
     values = {
         **_model(local),
         **precision,
-        **_data(local),
+        **_data(scale, local),
         **_sizes(scale.config, size),
         **dict.fromkeys(_ONE, 1),
     }
@@ -99,12 +101,13 @@ def _model(local: LoadedConfig) -> dict[str, Any]:
     }
 
 
-def _data(local: LoadedConfig) -> dict[str, Any]:
-    """The local scale's prompts, fewer of them."""
+def _data(scale: LoadedConfig, local: LoadedConfig) -> dict[str, Any]:
+    """The local scale's prompts, fewer of them; a mixture's in the proportions of `scale`."""
     settings = local.prompt_settings.model_dump(mode="json")
+    mixed = scale.prompt_settings.model_dump(mode="json", include={"mixed"})
     limits = [n for n in (settings.get("num_samples"), _PROMPTS) if n is not None]
     return {
-        "equipoise.data": settings | {"num_samples": min(limits)},
+        "equipoise.data": settings | {"num_samples": min(limits)} | mixed,
         "equipoise.evaluation.generations": _GENERATIONS,
     }
 
