@@ -56,12 +56,14 @@ def check_also(case: Case) -> Iterator[Problem]:
         return
     if case.engine == "nemo_rl":
         yield Problem(
+            "also.nemo-rl-run",
             ("equipoise.evaluation.also",),
             "other tasks are asked by the local engine, in this process, and a run of NeMo-RL's is "
             "not; leave it out, and ask both models once it has ended, as docs/gate.md shows",
         )
     if evaluation.split == TRAIN_SPLIT:
         yield Problem(
+            "also.training-split",
             ("equipoise.evaluation.split",),
             "a model is not gated by prompts that it is trained on; take test",
         )
@@ -82,7 +84,9 @@ def _sets_fill_batches(case: Case) -> Iterator[Problem]:
                 "only be scored whole"
             )
             nearest = whole_sets_near(prompts, size, available)
-            yield Problem((key,), f"{fault}; take a multiple of {size}, such as {nearest}")
+            yield Problem(
+                "sets.cut-set", (key,), f"{fault}; take a multiple of {size}, such as {nearest}"
+            )
 
 
 def whole_sets_near(prompts: int, size: int, available: int | None) -> int:
@@ -96,12 +100,14 @@ def _sets_stay_together(case: Case) -> Iterator[Problem]:
         return
     if case.config.data.shuffle:
         yield Problem(
+            "sets.shuffled-prompts",
             ("data.shuffle",),
             "shuffling single prompts tears nearly every counterfactual set apart; set it to "
             "false: whole sets are shuffled in any case",
         )
     if case.config.grpo.use_dynamic_sampling:
         yield Problem(
+            "sets.dynamic-sampling",
             ("grpo.use_dynamic_sampling",),
             "it drops single prompts and leaves parts of counterfactual sets, which cannot be "
             "scored; set it to false",
@@ -112,6 +118,7 @@ def _steps_stay_mixed(case: Case) -> Iterator[Problem]:
     asynchronous = case.config.grpo.async_grpo
     if case.mixed and asynchronous and asynchronous.enabled:
         yield Problem(
+            "mixture.asynchronous-grpo",
             ("grpo.async_grpo.enabled",),
             "a mixture has the same number of prompts of each task in every step, and asynchronous "
             "GRPO fills up what failed with prompts of any task; set it to false",
@@ -127,7 +134,11 @@ def _rollouts_come_in_groups(case: Case) -> Iterator[Problem]:
     }
     for key, is_asynchronous in asynchronous.items():
         if is_asynchronous:
-            yield Problem((key,), f"{_ONE_BY_ONE}, and {_lost_without_group(case)}; {_TRIED}")
+            yield Problem(
+                "sets.single-rollouts",
+                (key,),
+                f"{_ONE_BY_ONE}, and {_lost_without_group(case)}; {_TRIED}",
+            )
 
 
 def _lost_without_group(case: Case) -> str:
@@ -143,6 +154,7 @@ def _groups_have_siblings(case: Case) -> Iterator[Problem]:
     minimum = max(2, case.least_generations)
     if case.config.grpo.num_generations_per_prompt < minimum:
         yield Problem(
+            "grpo.single-generation",
             ("grpo.num_generations_per_prompt",),
             "GRPO compares the generations of one prompt; with a single one every advantage is "
             f"0; take at least {minimum}",
@@ -153,6 +165,7 @@ def _evaluation_can_be_scored(case: Case) -> Iterator[Problem]:
     generations = case.config.equipoise.evaluation.generations
     if generations < case.least_generations:
         yield Problem(
+            "evaluation.too-few-generations",
             ("equipoise.evaluation.generations",),
             f"this task's reward compares the generations of one prompt, and {generations} of "
             f"them cannot be scored; take at least {case.least_generations}",
@@ -173,18 +186,24 @@ def _updates_use_the_batch(case: Case) -> Iterator[Problem]:
     )
     if case.engine == "local" and batch != rollouts:
         yield Problem(
+            "batch.several-updates",
             keys,
             f"the local engine makes one update per step, so train_global_batch_size must be "
             f"{product}, not {batch}",
         )
     elif rollouts % batch:
-        yield Problem(keys, f"train_global_batch_size {batch} does not divide {product}")
+        yield Problem(
+            "batch.uneven-updates",
+            keys,
+            f"train_global_batch_size {batch} does not divide {product}",
+        )
 
 
 def _micro_batches_fill_the_batch(case: Case) -> Iterator[Problem]:
     policy = case.config.policy
     if policy.train_global_batch_size % policy.train_micro_batch_size:
         yield Problem(
+            "batch.uneven-micro-batches",
             ("policy.train_micro_batch_size", "policy.train_global_batch_size"),
             f"micro batches of {policy.train_micro_batch_size} do not fill a batch of "
             f"{policy.train_global_batch_size}; take a divisor of it",
@@ -196,6 +215,7 @@ def _prompts_have_room(case: Case) -> Iterator[Problem]:
     reply_tokens, total = policy.generation.max_new_tokens, policy.max_total_sequence_length
     if reply_tokens >= total:
         yield Problem(
+            "lengths.no-prompt-room",
             ("policy.generation.max_new_tokens", "policy.max_total_sequence_length"),
             f"max_new_tokens {reply_tokens} leaves no room for the prompt in "
             f"max_total_sequence_length {total}, which counts both",
@@ -208,6 +228,7 @@ def _validation_fills_a_batch(case: Case) -> Iterator[Problem]:
         return
     if grpo.max_val_samples < grpo.val_batch_size:
         yield Problem(
+            "validation.too-few-samples",
             ("grpo.max_val_samples", "grpo.val_batch_size"),
             f"max_val_samples {grpo.max_val_samples} is less than one val_batch_size of "
             f"{grpo.val_batch_size}, so nothing would be validated",
@@ -219,6 +240,7 @@ def _something_is_trained(case: Case) -> Iterator[Problem]:
     alone = case.engine == "local" and config.equipoise.first_stage.passes
     if config.grpo.max_num_steps == 0 and not alone:
         yield Problem(
+            "training.no-steps",
             ("grpo.max_num_steps",),
             "0 steps train nothing; 0 is for a first stage alone (equipoise.first_stage.passes), "
             "which the local engine has",
@@ -233,11 +255,13 @@ def _checkpoints_have_their_metric(case: Case) -> Iterator[Problem]:
     kind, _, name = metric.partition(":")
     if kind not in ("val", "train") or not name:
         yield Problem(
+            "checkpointing.unprefixed-metric",
             ("checkpointing.metric_name",),
             f"{metric!r} must be `val:` or `train:` and a metric's name, such as val:accuracy",
         )
     elif kind == "val" and (not grpo.val_period or checkpointing.save_period % grpo.val_period):
         yield Problem(
+            "checkpointing.rare-metric",
             ("checkpointing.metric_name", "checkpointing.save_period", "grpo.val_period"),
             f"{metric} is not known at every save: grpo.val_period {grpo.val_period} must divide "
             f"checkpointing.save_period {checkpointing.save_period}",
@@ -249,6 +273,7 @@ def _lora_has_targets(case: Case) -> Iterator[Problem]:
     named = [lora.match_all_linear, bool(lora.target_modules), bool(lora.exclude_modules)]
     if lora.enabled and sum(named) != 1:
         yield Problem(
+            "lora-keys.ambiguous-layers",
             tuple(f"{_LORA}.{key}" for key in _LORA_LAYERS),
             f"LoRA needs exactly one of {', '.join(_LORA_LAYERS)}, and {sum(named)} are set: name "
             "the layers to adapt, with exclude_modules=[], or those to leave out, [lm_head], with "
@@ -263,6 +288,7 @@ def _output_layer_is_left_out(case: Case) -> Iterator[Problem]:
     selectors = (lora.match_all_linear, lora.target_modules, lora.exclude_modules)
     if any(selectors) and adapts(layer, lora.target_modules, lora.exclude_modules):
         yield Problem(
+            "lora-keys.untrained-output",
             tuple(f"{_LORA}.{key}" for key in _LORA_LAYERS),
             f"they adapt {layer}, by whose own weights TRL computes log-probabilities, so its "
             "adapter would never be trained; take exclude_modules=[lm_head] with target_modules=[]",
@@ -273,6 +299,7 @@ def _optimizer_takes_its_arguments(case: Case) -> Iterator[Problem]:
     optimizer = case.config.policy.optimizer
     if case.engine == "local" and not optimizer.name.startswith(_TORCH_OPTIMIZERS):
         yield Problem(
+            "optimizer.foreign-class",
             ("policy.optimizer.name",),
             f"the local engine takes classes of torch.optim, such as {_ADAMW}, not "
             f"{optimizer.name}",
@@ -281,6 +308,7 @@ def _optimizer_takes_its_arguments(case: Case) -> Iterator[Problem]:
         for argument in sorted(set(optimizer.kwargs).difference(_ADAMW_ARGUMENTS)):
             allowed = ", ".join(_ADAMW_ARGUMENTS)
             yield Problem(
+                "optimizer.unknown-argument",
                 (f"policy.optimizer.kwargs.{argument}",),
                 f"{_ADAMW} has no such argument; it has {allowed}",
             )
@@ -306,12 +334,13 @@ def _schedulers_form_a_chain(case: Case) -> Iterator[Problem]:
         message = f"the local engine takes classes of {_TORCH_SCHEDULERS[:-1]} alone"
     else:
         return
-    yield Problem(("policy.scheduler",), message)
+    yield Problem("scheduler.invalid-chain", ("policy.scheduler",), message)
 
 
 def _local_has_one_gpu(case: Case) -> Iterator[Problem]:
     if case.engine == "local" and case.config.cluster.gpus > 1:
         yield Problem(
+            "local.several-gpus",
             ("cluster.gpus_per_node", "cluster.num_nodes"),
             f"this configuration needs {describe_cluster(case.config)} and NeMo-RL, while the "
             "local engine trains on a CPU or one GPU; run it with --engine nemo_rl on such a "
@@ -323,7 +352,9 @@ def _local_has_one_gpu(case: Case) -> Iterator[Problem]:
 def _local_knows_the_precision(case: Case) -> Iterator[Problem]:
     if case.engine == "local" and case.config.policy.precision == "float16":
         yield Problem(
-            ("policy.precision",), "the local engine takes float32 or bfloat16, not float16"
+            "local.float16",
+            ("policy.precision",),
+            "the local engine takes float32 or bfloat16, not float16",
         )
 
 
@@ -333,6 +364,7 @@ def _four_bits_are_of_a_frozen_base(case: Case) -> Iterator[Problem]:
     keys = ("equipoise.load_in_4bit", "equipoise.engine")
     if case.engine == "nemo_rl":
         yield Problem(
+            "nemo-rl.4-bit-policy",
             keys,
             "NeMo-RL loads no policy in 4 bits; take --engine local, on one GPU or a CPU, or let "
             "policy.precision=bfloat16 and more GPUs hold the model",
@@ -340,13 +372,16 @@ def _four_bits_are_of_a_frozen_base(case: Case) -> Iterator[Problem]:
     elif not case.config.policy.dtensor_cfg.lora_cfg.enabled:
         keys = ("equipoise.load_in_4bit", "policy.dtensor_cfg.lora_cfg.enabled")
         yield Problem(
-            keys, "weights in 4 bits cannot be trained, only a LoRA above them: add --lora-rank 32"
+            "local.trained-4-bits",
+            keys,
+            "weights in 4 bits cannot be trained, only a LoRA above them: add --lora-rank 32",
         )
 
 
 def _nemo_rl_has_gpus(case: Case) -> Iterator[Problem]:
     if case.engine == "nemo_rl" and case.config.equipoise.device == "cpu":
         yield Problem(
+            "nemo-rl.on-cpu",
             ("equipoise.device", "equipoise.engine"),
             "NeMo-RL trains on GPUs; take --engine local for a CPU",
         )

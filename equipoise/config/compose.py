@@ -62,7 +62,13 @@ def compose(sources: Sequence[Source]) -> Composition:
     problems = [problem for source in sources for problem in source.problems]
     tree = deepcopy(merged)
     for key in _multiplying(references):
-        problems.append(Problem((key,), f"its interpolations lead to more than {_MOST:,} values"))
+        problems.append(
+            Problem(
+                "config.too-many-values",
+                (key,),
+                f"its interpolations lead to more than {_MOST:,} values",
+            )
+        )
         _leave_out(tree, key.split(SEPARATOR))
     with _shareable_environment():
         values = _resolve(OmegaConf.create(tree), "", problems)
@@ -165,13 +171,17 @@ def _child(
     try:
         child = node[name]
     except OmegaConfBaseException as error:
-        problems.append(Problem((key,), _RAISED.sub("", first_line(error))))
+        problems.append(
+            Problem("config.unresolvable-value", (key,), _RAISED.sub("", first_line(error)))
+        )
         return _UNRESOLVED
     if depth == _DEEPEST:
-        problems.append(Problem((key,), "is nested too deeply, or refers to itself"))
+        problems.append(
+            Problem("config.endless-reference", (key,), "is nested too deeply, or refers to itself")
+        )
         return _UNRESOLVED
     if isinstance(child, int) and abs(child) >= _LARGEST:
-        problems.append(Problem((key,), "is too large a number"))
+        problems.append(Problem("config.too-large-number", (key,), "is too large a number"))
         return _UNRESOLVED
     return _resolve(child, key, problems, depth + 1)
 

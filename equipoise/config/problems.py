@@ -33,6 +33,7 @@ class Problem:
     Without an `origin` it lies with the key that was set last.
     """
 
+    code: str
     keys: tuple[str, ...]
     message: str
     origin: Origin | None = None
@@ -108,14 +109,14 @@ def _names_in(key: str, references: References) -> list[str]:
 def _locate(problem: Problem, origins: Origins) -> tuple[Origin, str]:
     """Who is to blame, and the line that says for what."""
     if problem.origin is not None:
-        return problem.origin, _line(problem.keys[0], problem.message)
+        return problem.origin, _line(problem.keys[0], problem)
     order = list(origins)
     leaves = [(key, leaf) for key in problem.keys if (leaf := _leaf_of(key, origins))]
     if not leaves:
-        return Origin("configuration", by_user=True), _line(problem.keys[0], problem.message)
+        return Origin("configuration", by_user=True), _line(problem.keys[0], problem)
     origin = origins[max((leaf for _, leaf in leaves), key=order.index)]
     key = next(key for key, leaf in leaves if origins[leaf] == origin)
-    return origin, _line(key, problem.message)
+    return origin, _line(key, problem)
 
 
 def _leaf_of(key: str, origins: Origins) -> str | None:
@@ -125,5 +126,6 @@ def _leaf_of(key: str, origins: Origins) -> str | None:
     return next(iter(above or below[-1:]), None)
 
 
-def _line(key: str, message: str) -> str:
-    return f"{key}: {message}" if key else message
+def _line(key: str, problem: Problem) -> str:
+    said = f"{problem.message} [{problem.code}]"
+    return f"{key}: {said}" if key else said

@@ -125,7 +125,11 @@ def _mask_values(line: str, assigned: re.Pattern[str]) -> tuple[str, int]:
 
 def secret_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     """Every value that must not be written down, by its name or by its form."""
-    yield from (Problem((key,), _REASON) for key, name, value in _texts(values) if _is(name, value))
+    yield from (
+        Problem("secret.in-config", (key,), _REASON)
+        for key, name, value in _texts(values)
+        if _is(name, value)
+    )
 
 
 def _is(name: str, value: str) -> bool:

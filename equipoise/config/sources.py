@@ -115,7 +115,7 @@ def _chosen_file(path: Path, options: Options) -> Source:
     if not path.exists() and shipped.exists():
         origin = Origin(str(path), by_user=True)
         message = f"there is no such file, did you mean {_label(shipped)}?"
-        return Source(origin, problems=(Problem(("",), message, origin),))
+        return Source(origin, problems=(Problem("config.no-file", ("",), message, origin),))
     return _with_scale(read_file(path, by_user=True))
 
 
@@ -133,7 +133,12 @@ def _with_scale(source: Source) -> Source:
     named = {word: name for word, name in words if name is not None}
     scales = sorted({path.stem for path in CONFIG_FOLDER.glob("*.yaml")} - _NO_SCALES)
     problems = tuple(
-        Problem((word,), f"there is no scale {name}; there are {', '.join(scales)}", source.origin)
+        Problem(
+            "config.unknown-scale",
+            (word,),
+            f"there is no scale {name}; there are {', '.join(scales)}",
+            source.origin,
+        )
         for word, name in named.items()
         if name not in scales
     )
@@ -176,7 +181,9 @@ def read_assignment(text: str) -> Source:
     origin = Origin("command line", by_user=True)
     if not _ASSIGNMENT.match(text):
         message = f"{text!r} is no key=value, such as grpo.max_num_steps=100"
-        return Source(origin, problems=(Problem(("",), message, origin),))
+        return Source(
+            origin, problems=(Problem("config.invalid-assignment", ("",), message, origin),)
+        )
     key, _, value = text.partition("=")
 
     def parse() -> DictConfig:
@@ -190,7 +197,9 @@ def _read(origin: Origin, load: Callable[[], Any], key: str = "") -> Source:
     """Call `load` and turn what it raises into a problem of `key`."""
 
     def failed(reason: str, subject: str = key) -> Source:
-        return Source(origin, problems=(Problem((subject,), reason, origin),))
+        return Source(
+            origin, problems=(Problem("config.unreadable-file", (subject,), reason, origin),)
+        )
 
     try:
         tree = OmegaConf.to_container(load(), resolve=False)

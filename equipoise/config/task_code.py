@@ -63,7 +63,13 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
     problems: list[Problem] = []
     ours = config.equipoise
     if ours.task != task:
-        problems.append(Problem(("equipoise.task",), f"this recipe trains {task}, not {ours.task}"))
+        problems.append(
+            Problem(
+                "task.other-recipe",
+                ("equipoise.task",),
+                f"this recipe trains {task}, not {ours.task}",
+            )
+        )
     environment = _find_environment(config, problems)
     module = _find_data_module(config, problems)
 
@@ -79,12 +85,12 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
     for section in config.env if environment else ():
         if section != name:
             message = f"unknown key, this task's environment is env.{name}"
-            problems.append(Problem((f"env.{section}",), message))
+            problems.append(Problem("task.invalid-settings", (f"env.{section}",), message))
     tiny = module if module and module.LocalModelSettings else None
     prompts = settings(ours.data.model_extra or {}, module, "PromptSettings", "equipoise.data")
     if config.policy.model_name == LOCAL_MODEL and prompts:
         reason = "" if ours.data.data_path else prompts.no_local_model
-        problems += [Problem(("policy.model_name",), reason)] if reason else []
+        problems += [Problem("task.other-model", ("policy.model_name",), reason)] if reason else []
     code = TaskCode(
         environment,
         module,
@@ -107,7 +113,9 @@ def unread_problems(settings: DataSettings | None, origins: Origins) -> list[Pro
     }
     by_user = [leaf for leaf, origin in origins.items() if origin.by_user]
     return [
-        Problem((key,), f"is not read beside the other keys; take it out: {instead}")
+        Problem(
+            "task.unread-key", (key,), f"is not read beside the other keys; take it out: {instead}"
+        )
         for key, instead in remedies.items()
         if any(within(leaf, key) for leaf in by_user)
     ]
@@ -133,10 +141,16 @@ def _find_environment(config: Config, problems: list[Problem]) -> type[Environme
         return None
     environment = getattr(module, class_name, None)
     if environment is None:
-        problems.append(Problem((_ENVIRONMENT_KEY,), f"{module_name} has no {class_name}"))
+        problems.append(
+            Problem(
+                "environment.no-class", (_ENVIRONMENT_KEY,), f"{module_name} has no {class_name}"
+            )
+        )
         return None
     if reason := _unfit_environment(environment):
-        problems.append(Problem((_ENVIRONMENT_KEY,), f"{class_name} {reason}"))
+        problems.append(
+            Problem("environment.no-environment", (_ENVIRONMENT_KEY,), f"{class_name} {reason}")
+        )
         return None
     environment_class: type[Environment] = environment
     return environment_class
@@ -165,12 +179,12 @@ def _find_data_module(config: Config, problems: list[Problem]) -> DataModule | N
         return None
     unfit = [f"{name}: {problem} (see data_prep/contract.py)" for problem in hook_problems(module)]
     if unfit:
-        problems += [Problem((_MODULE_KEY,), message) for message in unfit]
+        problems += [Problem("data-module.invalid", (_MODULE_KEY,), message) for message in unfit]
         return None
     data_module = DataModule(module)
     if config.policy.model_name == LOCAL_MODEL and data_module.LocalModelSettings is None:
         message = f"{name} makes no local model, name another one with --model-name"
-        problems.append(Problem(("policy.model_name",), message))
+        problems.append(Problem("data-module.no-local-model", ("policy.model_name",), message))
     return data_module
 
 
@@ -183,7 +197,7 @@ def _import(
             return importlib.import_module(name)
     except (ImportError, SyntaxError) as error:
         reason = f"cannot import {name}: {error}"
-    problems.append(Problem((key,), reason))
+    problems.append(Problem("task.failed-import", (key,), reason))
     return None
 
 
@@ -203,7 +217,9 @@ def _unfit(name: str, needed: Sequence[str]) -> str | None:
 def _has(owner: Any, names: Sequence[str], key: str, problems: list[Problem]) -> bool:
     missing = [name for name in names if not hasattr(owner, name)]
     if missing:
-        problems.append(Problem((key,), f"{owner.__name__} has no {', '.join(missing)}"))
+        problems.append(
+            Problem("task.missing-names", (key,), f"{owner.__name__} has no {', '.join(missing)}")
+        )
     return not missing
 
 

@@ -47,18 +47,19 @@ def _problem(
     path = key_path(detail, values)
     key = SEPARATOR.join([*([prefix] if prefix else []), *(str(part) for part in path)])
     if detail["type"] == "extra_forbidden":
-        return Problem((key,), f"unknown key, {suggest(model, path, prefix)}")
-    return Problem((key,), _message(detail))
+        return Problem("config.unknown-key", (key,), f"unknown key, {suggest(model, path, prefix)}")
+    return Problem("config.invalid-value", (key,), _message(detail))
 
 
 def _one_per_key(problems: Sequence[Problem]) -> Iterator[Problem]:
     """Of a union every type complains: what got deepest tells, else all of them in one line."""
-    by_key: dict[str, list[str]] = {}
+    by_key: dict[str, list[Problem]] = {}
     for problem in problems:
-        by_key.setdefault(problem.keys[0], []).append(problem.message)
-    for key, messages in by_key.items():
+        by_key.setdefault(problem.keys[0], []).append(problem)
+    for key, same in by_key.items():
         if not any(within(deeper, key) for deeper in by_key if deeper != key):
-            yield Problem((key,), ", or ".join(dict.fromkeys(messages)))
+            messages = dict.fromkeys(problem.message for problem in same)
+            yield Problem(same[0].code, (key,), ", or ".join(messages))
 
 
 def _message(detail: ErrorDetails) -> str:

@@ -72,12 +72,14 @@ def _trainer_is_followed(config: Config) -> Iterator[Problem]:
     data_plane, distillation = config.data_plane, config.on_policy_distillation
     if data_plane and data_plane.enabled:
         yield Problem(
+            "nemo-rl.data-plane",
             ("data_plane.enabled",),
             "NeMo-RL's trainer for it has a validation of its own, in which Equipoise cannot "
             "sample the baseline and the final evaluation; set it to false",
         )
     if config.async_rl is not None:
         yield Problem(
+            "nemo-rl.async-rl",
             ("async_rl",),
             "it is read by NeMo-RL's Single Controller alone, which has no validation and so no "
             "baseline and no final evaluation; leave it out, and train the run with python -m "
@@ -85,12 +87,14 @@ def _trainer_is_followed(config: Config) -> Iterator[Problem]:
         )
     if distillation and distillation.enabled:
         yield Problem(
+            "nemo-rl.distillation",
             ("on_policy_distillation.enabled",),
             "a teacher's log-probabilities would take the place of the task's reward; set it to "
             "false",
         )
     if config.grpo.stop_at_validation_metric is not None:
         yield Problem(
+            "nemo-rl.early-stop",
             ("grpo.stop_at_validation_metric",),
             "a run that stops there has no final evaluation, which follows the last step; set it "
             "to null, and choose a checkpoint by checkpointing.metric_name",
@@ -101,6 +105,7 @@ def _one_backend_trains(config: Config) -> Iterator[Problem]:
     megatron, dtensor = config.policy.megatron_cfg.enabled, config.policy.dtensor_cfg.enabled
     if megatron == dtensor:
         yield Problem(
+            "nemo-rl.two-backends",
             (f"{_MEGATRON}.enabled", f"{_DTENSOR}.enabled"),
             f"{'both' if megatron else 'none'} of them is true; one backend trains: set one to "
             "true and the other to false",
@@ -122,6 +127,7 @@ def _backends_agree(config: Config) -> Iterator[Problem]:
     for key, value, followed, source_value in pairs:
         if value != source_value:
             yield Problem(
+                "megatron-keys.divergent-value",
                 (key, followed),
                 f"{key} is {value}, and {followed} is {source_value}; leave the former out, "
                 "it follows the latter",
@@ -134,6 +140,7 @@ def _megatron_schedules_itself(config: Config) -> Iterator[Problem]:
         return
     if config.policy.scheduler:
         yield Problem(
+            "megatron-keys.unread-scheduler",
             ("policy.scheduler", f"{_MEGATRON}.enabled"),
             f"Megatron does not read it; set it to null and say {_MEGATRON}.scheduler",
         )
@@ -141,11 +148,13 @@ def _megatron_schedules_itself(config: Config) -> Iterator[Problem]:
     has_clip_grad = "clip_grad" in optimizer.model_fields_set
     if (optimizer.clip_grad if has_clip_grad else config.policy.max_grad_norm) is None:
         yield Problem(
+            "megatron-keys.null-clipping",
             ("policy.max_grad_norm",),
             f"Megatron cannot clip at null; not to clip, set {_MEGATRON}.optimizer.clip_grad=0.0",
         )
     if max(optimizer.min_lr, megatron.scheduler.lr_warmup_init) > optimizer.lr:
         yield Problem(
+            "megatron-keys.rates-above-lr",
             (f"{_MEGATRON}.optimizer.min_lr", f"{_MEGATRON}.scheduler.lr_warmup_init"),
             f"min_lr and lr_warmup_init must not be above lr, which is {optimizer.lr}",
         )
@@ -157,17 +166,21 @@ def _megatron_options_fit(config: Config) -> Iterator[Problem]:
         return
     if megatron.context_parallel_size > 1 and not policy.sequence_packing.enabled:
         yield Problem(
+            "megatron-keys.unpacked-context",
             (f"{_MEGATRON}.context_parallel_size", "policy.sequence_packing.enabled"),
             "Megatron splits contexts of packed sequences alone; set "
             "policy.sequence_packing.enabled=true",
         )
     if policy.logprob_chunk_size and not megatron.defer_fp32_logits:
         yield Problem(
-            ("policy.logprob_chunk_size",), f"it needs {_MEGATRON}.defer_fp32_logits=true"
+            "megatron-keys.chunked-logprobs",
+            ("policy.logprob_chunk_size",),
+            f"it needs {_MEGATRON}.defer_fp32_logits=true",
         )
     optimizer = megatron.optimizer
     if optimizer.optimizer_cpu_offload and not optimizer.optimizer_offload_fraction:
         yield Problem(
+            "megatron-keys.empty-offload",
             (f"{_MEGATRON}.optimizer.optimizer_offload_fraction",),
             f"{_MEGATRON}.optimizer.optimizer_cpu_offload offloads nothing with 0; set it to 1.0",
         )
@@ -179,20 +192,27 @@ def _lora_is_supported(config: Config) -> Iterator[Problem]:
     if policy.megatron_cfg.enabled:
         if lora.enabled and lora.target_modules:
             yield Problem(
+                "megatron-keys.lora-names",
                 (f"{_LORA}.target_modules", f"{_PEFT}.target_modules"),
                 f"Megatron's layers have other names: list {_PEFT}.target_modules, such as "
                 f"[linear_qkv, linear_proj], and leave {_LORA}.target_modules empty",
             )
         if peft.target_modules and peft.exclude_modules:
             yield Problem(
+                "megatron-keys.excluded-lora",
                 (f"{_PEFT}.exclude_modules",),
                 "it needs target_modules to be empty, which means all linear layers",
             )
         return
     if lora.enabled and not dtensor.v2:
-        yield Problem((f"{_DTENSOR}._v2",), "the first DTensor backend has no LoRA; set it to true")
+        yield Problem(
+            "dtensor-keys.lora-of-v1",
+            (f"{_DTENSOR}._v2",),
+            "the first DTensor backend has no LoRA; set it to true",
+        )
     if lora.enabled and lora.use_triton and dtensor.tensor_parallel_size > 1:
         yield Problem(
+            "dtensor-keys.triton-lora",
             (f"{_LORA}.use_triton", f"{_DTENSOR}.tensor_parallel_size"),
             f"its kernels know no tensor parallelism; set {_LORA}.use_triton=false",
         )
@@ -210,6 +230,7 @@ def _output_layer_is_refitted(config: Config) -> Iterator[Problem]:
         return
     if adapts(layer, lora.target_modules, lora.exclude_modules):
         yield Problem(
+            "lora-keys.unshared-output",
             (f"{section}.target_modules", f"{section}.exclude_modules"),
             f"they adapt {layer}, and {policy.model_name} is not known to have an output layer of "
             "its own: vLLM would sample without that adapter, so from another policy than the one "
@@ -231,12 +252,14 @@ def _pretrained_weights_are_used(config: Config) -> Iterator[Problem]:
         return
     if not policy.megatron_cfg.enabled:
         yield Problem(
+            "dtensor-keys.unread-checkpoint",
             (key, f"{_MEGATRON}.enabled"),
             "DTensor does not read it and would begin with policy.model_name; name the model's "
             "form of Hugging Face's there, see `equipoise convert`",
         )
     elif policy.megatron_cfg.peft.enabled:
         yield Problem(
+            "megatron-keys.lora-on-checkpoint",
             (f"{key}.path", f"{_PEFT}.enabled"),
             "the final adapter would name policy.model_name as its base, whose weights are not "
             "those that it was trained on; with LoRA name the model's form of Hugging Face's in "
@@ -249,16 +272,19 @@ def _one_way_to_batch(config: Config) -> Iterator[Problem]:
     packing, dynamic = policy.sequence_packing.enabled, policy.dynamic_batching.enabled
     if packing and dynamic:
         yield Problem(
+            "batch.packed-and-sorted",
             ("policy.dynamic_batching.enabled", "policy.sequence_packing.enabled"),
             "sequences are packed or batched by length, not both; set one of them to false",
         )
     if dynamic and policy.megatron_cfg.enabled and layout_of(config).pipeline > 1:
         yield Problem(
+            "batch.sorted-in-pipeline",
             ("policy.dynamic_batching.enabled",),
             "pipeline stages need micro batches of one shape; take policy.sequence_packing",
         )
     if packing and not policy.megatron_cfg.enabled and layout_of(config).context > 1:
         yield Problem(
+            "dtensor-keys.packed-context",
             ("policy.sequence_packing.enabled", f"{_DTENSOR}.context_parallel_size"),
             "DTensor packs sequences only without context parallelism; set one of them back",
         )
@@ -268,6 +294,7 @@ def _loss_gets_its_terms(config: Config) -> Iterator[Problem]:
     grpo, loss, policy = config.grpo, config.loss_fn, config.policy
     if grpo.skip_reference_policy_logprobs_calculation and loss.reference_policy_kl_penalty:
         yield Problem(
+            "loss.no-reference",
             ("grpo.skip_reference_policy_logprobs_calculation",),
             "loss_fn.reference_policy_kl_penalty needs the reference policy; set it to 0 or this "
             "to false",
@@ -275,11 +302,16 @@ def _loss_gets_its_terms(config: Config) -> Iterator[Problem]:
     rollouts = grpo.rollouts_per_step
     if loss.force_on_policy_ratio and policy.train_global_batch_size != rollouts:
         yield Problem(
+            "loss.several-updates",
             ("loss_fn.force_on_policy_ratio", "policy.train_global_batch_size"),
             f"it holds for one update per step: train_global_batch_size must be {rollouts}",
         )
     if grpo.batch_multiplier != 1 and not grpo.use_dynamic_sampling:
-        yield Problem(("grpo.batch_multiplier",), "it needs grpo.use_dynamic_sampling")
+        yield Problem(
+            "grpo.unused-multiplier",
+            ("grpo.batch_multiplier",),
+            "it needs grpo.use_dynamic_sampling",
+        )
 
 
 def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
@@ -309,7 +341,9 @@ def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
     }
     for key, (holds, value) in requirements.items():
         if not holds:
-            yield Problem((key,), f"grpo.async_grpo needs it: set it to {value}")
+            yield Problem(
+                "async-grpo.other-setting", (key,), f"grpo.async_grpo needs it: set it to {value}"
+            )
 
 
 def _generation_has_its_gpus(config: Config) -> Iterator[Problem]:
@@ -321,20 +355,25 @@ def _generation_has_its_gpus(config: Config) -> Iterator[Problem]:
     if cluster.num_nodes == 1:
         if gpus is None:
             yield Problem(
+                "generation.no-gpus",
                 (gpus_key,),
                 f"set it to how many of the node's {cluster.gpus_per_node} GPUs generate",
             )
         if nodes not in (None, 1):
-            yield Problem((nodes_key,), "the run has one node; set it to null")
+            yield Problem(
+                "generation.nodes-of-one", (nodes_key,), "the run has one node; set it to null"
+            )
         return
     if nodes is None:
         yield Problem(
+            "generation.no-nodes",
             (nodes_key,),
             f"with several nodes whole ones generate; set it to how many of the "
             f"{cluster.num_nodes}",
         )
     if gpus != cluster.gpus_per_node:
         yield Problem(
+            "generation.partial-node",
             (gpus_key,),
             f"with several nodes whole ones generate; set it to {cluster.gpus_per_node}",
         )
@@ -347,6 +386,7 @@ def _metric_will_exist(config: Config) -> Iterator[Problem]:
     exists = name in _VALIDATION_METRICS or name.startswith("env/") or several
     if kind == "val" and not exists:
         yield Problem(
+            "checkpointing.unknown-metric",
             ("checkpointing.metric_name",),
             f"NeMo-RL's validation has no {name}; it has {', '.join(_VALIDATION_METRICS)}, and "
             "env/<metric> for those of the environment",
@@ -355,6 +395,7 @@ def _metric_will_exist(config: Config) -> Iterator[Problem]:
     later = grpo.use_dynamic_sampling or (grpo.async_grpo is not None and grpo.async_grpo.enabled)
     if kind == "train" and name.startswith("env/") and later:
         yield Problem(
+            "checkpointing.late-metric",
             ("checkpointing.metric_name",),
             f"with grpo.use_dynamic_sampling or grpo.async_grpo {name} of training is not known "
             f"when a checkpoint is saved; choose by val:{name}",
@@ -365,11 +406,13 @@ def _gpus_hold_copies(config: Config) -> Iterator[Problem]:
     layout = layout_of(config)
     if layout.training_gpus < 1:
         yield Problem(
+            "layout.no-training-gpus",
             (f"{_APART}.resources", *_GPUS),
             f"{layout.generation_gpus} GPUs for generation leave none of {layout.gpus} to train on",
         )
     elif layout.training_gpus % layout.model_parallel:
         yield Problem(
+            "layout.uneven-copies",
             (*_parallel_keys(config), *_GPUS),
             f"tensor x pipeline x context = {layout.tensor} x {layout.pipeline} x "
             f"{layout.context} = {layout.model_parallel} does not divide the "
@@ -384,16 +427,19 @@ def _dtensor_copies_fit(config: Config) -> Iterator[Problem]:
         return
     if copies > 1 and not dtensor.v2:
         yield Problem(
+            "dtensor-keys.shards-of-v1",
             (key, f"{_DTENSOR}._v2"),
             "the first DTensor backend shards one copy over all ranks; set it to 1",
         )
     elif layout.data_parallel % copies:
         yield Problem(
+            "dtensor-keys.uneven-shards",
             (key, *_GPUS),
             f"{copies} copies do not share {layout.data_parallel} data-parallel ranks evenly",
         )
     if dtensor.sequence_parallel and layout.tensor > 1 and layout.context > 1:
         yield Problem(
+            "dtensor-keys.two-sequence-splits",
             (f"{_DTENSOR}.sequence_parallel", f"{_DTENSOR}.context_parallel_size"),
             "DTensor shares sequences in one of the two ways; set sequence_parallel=false",
         )
@@ -403,17 +449,20 @@ def _vllm_fits_the_nodes(config: Config) -> Iterator[Problem]:
     layout, per_node = layout_of(config), config.cluster.gpus_per_node
     if layout.vllm_pipeline > 1 and not config.policy.generation.vllm_cfg.async_engine:
         yield Problem(
+            "vllm.pipeline",
             (f"{_VLLM}.pipeline_parallel_size",),
             "vLLM's pipeline needs its asynchronous engine; take tensor parallelism",
         )
     if layout.generation_gpus % layout.vllm_gpus:
         yield Problem(
+            "vllm.uneven-gpus",
             (f"{_VLLM}.tensor_parallel_size", *_GPUS),
             f"one vLLM takes {layout.vllm_gpus} GPUs, which does not divide the "
             f"{layout.generation_gpus} that generate",
         )
     elif per_node % layout.vllm_tensor and layout.vllm_tensor % per_node:
         yield Problem(
+            "vllm.uneven-node",
             (f"{_VLLM}.tensor_parallel_size", "cluster.gpus_per_node"),
             f"{layout.vllm_tensor} GPUs of one vLLM do not fill nodes of {per_node}",
         )
@@ -431,6 +480,7 @@ def _ranks_share_the_batch(config: Config) -> Iterator[Problem]:
     if layout.training_gpus % layout.model_parallel == 0 and batch % share:
         shape = f"{ranks} data-parallel ranks" + ("" if by_length else f" x {micro} rollouts")
         yield Problem(
+            "layout.unfilled-batch",
             ("policy.train_global_batch_size", "policy.train_micro_batch_size", *_GPUS),
             f"a batch of {batch} does not fill {shape}; take a multiple of {share}",
         )
@@ -441,12 +491,14 @@ def _lengths_split_evenly(config: Config) -> Iterator[Problem]:
     multiple = layout.tensor * (2 * layout.context if layout.context > 1 else 1)
     if layout.megatron and policy.make_sequence_length_divisible_by % multiple:
         yield Problem(
+            "lengths.uneven-divisor",
             ("policy.make_sequence_length_divisible_by",),
             f"Megatron's {layout.tensor} tensor and {layout.context} context ranks need a multiple "
             f"of {multiple}, not {policy.make_sequence_length_divisible_by}",
         )
     elif policy.max_total_sequence_length % policy.make_sequence_length_divisible_by:
         yield Problem(
+            "lengths.uneven-total",
             ("policy.max_total_sequence_length", "policy.make_sequence_length_divisible_by"),
             f"{policy.max_total_sequence_length} is no multiple of "
             f"{policy.make_sequence_length_divisible_by}",
@@ -461,6 +513,7 @@ def _logprobs_are_computed_alike(config: Config) -> Iterator[Problem]:
         and not config.loss_fn.force_on_policy_ratio
     ):
         yield Problem(
+            "batch.other-logprob-size",
             ("policy.logprob_batch_size", "policy.train_micro_batch_size"),
             f"on {layout.tensor} tensor ranks results depend on the batch, so log-probabilities "
             f"must be computed in micro batches of {policy.train_micro_batch_size} too",
@@ -479,18 +532,21 @@ def _model_splits(config: Config) -> Iterator[Problem]:
     name = config.policy.model_name
     if shape.heads % layout.tensor or shape.kv_heads % layout.tensor:
         yield Problem(
+            "layout.uneven-heads",
             (tensor,),
             f"{name} has {shape.heads} attention heads and {shape.kv_heads} of keys and values, "
             f"which {layout.tensor} GPUs cannot share",
         )
     if shape.heads % layout.vllm_tensor:
         yield Problem(
+            "vllm.uneven-heads",
             (f"{_VLLM}.tensor_parallel_size",),
             f"{name} has {shape.heads} attention heads, which {layout.vllm_tensor} GPUs cannot "
             "share",
         )
     if shape.layers % layout.pipeline and not uneven:
         yield Problem(
+            "layout.uneven-layers",
             (pipeline,),
             f"{name} has {shape.layers} layers, no multiple of {layout.pipeline} stages",
         )
@@ -505,18 +561,21 @@ def memory_problems(config: Config) -> Iterator[Problem]:
     memory = estimate(config, shape)
     if memory.training > limit * GB * _CLEARLY_ABOVE:
         yield Problem(
+            "memory.training",
             ("equipoise.gpu_memory_gb", "policy.model_name", *_GPUS),
             f"training takes about {in_gb(memory.training)} of each GPU, which has {limit:g} "
             "GB; take LoRA, smaller micro batches, activation checkpointing or more GPUs",
         )
     if memory.refit > limit * GB:
         yield Problem(
+            "memory.vllm-weights",
             (f"{_VLLM}.tensor_parallel_size", "equipoise.gpu_memory_gb"),
             f"vLLM's weights take {in_gb(memory.vllm_weights)} beside the "
             f"{in_gb(memory.weights)} of training on a GPU of {limit:g} GB; raise it",
         )
     elif cached_tokens(config, shape) < config.policy.max_total_sequence_length * layout.replicas:
         yield Problem(
+            "memory.no-generation",
             (f"{_VLLM}.gpu_memory_utilization", f"{_VLLM}.tensor_parallel_size"),
             f"vLLM may use {in_gb(vllm_share(config))} of a GPU, and its weights of "
             f"{in_gb(memory.vllm_weights)} leave no room to generate; raise one of them",

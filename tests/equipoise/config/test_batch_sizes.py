@@ -9,7 +9,7 @@ from equipoise.config import LoadedConfig, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.parallelism import layout_of
 from equipoise.config.training_words import parse_flags
-from equipoise.errors import UsageError
+from tests.refusals import refusal
 
 EXAMPLE = CONFIG_FOLDER / "cases" / "chest_pain_gender.yaml"
 SCALES = ("local", "small", "medium", "large", "smoke")
@@ -90,22 +90,25 @@ def test_a_chosen_size_that_does_not_fit_is_refused_with_one_that_does(
     word: str, key: str, fitting: int, tmp_path: Path
 ) -> None:
     cases = cases_of(3, tmp_path, train=60)
-    with pytest.raises(UsageError, match="has 1 problem") as refused:
+    with refusal(
+        "config.problems",
+        "1 problem",
+        f"command line: {key}: ",
+        f"take a multiple of 3, such as {fitting}",
+    ):
         loaded(cases, word)
-    assert f"command line: {key}: " in str(refused.value)
-    assert f"take a multiple of 3, such as {fitting}" in str(refused.value)
     assert loaded(cases, f"{key}={fitting}")
 
 
 def test_no_size_is_named_of_which_there_are_too_few_prompts(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="take a multiple of 3, such as 12\n"):
+    with refusal("config.problems", "take a multiple of 3, such as 12"):
         loaded(cases_of(3, tmp_path), "grpo.num_prompts_per_step=32")
 
 
 def test_a_scale_of_ones_own_is_a_choice_and_a_shipped_one_is_none(tmp_path: Path) -> None:
     cases, mine = cases_of(3, tmp_path, train=60), tmp_path / "small.yaml"
     mine.write_text((CONFIG_FOLDER / "small.yaml").read_text())
-    with pytest.raises(UsageError, match=f"{mine}: grpo.num_prompts_per_step: 32 prompts cut"):
+    with refusal("config.problems", mine):
         loaded(cases, f"--config={mine}")
     assert loaded(cases, "--config=nemo_configs/small.yaml")
 
