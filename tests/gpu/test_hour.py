@@ -9,13 +9,12 @@ import pytest
 from filelock import FileLock
 
 from data_prep.files import read_jsonl
-from equipoise.errors import EquipoiseError, UsageError
 from equipoise.terminal.console import Reporter
 from tests.gpu import hour
 from tests.gpu.attempt import Attempt, Figures, StepError
 from tests.gpu.hour import HourOptions, run
 from tests.gpu.steps import STEPS, Step
-from tests.refusals import refused
+from tests.refusals import refusal
 
 
 class Counted:
@@ -49,7 +48,7 @@ def test_a_failure_is_recorded_stops_only_what_needs_it_and_is_repeated_where_na
     acts = first, second, third = Counted(), Counted(failures=1), Counted()
     steps = (step("a", first), step("b", second), step("c", Counted(), "b"), step("d", third))
     for _ in range(2):  # nothing of it is done again
-        with pytest.raises(EquipoiseError, match="failed: b"):
+        with refusal("hour.failed-steps", "b"):
             run(options(tmp_path), Reporter(), steps)
         assert statuses(tmp_path) == {"a": "done", "b": "failed", "c": "not covered", "d": "done"}
         assert [act.calls for act in acts] == [1, 1, 1]
@@ -79,7 +78,7 @@ def test_it_ends_with_what_was_not_covered(
     assert "not covered: b, c" in said and "a CPU leaves open" in said
     assert "a on a GPU" in (tmp_path / "cpu" / "hour.md").read_text()
     monkeypatch.setattr(hour, "count_gpus", lambda: 0)
-    with refused("hour.no-gpu"):
+    with refusal("hour.no-gpu"):
         run(replace(options(tmp_path), device="cuda"), Reporter(), steps)
     assert not (tmp_path / "cuda").exists()
 
@@ -88,9 +87,9 @@ def test_a_step_that_may_take_longer_than_what_is_left_is_not_begun(tmp_path: Pa
     act = Counted()
     run(options(tmp_path, minutes=0.5), Reporter(), (step("a", act),))
     assert act.calls == 0 and not (tmp_path / "cpu" / "hour.jsonl").exists()
-    with FileLock(tmp_path / "cpu" / "hour.lock"), pytest.raises(UsageError, match="another"):
+    with FileLock(tmp_path / "cpu" / "hour.lock"), refusal("hour.busy-folder"):
         run(options(tmp_path), Reporter(), (step("a", act),))
-    with pytest.raises(UsageError, match="no such step: z"):
+    with refusal("hour.unknown-step", "z"):
         run(options(tmp_path, "z"), Reporter(), (step("a", act),))
 
 

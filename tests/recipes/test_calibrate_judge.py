@@ -260,7 +260,7 @@ def test_a_rubric_that_has_changed_since_is_refused(
     server, path = judge
     own_rubric(tmp_path / "mine.yaml", "clarity: it is clear")
     said = calibrate(f"--judge={path}", f"--run={by_own_rubric.root}", code=1)
-    assert "its rubric has changed" in said and "mine.yaml" in said
+    assert "calibrate.changed-rubric" in said and "mine.yaml" in said
     (tmp_path / "mine.yaml").unlink()
     assert "mine.yaml" in calibrate(f"--judge={path}", f"--run={by_own_rubric.root}", code=2)
     assert server.bodies == []
@@ -269,8 +269,8 @@ def test_a_rubric_that_has_changed_since_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--prompts=x", "--rubric=y"), "--rubric is what a model is told"),
-        (("--prompts=x", "--verdicts=y"), "measures the judge of a --run"),
+        (("--prompts=x", "--rubric=y"), "calibrate.rubric-without-judge"),
+        (("--prompts=x", "--verdicts=y"), "calibrate.exclusive-options"),
     ],
     ids=str,
 )

@@ -33,12 +33,12 @@ def test_a_run_goes_on_from_it(base: str, tmp_path: Path) -> None:
     started("grpo_dharma", *own, *run)
     assert steps_done(tmp_path / "dharma" / "r") == 2
     again = ("cold-start", "dharma", f"{tmp_path}/s", *own, f"--model-name={base}")
-    assert "exists already" in started(*again, code=2)
+    assert "cold-start.existing-folder" in started(*again, code=2)
 
 
 def test_the_local_model_needs_none(tmp_path: Path) -> None:
     said = started("cold-start", "dharma", f"{tmp_path}/s", CONFIG, code=2)
-    assert "has learnt its task's form of reply" in said
+    assert "cold-start.local-model" in said
     assert not (tmp_path / "s").exists()
 
 

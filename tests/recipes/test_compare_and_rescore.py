@@ -109,16 +109,16 @@ def test_a_dry_run_shows_the_comparison_and_writes_nothing(results: Path, tmp_pa
 def test_what_cannot_be_compared_is_refused(results: Path, tmp_path: Path) -> None:
     one, other = row(results, 1), row(results, 2)
     end = f"--output={tmp_path}"
-    assert "not asked the same" in started("compare", f"{one}", f"{other}", end, code=2)
+    assert "compare.other-prompts" in started("compare", f"{one}", f"{other}", end, code=2)
     words = (f"{one}", f"{other}", "--different-items", end)
-    assert "no item in common" in started("compare", *words, code=2)
+    assert "compare.no-common-item" in started("compare", *words, code=2)
     mixed = f"x={one},{row(results, 2, 'one--careful')}"
-    assert "no other seed" in started("compare", mixed, f"{one}", end, code=2)
+    assert "entry.other-configuration" in started("compare", mixed, f"{one}", end, code=2)
     twice = f"x={one},{one}"
-    assert "one seed" in started("compare", twice, f"{one}", end, code=2)
-    assert "have one name" in started("compare", f"{one}", f"{one}", end, code=2)
-    assert "is no run" in started("compare", f"{one}", str(tmp_path), end, code=2)
-    assert "two entries at least" in started("compare", str(one), end, code=2)
+    assert "entry.repeated-seed" in started("compare", twice, f"{one}", end, code=2)
+    assert "compare.repeated-name" in started("compare", f"{one}", f"{one}", end, code=2)
+    assert "entry.no-run" in started("compare", f"{one}", str(tmp_path), end, code=2)
+    assert "compare.too-few-entries" in started("compare", str(one), end, code=2)
     assert not (tmp_path / "compare.json").exists()
 
 
@@ -131,7 +131,7 @@ def test_the_shared_items_alone_where_that_is_asked_for(results: Path, tmp_path:
     evaluation.write_text(json.dumps(read_json(evaluation) | {"n_rollouts": 16}))
     seal_run(fewer)
     entries = (f"all={row(results, 1)}", f"fewer={fewer}", f"--output={tmp_path}")
-    assert "not asked the same" in started("compare", *entries, code=2)
+    assert "compare.other-prompts" in started("compare", *entries, code=2)
     started("compare", *entries, "--different-items")
     content = read_json(tmp_path / "compare.json")
     assert content["comparisons"][0]["items"] == [8]
@@ -164,7 +164,7 @@ def test_other_settings_change_scores_and_keep_the_old_ones(results: Path, tmp_p
     assert provenance["rescored"]["changes"] == {
         "env.pubmedqa.tag_weight": {"before": 0.2, "after": 0.5}
     }
-    assert "exists already" in started("rescore", *words, code=2)
+    assert "rescore.existing-folder" in started("rescore", *words, code=2)
     compared = (f"old={run}", f"new={new}", f"--output={tmp_path / 'c'}")
     assert "not scored alike: env.pubmedqa.tag_weight" in started("compare", *compared, code=2)
     started("compare", *compared, "--different-environments")

@@ -203,7 +203,7 @@ def test_replies_are_held_to_the_tasks_schema_where_the_server_takes_it(
     assert held[0]["schema"]["properties"]["physical_therapy"] == {"type": "boolean"}
     model.takes_schema = False
     said = evaluated(tmp_path / "other", *words, task="fairness", code=1)
-    assert "takes no JSON schema" in said
+    assert "endpoint.no-schema" in said
 
 
 def decides_when_told_how(body: dict[str, Any]) -> str:
@@ -383,13 +383,13 @@ BLIND = "local--blinded"
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("pubmedqa",), "a --model"),
+        (("pubmedqa",), "audit.no-model"),
         (("pubmedqa", "--model=local", "--blinded"), "must not decide"),
         (("fairness", "--model=local", "--constrained"), "only an endpoint"),
         (("pubmedqa", "--model=x@http://host/v1?key=secret"), "url"),
-        (("pubmedqa", "--model=local", "--system=fair"), "NAME=TEXT"),
-        (("pubmedqa", "--model=local", "--limit=0"), "at least 1"),
-        (("pubmedqa", "--model=a", "--model=b", "--adapter=c"), "several"),
+        (("pubmedqa", "--model=local", "--system=fair"), "audit.unnamed-system-prompt"),
+        (("pubmedqa", "--model=local", "--limit=0"), "audit.too-small-number"),
+        (("pubmedqa", "--model=a", "--model=b", "--adapter=c"), "subject.several-bases"),
         (("pubmedqa", "--model=local", "grpo.max_num_stepz=1"), "max_num_steps"),
         (("--resume=nowhere", "--limit=3"), "leave out --limit"),
     ],

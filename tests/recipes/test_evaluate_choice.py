@@ -90,12 +90,12 @@ def test_it_needs_a_source_and_is_no_part_of_all(table: Path, tmp_path: Path) ->
     assert "data_acute_cancer.csv" in said and "cannot be read" in said
     assert "choice:" not in started("evaluate", *place[1:], "--help")
     said = started("evaluate", "choice", *words(table, tmp_path), "--model=local", code=2)
-    assert "makes no local model" in said
+    assert "data-module.no-local-model" in said
 
 
 def test_nothing_trains_on_it() -> None:
     said = started("probe", "choice", code=2)
-    assert "the first word is the task" in said
+    assert "config.unknown-task" in said
 
 
 @pytest.mark.parametrize("scale", ["local", "small"])

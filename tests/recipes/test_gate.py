@@ -136,7 +136,7 @@ def test_missing_scores_and_answers_are_no_pass(
     first = read_scored_rollouts(row / "baseline" / "rollouts.jsonl")[0][0].prompt_id
     change(row, lambda n, r, s: None if r.prompt_id == first else (r, s))
     said = gate(before, row, *WIDE, code=2)
-    assert "47 prompts are equal" in said and "such as" in said
+    assert "compare.other-prompts" in said and "47 prompts" in said
     assert "equipoise evaluate all" in said
 
 
@@ -148,7 +148,7 @@ def test_as_many_replies_to_each_prompt(gate: Callable[..., str], results: Path,
 
 def test_other_items_are_refused(gate: Callable[..., str], results: Path) -> None:
     said = gate(f"{results}/a-1:one", f"{results}/a-2:one", code=2)
-    assert "were not asked the same" in said and "--different-items" not in said
+    assert "compare.other-prompts" in said and "--different-items" not in said
 
 
 def test_a_changed_file_is_refused(gate: Callable[..., str], results: Path, row: Path) -> None:
@@ -175,10 +175,10 @@ def test_items_that_it_was_trained_on_are_refused(
 @pytest.mark.parametrize(
     ("sides", "said"),
     [
-        (("nowhere", "a-1:one"), "is no stored evaluation"),
-        (("my/model@http://127.0.0.1:1/v1", "a-1:one"), "is no stored evaluation"),
-        (("a-1", "a-1:one"), "has 2 rows: one, one--careful"),
-        (("a-1:two", "a-1:one"), "has no row two"),
+        (("nowhere", "a-1:one"), "gate.no-evaluation"),
+        (("my/model@http://127.0.0.1:1/v1", "a-1:one"), "gate.no-evaluation"),
+        (("a-1", "a-1:one"), "gate.several-rows"),
+        (("a-1:two", "a-1:one"), "gate.unknown-row"),
     ],
 )
 def test_what_is_no_evaluation_is_refused(

@@ -75,12 +75,12 @@ class TestBefore:
         ("names", "words", "message"),
         [
             ("pubmedq", [], "there is no task pubmedq, did you mean pubmedqa?"),
-            ("dharma", [], "dharma is asked already"),
-            ("rag,rag", [], "rag is asked already"),
+            ("dharma", [], "also.repeated-task"),
+            ("rag,rag", [], "also.repeated-task"),
             ("absent.yaml", [], "there is no such file"),
             ("choice", [], "equipoise.data.source"),
-            ("rag", ["--engine=nemo_rl", "equipoise.device=cuda"], "asked by the local engine"),
-            ("rag", ["equipoise.evaluation.split=train"], "that it is trained on"),
+            ("rag", ["--engine=nemo_rl", "equipoise.device=cuda"], "also.nemo-rl-run"),
+            ("rag", ["equipoise.evaluation.split=train"], "also.training-split"),
         ],
     )
     def test_what_could_not_be_asked_is_refused(

@@ -103,7 +103,7 @@ def test_the_local_model_refuses_other_prompts(tmp_path: Path) -> None:
         "equipoise.data.num_samples=null",
         code=2,
     )
-    assert "reads its synthetic abstracts alone" in said
+    assert "local-model.pubmedqa-source" in said
     assert "--model-name" in said
 
 

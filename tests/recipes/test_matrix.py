@@ -86,7 +86,7 @@ MISSING: list[tuple[str, tuple[str, ...], str]] = [
     ("calibrate", ("--run=MISSING",), NOT_THERE),
     ("calibrate", ("--run=MISSING", "--judge=TEXT"), NO_RUN),
     ("calibrate", ("--judge=MISSING", "--prompts=PROMPTS", "--output-dir=NEW"), NOT_THERE),
-    ("cold-start", ("fairness", "NEW", *OWN, "--model-name=MISSING"), "there is no folder MISSING"),
+    ("cold-start", ("fairness", "NEW", *OWN, "--model-name=MISSING"), "model.no-folder"),
     ("cold-start", ("fairness", "NEW", *OWN, "--config=MISSING"), NOT_THERE),
     ("compare", ("MISSING", "MISSING", "--output=NEW"), NO_RUN),
     ("convert", ("MISSING", "NEW"), NOT_THERE),
@@ -101,8 +101,8 @@ MISSING: list[tuple[str, tuple[str, ...], str]] = [
     *(
         ("evaluate", ("pubmedqa", *EVALUATE, *words), said)
         for words, said in (
-            (("--model=MISSING",), "there is no folder MISSING"),
-            (("--adapter=MISSING",), "there is no folder MISSING"),
+            (("--model=MISSING",), "model.no-folder"),
+            (("--adapter=MISSING",), "model.no-folder"),
             (("--model=MISSING.yaml",), "No such file"),
             (("--model=local", "--config=MISSING"), NOT_THERE),
             (("--model=local", "--system=fair=MISSING.txt"), "MISSING.txt cannot be read"),
@@ -113,12 +113,12 @@ MISSING: list[tuple[str, tuple[str, ...], str]] = [
     *((*row, NO_RUN) for row in trains("--resume=MISSING")),
     *((*row, NOT_THERE) for row in trains("equipoise.data.data_path=MISSING")),
     *(
-        (*row, "there is no folder MISSING")
+        (*row, "model.no-folder")
         for row in trains("--model-name=MISSING")
         if row[0] != "grpo_pubmedqa"  # whose prompts come from the hub then
     ),
     ("grpo_fairness", (*OWN, "env.fairness.cases_file=MISSING"), NOT_THERE),
-    ("grpo_dharma", (*OWN, "env.dharma.policy.path=MISSING"), "no folder with .rego files"),
+    ("grpo_dharma", (*OWN, "env.dharma.policy.path=MISSING"), "policy.no-folder"),
     ("grpo_dharma", (*OWN, "equipoise.data.source=MISSING"), NOT_THERE),
     (
         "grpo_pubmedqa",
@@ -146,10 +146,10 @@ DENSE = (*RAG, "questions.all=QUESTIONS", "retriever=dense")
 PREPARE: list[tuple[tuple[str, ...], str]] = [
     (("dharma", "source=MISSING"), NOT_THERE),
     (("pubmedqa", "source=file", "path=MISSING"), NOT_THERE),
-    (("pubmedqa", "hub_name=MISSING"), "there is no folder MISSING"),
+    (("pubmedqa", "hub_name=MISSING"), "model.no-folder"),
     (("rag", "corpus=MISSING", "index=NEW"), "MISSING is not a valid corpus: cannot be read: No"),
     (("rag", *RAG, "questions.all=MISSING"), NOT_THERE),
-    (("rag", *DENSE, "encoder.query_model=MISSING"), "there is no folder MISSING"),
+    (("rag", *DENSE, "encoder.query_model=MISSING"), "model.no-folder"),
     (("fairness", "cases_file=MISSING"), NOT_THERE),
     (("choice", "source=q_pain", "path=MISSING"), NOT_THERE),
     (("choice", "source=medqa", "path=MISSING"), NOT_THERE),
@@ -187,7 +187,7 @@ def not_prepared(words: tuple[str, ...], folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(("--help",), "--output-dir DIR"), *(((task,), "num_s") for task in TASKS)]
+    ("words", "said"), [(("--help",), "prepare.no-folder"), *(((task,), "num_s") for task in TASKS)]
 )
 def test_help_of_prepare_needs_nothing(
     words: tuple[str, ...], said: str, no_network: list[str]

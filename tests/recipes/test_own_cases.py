@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from data_prep.fairness import LocalModelSettings, imitated_replies
-from data_prep.faults import UnsuitablePromptsError
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.fairness.decision import Decision
@@ -19,6 +18,7 @@ from tests.command import ROOT
 from tests.recipes.audits import SMOKE, Model, started
 from tests.recipes.audits import model as endpoint
 from tests.recipes.runs import steps_done
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.deep
 
@@ -222,7 +222,7 @@ def test_a_cold_start_shows_decisions_of_the_files_form_and_no_bias(tmp_path: Pa
 
 def test_cases_that_the_clinician_does_not_know_are_refused_in_one_line(tmp_path: Path) -> None:
     records = read_own_cases(with_values(2, tmp_path)).records("fairness")
-    with pytest.raises(UnsuitablePromptsError, match="knows its own injuries alone"):
+    with refusal("local-model.foreign-injury"):
         imitated_replies(records, LocalModelSettings())
 
 

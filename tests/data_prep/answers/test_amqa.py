@@ -6,8 +6,8 @@ import pytest
 
 from data_prep.answers.amqa import read
 from data_prep.answers.sheets import NO_OPTION
-from data_prep.faults import DataError
 from tests.data_prep.answers.published import FIELDS, amqa_line, write_amqa
+from tests.refusals import refusal
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_what_is_no_option_is_missing_and_counted(path):
 
 def test_a_file_of_another_vocabulary_is_refused(path):
     write_amqa(path, [amqa_line(str(n), every="(A)") for n in range(4)])
-    with pytest.raises(DataError, match="32 of 32 answers cannot be read"):
+    with refusal("answers.other-form", "32 of 32 answers cannot be read"):
         read({"x": [path]})
 
 
@@ -96,9 +96,8 @@ LINE = amqa_line("0")
 )
 def test_what_is_no_such_file_is_refused(path, lines, fault):
     write_amqa(path, lines)
-    with pytest.raises(DataError) as error:
+    with refusal("amqa.invalid-rows", fault, path):
         read({"x": [path]})
-    assert fault in str(error.value) and str(path) in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_what_is_no_such_file_is_refused(path, lines, fault):
 )
 def test_what_is_no_json_is_refused(path, text, fault):
     path.write_text(text)
-    with pytest.raises(DataError, match=fault):
+    with refusal("amqa.invalid-rows", fault):
         read({"x": [path]})
 
 
@@ -119,13 +118,13 @@ def test_another_set_of_questions_is_refused(path, tmp_path):
     write_amqa(path, [amqa_line("0", "A")])
     other = write_amqa(tmp_path / "o.jsonl", [amqa_line("0", "B")])
     for entries in ({"x": [path], "y": [other]}, {"x": [path, other]}):
-        with pytest.raises(DataError, match="answer_idx of question '0' is B, and A in a file"):
+        with refusal("amqa.invalid-rows", "answer_idx of question '0' is B, and A in a file"):
             read(entries)
 
 
 def test_more_than_two_files_of_a_model_are_refused(path):
     write_amqa(path, [LINE])
-    with pytest.raises(DataError, match="x has two files already"):
+    with refusal("amqa.extra-file", "x"):
         read({"x": [path, path, path]})
 
 

@@ -5,6 +5,7 @@ import pytest
 from data_prep.answers.medperturb import read
 from data_prep.faults import DataError
 from tests.data_prep.answers.published import MEDPERTURB, perturbed, write_medperturb
+from tests.refusals import refusal
 
 
 def sheet_of(published, answerer="GPT-4", question="visit a clinician"):
@@ -102,13 +103,13 @@ def test_what_is_no_such_table_is_refused(path, rows, fault):
 
 def test_a_table_of_other_answers_is_refused(path):
     rows = [perturbed("1", 1, **{f"{m}_VISIT": "yes" for m in ("GPT4", "LLAMA3", "PALMYRA__MED")})]
-    with pytest.raises(DataError, match="answers cannot be read"):
+    with refusal("answers.other-form", "answers cannot be read"):
         read({"x": [write_medperturb(path, rows)]})
 
 
 def test_two_files_are_refused(path):
     write_medperturb(path, variants("1"))
-    with pytest.raises(DataError, match="MedPerturb is one file"):
+    with refusal("medperturb.extra-file"):
         read({"x": [path], "y": [path]})
 
 

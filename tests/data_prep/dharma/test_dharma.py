@@ -23,7 +23,7 @@ from data_prep.dharma.invented import (
 )
 from data_prep.dharma.local_model import MISSES_REFERRAL, WANDERS, answer, imitated_replies
 from data_prep.dharma.prompts import import_prompts
-from data_prep.faults import DataError, UnsuitablePromptsError
+from data_prep.faults import DataError
 from environments.base import PromptRecord
 from environments.dharma.ratings import SCOPES
 from environments.dharma.rules import label_prompt, rate_response, read_clauses
@@ -33,6 +33,7 @@ from equipoise.config.training_words import parse_flags
 from equipoise.run.prompts import fit_steps, make_prompts
 from tests.environments.dharma.samples import CLINICAL as CLINICAL_LABEL
 from tests.environments.dharma.samples import exchange
+from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -270,7 +271,7 @@ def test_every_bad_line_is_told_at_once(tmp_path):
         {"prompt": "x" * 8001},
         {"prompt": "half \ud800"},
     )
-    with pytest.raises(DataError) as caught:
+    with refusal("dharma.invalid-rows") as caught:
         import_prompts(path)
     told = str(caught.value)
     assert [f"line {n}:" in told for n in range(1, 10)] == [False] + [True] * 8
@@ -360,7 +361,7 @@ def test_the_local_model_has_seen_every_topic(records):
 
 def test_it_knows_nothing_of_imported_prompts(tmp_path):
     path = write(tmp_path / "p.jsonl", *({"prompt": f"{n} hurts"} for n in range(20)))
-    with pytest.raises(UnsuitablePromptsError, match="no source"):
+    with refusal("local-model.dharma-source"):
         imitated_replies(build_prompts(PromptSettings(source=path)), LocalModelSettings())
 
 

@@ -15,12 +15,12 @@ from data_prep.fairness import (
 )
 from data_prep.fairness.local_model import imitated_replies
 from data_prep.fairness.vignettes import FACTORS, INJURIES
-from data_prep.faults import UnsuitablePromptsError
 from data_prep.records import content_hash
 from environments.base import PromptRecord
 from environments.fairness import RACES
 from environments.fairness.decision import Decision
 from environments.fairness.spine import FORM
+from tests.refusals import refusal
 
 SMALL = LocalModelSettings(steps=40, batch_size=32)
 
@@ -216,5 +216,5 @@ def test_prompts_that_cannot_be_scored_are_told_of_at_the_start(key, value, faul
 def test_the_local_model_reads_no_other_cases() -> None:
     [record, *_] = build_prompts(PromptSettings(num_samples=12))
     other = replace(record, metadata=record.metadata | {"case": "tennis elbow"})
-    with pytest.raises(UnsuitablePromptsError, match="not 'tennis elbow'"):
+    with refusal("local-model.foreign-injury", "'tennis elbow'"):
         imitated_replies([other], SMALL)

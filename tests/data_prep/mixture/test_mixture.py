@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from data_prep import dharma, fairness, pubmedqa
 from data_prep.contract import DataModule, hook_problems
-from data_prep.faults import UnsuitablePromptsError
 from data_prep.mixture import (
     LocalModelSettings,
     PromptSettings,
@@ -20,6 +19,7 @@ from data_prep.mixture import (
 from data_prep.mixture.local_model import clauses
 from environments.base import PromptRecord
 from equipoise.config import check_prompts
+from tests.refusals import refusal
 
 MODULES = {"fairness": fairness, "dharma": dharma, "pubmedqa": pubmedqa}
 KEYS = {"fairness": {}, "dharma": {}, "pubmedqa": {"source": "synthetic"}}
@@ -173,7 +173,7 @@ def test_it_is_shown_no_prompt_of_an_evaluation_split():
 def test_a_task_without_a_local_model_is_named():
     modules = {"fairness": "data_prep.fairness", "pubmedqa": "data_prep.pubmedqa"}
     settings = LocalModelSettings(modules=modules, steps=2)
-    with pytest.raises(UnsuitablePromptsError, match="the task dharma has no local model"):
+    with refusal("local-model.no-module", "dharma"):
         imitated_replies(built()[1], settings)
 
 

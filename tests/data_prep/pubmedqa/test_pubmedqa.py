@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from data_prep.faults import UnsuitablePromptsError
 from data_prep.pubmedqa import (
     LocalModelSettings,
     PromptSettings,
@@ -24,6 +23,7 @@ from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.reply import parse_reply
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
+from tests.refusals import refusal
 
 SYNTHETIC = PromptSettings(source="synthetic", num_samples=200)
 SMALL = LocalModelSettings(steps=40, batch_size=32)
@@ -171,7 +171,7 @@ def test_the_warm_start_is_the_tasks_own() -> None:
 
 def test_the_local_model_is_not_made_for_other_prompts(tmp_path: Path) -> None:
     settings = PromptSettings(source="file", path=set_of(tmp_path), split="random")
-    with pytest.raises(UnsuitablePromptsError, match="reads its synthetic abstracts alone"):
+    with refusal("local-model.pubmedqa-source"):
         imitated_replies(build_prompts(settings), SMALL)
 
 

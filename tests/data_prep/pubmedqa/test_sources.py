@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from data_prep.faults import DataError
 from data_prep.pubmedqa.items import Item, Section, normal_question
 from data_prep.pubmedqa.sources import Fields, load_hub, read_items
+from tests.refusals import refusal
 
 OFFICIAL = {
     "101": {
@@ -105,7 +106,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         "5": "no row",
         "6": OFFICIAL["101"] | {"CONTEXTS": {"text": "a"}},
     }
-    with pytest.raises(DataError) as error:
+    with refusal("pubmedqa.invalid-items") as error:
         read(tmp_path, rows)
     assert str(error.value).splitlines()[1:] == [
         "  key '2': QUESTION is empty; CONTEXTS is empty; final_decision is 'perhaps', "
@@ -133,27 +134,27 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     ids=range(9),
 )
 def test_a_file_that_holds_no_set(tmp_path: Path, name: str, content: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+    with refusal("pubmedqa.no-items", said):
         read_items(written(tmp_path, content, name), None, {})
 
 
 def test_duplicate_ids(tmp_path: Path) -> None:
     row = json.dumps(OFFICIAL["101"])
-    with pytest.raises(DataError, match="key '101': id '101' is that of key '101' too"):
+    with refusal("pubmedqa.invalid-items", "key '101': id '101' is that of key '101' too"):
         read(tmp_path, f'{{"101": {row}, "102": {row}, "101": {row}}}')
-    with pytest.raises(DataError, match="item 3: id '101' is that of item 1 too"):
+    with refusal("pubmedqa.invalid-items", "item 3: id '101' is that of item 1 too"):
         read(tmp_path, [*HUB, HUB[0]])
 
 
 def test_a_field_given_twice(tmp_path: Path) -> None:
     row = json.dumps(OFFICIAL["101"])[:-1] + ', "final_decision": "no"}'
-    with pytest.raises(DataError, match="key '1': final_decision is given twice"):
+    with refusal("pubmedqa.invalid-items", "key '1': final_decision is given twice"):
         read(tmp_path, f'{{"1": {row}}}')
 
 
 def test_every_bad_line_of_json_lines_has_its_number(tmp_path: Path) -> None:
     lines = ["{", json.dumps(HUB[0]), json.dumps(HUB[1] | {"final_decision": None}), "]"]
-    with pytest.raises(DataError) as error:
+    with refusal("pubmedqa.invalid-items") as error:
         read_items(written(tmp_path, "\n".join(lines), "set.jsonl"), None, {})
     found = [line.split(": ")[0].strip() for line in str(error.value).splitlines()[1:]]
     assert sorted(found) == ["line 1", "line 3", "line 4"]
@@ -161,15 +162,15 @@ def test_every_bad_line_of_json_lines_has_its_number(tmp_path: Path) -> None:
 
 def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
     rows = [HUB[0] | {"pubid": n, "final_decision": "?"} for n in range(50)]
-    with pytest.raises(DataError, match="and 30 more"):
+    with refusal("pubmedqa.invalid-items", "and 30 more"):
         read(tmp_path, rows)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be read: No such file"):
+    with refusal("source.unreadable-file", "No such file"):
         read_items(tmp_path / "none.json", None, {})
     (tmp_path / "latin.json").write_bytes(b'{"caf\xe9": 1}')
-    with pytest.raises(DataError, match="is not UTF-8 at byte 5"):
+    with refusal("source.other-encoding", "5"):
         read_items(tmp_path / "latin.json", None, {})
 
 

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.chat import ChatReply, ChatRequest, ChatSetupError, Source
+from environments.chat import ChatReply, ChatRequest, Source
 from environments.chat.cache import ReplyCache, ask_through_cache, request_key
+from tests.refusals import refusal
 
 
 def request(*texts, schema=None):
@@ -74,13 +75,13 @@ def test_a_source_that_was_changed_on_the_disk_costs_the_answer(tmp_path):
 
 def test_a_file_that_is_no_cache_is_said_so(tmp_path):
     (tmp_path / "replies.sqlite3").write_text("not a database, but long enough to look at" * 100)
-    with pytest.raises(ChatSetupError, match=r"replies.sqlite3 cannot be used.*remove it"):
+    with refusal("chat.unusable-cache", "replies.sqlite3", "file is not a database; remove it"):
         ReplyCache(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_said_so(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ChatSetupError, match="cannot be used"):
+    with refusal("chat.unusable-cache"):
         ReplyCache(tmp_path / "file" / "cache")
 
 

@@ -13,7 +13,6 @@ import pytest
 from aiohttp import web
 
 from environments.chat import (
-    BudgetSpentError,
     ChatReply,
     ChatRequest,
     ChatSetupError,
@@ -23,6 +22,7 @@ from environments.chat import (
 )
 from environments.chat.cache import ReplyCache
 from environments.replies import has_text
+from tests.refusals import refusal
 
 KEY = "sk-do-not-tell-0123456789"
 SCHEMA = {"type": "object", "properties": {"score": {"type": "number"}}}
@@ -443,7 +443,7 @@ def test_another_bad_request_is_not_blamed_on_the_schema(make, server):
 
 def test_a_budget_of_tokens_ends_the_asking(make, server):
     model = make({"concurrency": 1}, budget={"tokens": 45})
-    with pytest.raises(BudgetSpentError, match=r"judge.*45 of budget.tokens = 45"):
+    with refusal("endpoint.spent-budget", "judge", "45", "budget.tokens"):
         model.ask(requests(20))
     assert len(server.bodies) == 3
     assert model.counters()["prompt_tokens"] + model.counters()["completion_tokens"] == 45
@@ -452,14 +452,14 @@ def test_a_budget_of_tokens_ends_the_asking(make, server):
 def test_a_budget_of_money_ends_the_asking(make, server):
     prices = {"prompt_price": 1_000.0, "completion_price": 4_000.0}  # 0.03 a call
     model = make({"concurrency": 1}, budget={"cost": 0.05} | prices)
-    with pytest.raises(BudgetSpentError, match=r"0.06 of budget.cost = 0.05"):
+    with refusal("endpoint.spent-budget", "0.06", "budget.cost", "0.05"):
         model.ask(requests(20))
     assert model.counters()["cost"] == pytest.approx(0.06)
 
 
 def test_what_was_paid_for_is_cached_when_the_budget_is_used_up(make, server):
     model = make({"concurrency": 4}, budget={"tokens": 100})
-    with pytest.raises(BudgetSpentError):
+    with refusal("endpoint.spent-budget"):
         model.ask(requests(50))
     answered = len(server.bodies)
     assert 7 <= answered <= 7 + 3
@@ -473,7 +473,7 @@ def test_cached_answers_cost_nothing(make, server):
     assert all(reply.cached for reply in model.ask(requests(3)))
     model.ask([request("new")])
     assert all(reply.cached for reply in model.ask(requests(3)))
-    with pytest.raises(BudgetSpentError):
+    with refusal("endpoint.spent-budget"):
         model.ask([request("newer")])
 
 
@@ -484,7 +484,7 @@ def test_a_server_that_counts_no_tokens_does_not_escape_the_budget(make, server,
 
     server.behaviour = uncounted
     model = make({"concurrency": 1}, budget={"tokens": 200})
-    with pytest.raises(BudgetSpentError):
+    with refusal("endpoint.spent-budget"):
         model.ask(requests(20))
     assert model.counters()["answers_without_usage"] == len(server.bodies) < 5
 

@@ -12,8 +12,9 @@ import pytest
 from aiohttp import web
 
 from environments.base import Failure
-from environments.chat import BudgetSpentError, ChatReply, ChatRequest, EndpointModel, try_once
+from environments.chat import ChatReply, ChatRequest, EndpointModel, try_once
 from tests.environments.chat.conftest import Behaviour, Server
+from tests.refusals import refusal
 
 QUESTION = ChatRequest(({"role": "user", "content": "Is anybody there?"},))
 PATIENT = {"call_seconds": 1.0, "batch_seconds": 900.0, "retries": 6, "backoff_seconds": 0.5}
@@ -97,7 +98,7 @@ def test_the_question_is_paid_from_the_same_budget(server: Server, make: Make) -
     model = make(budget={"tokens": 15})  # one answer of the server
     assert try_once(model, QUESTION).text == "re: Is anybody there?"
     assert model.counters()["calls"] == 1
-    with pytest.raises(BudgetSpentError):
+    with refusal("endpoint.spent-budget"):
         model.ask([QUESTION])
 
 

@@ -12,7 +12,6 @@ from scipy import stats
 
 from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.dharma.calibration import (
-    CalibrationError,
     agreement_with_labels,
     agreement_with_ratings,
     agreement_with_verdicts,
@@ -33,6 +32,7 @@ from environments.dharma.policy import (
 )
 from environments.dharma.ratings import SCOPES, PromptLabel, Ratings
 from tests.environments.dharma.samples import CLINICAL, PERFECT, SHARES, rollout, strict_policy
+from tests.refusals import refusal
 
 FAILED = Score(None, error=Failure("rate_limit", "too many"))
 
@@ -102,12 +102,12 @@ def test_what_the_judge_cannot_rate_is_counted() -> None:
 
 def test_nothing_to_compare_says_so() -> None:
     rollouts, scores, policy = scored(None)
-    with pytest.raises(CalibrationError, match="no reply is rated"):
+    with refusal("calibrate.no-ratings"):
         agreement_with_ratings(DrawnJudge(), policy, rollouts, [FAILED] * len(scores), 9)
     failing = [rollout(r.prompt_id, "fails") for r in rollouts]
-    with pytest.raises(CalibrationError, match="rated no reply: too slow"):
+    with refusal("calibrate.nothing-rated", "too slow"):
         agreement_with_ratings(DrawnJudge(), policy, failing, scores, 9)
-    with pytest.raises(CalibrationError, match="no prompt has a tier"):
+    with refusal("calibrate.no-labels"):
         agreement_with_labels(DrawnJudge(), [record("a", {})])
 
 
@@ -150,7 +150,7 @@ def test_the_errors_of_a_judge_are_those_beside_verdicts(strict: Path) -> None:
     assert metrics["ahimsa_sensitivity"] == hits["violation"] / sum(hits.values())
     assert math.isnan(metrics["dharma_specificity"])  # no reply is said to be without one
     assert "helpfulness_sensitivity" not in metrics
-    with pytest.raises(CalibrationError, match="too many"):
+    with refusal("calibrate.no-verdict-judged", "too many"):
         agreement_with_verdicts(replies[:1], [FAILED])
 
 

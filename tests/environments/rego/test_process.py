@@ -15,6 +15,7 @@ import pytest
 
 from environments.rego.process import Limits, ProcessEndedError, RegoProcess
 from environments.rego.worker import RegoError
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.deep
 
@@ -89,7 +90,7 @@ def test_the_limit_of_time_is_for_each_question_alone(process):
     before = pid(process)
     asked = psutil.Process(before)
     while asked.cpu_times().user < 2 * SMALL.cpu_seconds:
-        with pytest.raises(RegoError, match=r"p\.long is undefined"):
+        with refusal("rego.undefined-rule", "p.long"):
             process.ask("p.long", '{"n": 40}')
     time.sleep(0.7)  # nor does waiting count
     process.ask("p.echo", "1")
@@ -141,16 +142,16 @@ def test_nor_does_it_keep_the_variables_that_its_loader_has_read():
 
 
 def test_compiling_has_the_same_limits():
-    with pytest.raises(RegoError, match="takes more than"):
+    with refusal("rego.ended-process", "takes more than"):
         RegoProcess({"p.rego": MODULE}, RULES, Limits(cpu_seconds=1e-6))
-    with pytest.raises(RegoError, match="takes more than"):
+    with refusal("rego.ended-process", "takes more than"):
         RegoProcess({"p.rego": MODULE}, RULES, Limits(memory_bytes=1000))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM], ids=str)
 def test_a_process_that_somebody_ends_costs_one_answer(process, number):
     os.kill(pid(process), number)
-    with pytest.raises(RegoError, match=f"it ends the engine .status -{number}"):
+    with refusal("rego.ended-process", f"status -{number}"):
         process.ask("p.echo", "1")
     assert process.ask("p.echo", "2")[0] == 2
 

@@ -17,10 +17,11 @@ from huggingface_hub import ModelCard
 from environments.chat.endpoint import BackgroundLoop
 from equipoise.checkpoints.push import PushOptions
 from equipoise.checkpoints.push import run as push
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.errors import EquipoiseError
 from equipoise.terminal.console import Reporter
 from tests.equipoise.report.conftest import write_finished, write_json
 from tests.equipoise.sealing import seal_run
+from tests.refusals import holds, refusal
 
 ROOT = Path(__file__).resolve().parents[3]
 TOKEN = "hf_" + "x9Secret" * 4
@@ -296,9 +297,9 @@ def test_a_hub_that_fails_or_is_not_there_is_one_clear_message(
 
 def refused(run: Path, **asked: Any) -> str:
     options = {"repo_id": "me/mine", "public": False, "base": "", "unsealed": False} | asked
-    with pytest.raises(EquipoiseError) as refusal:
+    with pytest.raises(EquipoiseError) as caught:
         push(PushOptions(run, **options), Reporter())
-    return str(refusal.value)
+    return f"{caught.value} [{caught.value.code}]"
 
 
 def test_what_nobody_could_load_is_refused_with_the_way_out(run: Path) -> None:
@@ -309,17 +310,19 @@ def test_what_nobody_could_load_is_refused_with_the_way_out(run: Path) -> None:
     )
     seal_run(run)
     said = refused(run)
-    assert "the adapter's base is /models/copy, which is on this machine alone" in said
+    assert holds(said, "push.local-base | /models/copy")
     assert "--base" in said
     assert f"equipoise merge-lora {run} DEST" in said
     (run / "final_checkpoint" / "adapter_model.safetensors").unlink()
-    assert "there are no weights in final_checkpoint/" in refused(run)
-    with pytest.raises(UsageError, match="no weights"):
+    assert holds(refused(run), "push.no-weights | final_checkpoint")
+    with refusal("push.no-weights"):
         push(PushOptions(run / "nothing", "me/mine", False, "", False), Reporter())
 
 
 def test_names_and_damage_are_refused_before_the_hub_is_asked(run: Path) -> None:
-    assert "is no name on the hub" in refused(run, repo_id="me/mine/too")
-    assert "is no name on the hub" in refused(run, base="../models/mine")
+    assert holds(refused(run, repo_id="me/mine/too"), "push.invalid-name")
+    assert holds(refused(run, base="../models/mine"), "push.invalid-name")
     (run / "final_checkpoint" / "adapter_model.safetensors").write_bytes(b"other")
-    assert "adapter_model.safetensors has 5 bytes of 16,384" in refused(run)
+    assert holds(
+        refused(run), "run.damaged-files | adapter_model.safetensors has 5 bytes of 16,384"
+    )

@@ -25,6 +25,7 @@ from tests.equipoise.checkpoints.samples import made, refused, same, weights_of
 from tests.equipoise.checkpoints.shards import save_sharded
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import started
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.deep
 
@@ -136,7 +137,7 @@ class TestWhatCannotBeConverted:
     def test_a_folder_that_is_there(self, model, tmp_path):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "mine").write_text("kept")
-        with pytest.raises(ConversionError, match="is there already"):
+        with refusal("convert.existing-destination"):
             convert(model, tmp_path / "out", Reporter())
         assert (tmp_path / "out" / "mine").read_text() == "kept"
 

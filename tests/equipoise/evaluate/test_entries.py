@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
-from equipoise.errors import EquipoiseError
 from equipoise.evaluate.entries import task_of
 from equipoise.run.directory import RunDirectory
+from tests.refusals import refusal
 
 #: A task of 46,656 words with as many lists above, once its aliases are followed.
 BOMB = "a: &a [x]\n" + "".join(
@@ -17,7 +15,7 @@ BOMB = "a: &a [x]\n" + "".join(
 
 def test_a_configuration_that_expands_without_end_names_no_task(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(f"{BOMB}equipoise: {{task: *g}}\n")
-    with pytest.raises(EquipoiseError, match="names no task"):
+    with refusal("entry.no-task"):
         task_of(RunDirectory(tmp_path))
 
 

@@ -15,10 +15,10 @@ from environments.fairness.decision import Decision
 from environments.fairness.spine import FORM
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, single_tasks
-from equipoise.errors import UsageError
 from equipoise.evaluate.subjects import PLAIN, Variant, make_ask, unsuited
 from equipoise.models.task_environment import make_environment
 from equipoise.run.prompts import make_prompts, prepare_task
+from tests.refusals import refusal
 
 #: What the examples of a task earn at least, of at most; retrieval's keep the format alone.
 LEAST = {"dharma": 0.9, "fairness": 1.0, "pubmedqa": 3.8, "rag": 0.1}
@@ -78,7 +78,7 @@ def test_a_question_has_examples_before_it_and_the_system_message_first(
     reversed_ask = make_ask(Variant("x", shots=3), environment, list(reversed(records)), seed=0)
     assert len(reversed_ask(test_record).messages) >= 7
     assert make_ask(PLAIN, environment, records, seed=0)(test_record) == test_record
-    with pytest.raises(UsageError, match="no 10000 training prompts"):
+    with refusal("subject.too-few-examples", "10000"):
         make_ask(Variant("x", shots=10_000), environment, records, seed=0)
 
 

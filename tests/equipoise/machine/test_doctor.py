@@ -9,7 +9,6 @@ from rich.console import Console
 
 from equipoise.__main__ import main
 from equipoise.config.flags import tasks
-from equipoise.errors import EquipoiseError
 from equipoise.machine import doctor
 from equipoise.machine.checks import Result, failure, ok
 from equipoise.machine.doctor import DoctorOptions, case_of, run
@@ -19,6 +18,7 @@ from equipoise.terminal.options import read_options
 from tests.equipoise.machine.conftest import ASYNC, LARGE, SMALL
 from tests.equipoise.machine.conftest import LOCAL as SCALE
 from tests.nemo_rl_checkout import write_checkout
+from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "doctor.md"
@@ -137,7 +137,7 @@ class TestTold:
         monkeypatch.setenv("MY_API_KEY", "sekret-value-1")
 
     def test_json(self, capsys):
-        with pytest.raises(EquipoiseError, match="not ready: disk") as raised:
+        with refusal("doctor.not-ready", "disk") as raised:
             run(read_options(DoctorOptions, ["fairness", "--json"]), Reporter())
         assert raised.value.exit_code == 1
         told = json.loads(capsys.readouterr().out)
@@ -153,7 +153,7 @@ class TestTold:
     @pytest.mark.parametrize("width", [40, 80, 200])
     def test_table(self, width, capsys):
         reporter = Reporter(Console(width=width))
-        with pytest.raises(EquipoiseError):
+        with refusal("doctor.not-ready"):
             run(read_options(DoctorOptions, ["fairness"]), reporter)
         printed = capsys.readouterr().out
         assert "1 failure, 0 warning, 0 not checked, 1 ok" in printed

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from equipoise.config.nemo_rl.assumptions import OWN_CLUSTER
-from equipoise.errors import EquipoiseError
 from equipoise.machine import python, script
 from equipoise.machine.python import (
     Versions,
@@ -23,6 +22,7 @@ from equipoise.machine.python import (
     worker_versions,
 )
 from tests.contract.slurm import cluster
+from tests.refusals import refusal
 
 
 @pytest.mark.usefixtures("only_ray")
@@ -56,10 +56,10 @@ class TestAPython:
             script.cluster_gpus(OWN_CLUSTER)
 
     def test_one_that_does_not_answer_is_named(self, tmp_path):
-        with pytest.raises(EquipoiseError, match="does not answer") as caught:
+        with refusal("nemo-rl.silent-python") as caught:
             look(tmp_path / "python", ())
         assert "NEMO_RL_PYTHON" in caught.value.remedy
-        with pytest.raises(EquipoiseError, match="does not answer"):
+        with refusal("nemo-rl.silent-python"):
             look(Path("/bin/false"), ())
 
     def test_a_slow_one_is_not_waited_for_for_ever(self, tmp_path, monkeypatch):
@@ -67,7 +67,7 @@ class TestAPython:
         slow = tmp_path / "python"
         slow.write_text("#!/bin/sh\nexec sleep 5\n")
         slow.chmod(0o755)
-        with pytest.raises(EquipoiseError, match=r"within 0\.1 seconds"):
+        with refusal("nemo-rl.slow-python", "0.1"):
             look(slow, ())
 
 
@@ -124,7 +124,7 @@ def test_the_nodes_of_a_real_ray_cluster(tmp_path, monkeypatch):
 def test_a_python_without_a_cluster_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     monkeypatch.setattr("equipoise.machine.python._SECONDS", 0.01)
-    with pytest.raises(EquipoiseError, match="the nodes of the Ray cluster cannot be asked"):
+    with refusal("cluster.silent-nodes", "the nodes of the Ray cluster"):
         unseen_by_ray(Path(sys.executable), [tmp_path])
 
 
@@ -171,5 +171,5 @@ def test_a_node_with_a_disk_of_its_own(job_environment):
 @pytest.mark.deep
 def test_outside_a_job_srun_would_wait_for_nodes(job_environment):
     assert slurm_nodes(job_environment) == 0
-    with pytest.raises(EquipoiseError, match="cannot be asked"):
+    with refusal("cluster.silent-nodes"):
         unseen_by_slurm("/bin/false", 2, [Path("/tmp")])

@@ -11,6 +11,7 @@ from equipoise.machine.nemo_rl import usable_installation
 from equipoise.machine.registry import CHECKS, refuse_unfit
 from tests.equipoise.machine.conftest import ASYNC, LARGE, SMALL
 from tests.nemo_rl_checkout import write_checkout
+from tests.refusals import refusal
 
 LLAMA = ("--model-name", "meta-llama/Llama-3.3-70B-Instruct", "--device=cpu", "--engine=local")
 
@@ -32,16 +33,15 @@ def test_the_local_engine_starts_here(words, start):
 
 
 def test_a_missing_engine_says_what_it_needs_and_what_to_run_instead(start):
-    with pytest.raises(EquipoiseError, match="nodes of 8 GPUs, and NeMo-RL is not") as caught:
+    with refusal("nemo-rl.no-installation", "nodes of 8 GPUs") as caught:
         start(*LARGE)
     assert "--config nemo_configs/small.yaml" in caught.value.remedy
     assert "NEMO_RL_PATH" in caught.value.remedy
-    assert caught.value.exit_code == 1
 
 
 @pytest.mark.parametrize("words", [("--use-nemo",), ("--use-nemo", "--model-size=small")])
 def test_missing_nemo_rl_is_refused_with_the_command_that_needs_none(words, start):
-    with pytest.raises(EquipoiseError, match="NeMo-RL is not") as caught:
+    with refusal("nemo-rl.no-installation") as caught:
         start(*words)
     command = re.search("`uv run (.*)`", caught.value.remedy)
     assert command
@@ -52,7 +52,7 @@ def test_missing_nemo_rl_is_refused_with_the_command_that_needs_none(words, star
 
 def test_a_model_that_the_machine_cannot_hold_is_refused(monkeypatch, start):
     monkeypatch.setattr(software, "ram_bytes", lambda: 16 * 10**9)
-    with pytest.raises(EquipoiseError, match=r"at least 2\d\d GB .* has 16 GB"):
+    with refusal("gpu.small-memory", "16 GB"):
         start(*LLAMA)
 
 
@@ -64,13 +64,13 @@ def test_a_model_that_fits_or_is_not_known_is_not_refused(name, monkeypatch, sta
 
 def test_a_gpu_that_is_not_there_is_told(monkeypatch, start):
     monkeypatch.setattr(software, "count_gpus", lambda: 0)
-    with pytest.raises(EquipoiseError, match="finds no GPU"):
+    with refusal("gpu.none"):
         start("--device=cuda")
 
 
 def test_a_rehearsal_that_lacks_nemo_rl_is_not_told_to_rehearse(case):
     config = case("fairness").config
-    with pytest.raises(EquipoiseError, match="runs on NeMo-RL and a CPU, and") as error:
+    with refusal("nemo-rl.no-installation", "and a CPU") as error:
         usable_installation(config, "a CPU")
     assert "--rehearse" not in error.value.remedy
 

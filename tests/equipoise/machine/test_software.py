@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.errors import EquipoiseError
 from equipoise.machine import software
 from equipoise.machine.checks import Case
 from equipoise.machine.software import (
@@ -26,6 +25,7 @@ from equipoise.machine.software import (
     torch_build,
 )
 from tests.equipoise.machine.conftest import LARGE, MEDIUM, SMALL
+from tests.refusals import refusal
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", 81559 * 2**20, 1 * 2**20, "9.0")
 DRIVER = Driver("550.54.15", "12.4", (H100,))
@@ -110,7 +110,7 @@ def test_a_model_that_the_gpu_of_the_local_engine_cannot_hold(case, with_gpus):
     with_gpus(H100)
     assert local_memory(case("fairness", *words)).status == "ok"
     with_gpus(Gpu(0, "NVIDIA A10", 24 * 10**9, 0, "8.6"))
-    with pytest.raises(EquipoiseError, match="the GPU has 24 GB"):
+    with refusal("gpu.small-memory", "24 GB"):
         local_memory(case("fairness", *words))
 
 
@@ -191,7 +191,7 @@ def test_the_program_is_asked(smi):
 
 def test_a_driver_that_does_not_match_its_module(smi):
     smi("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
-    with pytest.raises(EquipoiseError, match="nvidia-smi fails: Failed to initialize NVML"):
+    with refusal("gpu.failed-driver", "Failed to initialize NVML"):
         read_driver()
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from data_prep.packaged_models import SMOLLM2_BYTES, smollm2_folder
-from equipoise.errors import UsageError
 from equipoise.machine import storage
 from equipoise.machine.storage import (
     cache_folders,
@@ -25,6 +24,7 @@ from equipoise.machine.storage import (
     taken,
 )
 from tests.equipoise.machine.conftest import LARGE, MEDIUM, SMALL
+from tests.refusals import refusal as refused
 
 GB = 10**9
 
@@ -56,7 +56,7 @@ def test_a_folder_that_is_a_file(tmp_path, case):
     (tmp_path / "file").touch()
     assert refusal(tmp_path / "file" / "below")
     (tmp_path / "runs").touch()
-    with pytest.raises(UsageError, match="cannot be used"):
+    with refused("run.unusable-folder"):
         list(run_directory(case("fairness")))
 
 
@@ -69,7 +69,7 @@ def test_nothing_is_left_behind_by_looking(tmp_path, case):
 def test_a_name_that_is_taken(tmp_path, case):
     (tmp_path / "runs" / "fairness" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "fairness" / "mine" / "x").touch()
-    with pytest.raises(UsageError, match="exists already"):
+    with refused("run.existing-folder"):
         list(run_directory(case("fairness", "--run-name", "mine")))
     (result,) = run_directory(case("fairness", "--run-name", "other"))
     assert result.status == "ok"

@@ -13,9 +13,9 @@ from data_prep.warm_start import WarmStart
 from environments.chat import ChatReply, ChatRequest
 from environments.contract import Environment
 from environments.replies import has_text
-from equipoise.errors import EquipoiseError
 from equipoise.models.chat import HuggingFaceChatModel
 from equipoise.models.task_environment import provide_models
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -136,7 +136,7 @@ def test_counters_are_those_of_an_endpoint(folder):
 
 
 def test_a_model_that_is_not_there_is_said_so(tmp_path):
-    with pytest.raises(EquipoiseError, match="there is no folder"):
+    with refusal("model.no-folder"):
         HuggingFaceChatModel(str(tmp_path / "nothing"))
 
 
@@ -146,7 +146,7 @@ def test_a_template_that_refuses_a_role_is_said_so(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "model")
     (tmp_path / "model" / "chat_template.jinja").unlink(missing_ok=True)
     tokenizer.save_pretrained(tmp_path / "model")
-    with pytest.raises(EquipoiseError, match="System role not supported"):
+    with refusal("model.refused-roles", "System role not supported"):
         HuggingFaceChatModel(str(tmp_path / "model")).ask([request("a")])
 
 

@@ -21,6 +21,7 @@ from equipoise.errors import EquipoiseError
 from equipoise.models.causal import load_model, load_trained
 from equipoise.models.pretrained import check_model, load_tokenizer
 from equipoise.train.nemo_rl.engine import check_start
+from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORD = PromptRecord("p1", "toy", ({"role": "user", "content": "Why!"},), "p1", "train")
@@ -64,7 +65,7 @@ def test_code_of_others_is_not_run_and_nobody_is_asked(made, own_code, tmp_path)
         lambda: load_model(name, name, **CPU),
         lambda: load_model(name, str(made), **CPU),
     ):
-        with pytest.raises(EquipoiseError, match="no code of others is run"):
+        with refusal("model.custom-code"):
             load()
     with pytest.raises(ValueError, match="trust_remote_code"):
         load_trained(base, own_code, torch.device("cpu"))
@@ -81,7 +82,7 @@ def test_nemo_rl_which_runs_it_unasked_does_not_get_it(folder):
     for file in ("tokenizer_config.json", "config.json"):
         change(folder / file, auto_map={"AutoConfig": "own.Own"})
         load_model(str(folder), str(folder), **CPU)
-        with pytest.raises(EquipoiseError, match=rf"^{file} of .* names code of its own"):
+        with refusal("model.auto-map", file):
             check_start(config, [RECORD], str(folder))
 
 
@@ -111,17 +112,20 @@ def test_a_configuration_that_is_no_object(text, folder):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"num_attention_heads": 0}, "by zero"),
-        ({"num_hidden_layers": "many"}, "num_hidden_layers"),
-        ({"num_hidden_layers": 10_000_000}, "num_hidden_layers 10,000,000"),
-        ({"rope_parameters": [1]}, "rope_parameters"),
-        ({"dtype": "float99"}, "float99"),
-        ({"_attn_implementation": "org/kernel"}, "code of the hub's"),
+        ({"num_attention_heads": 0}, "model.unloadable | by zero"),
+        ({"num_hidden_layers": "many"}, "model.unloadable | num_hidden_layers"),
+        (
+            {"num_hidden_layers": 10_000_000},
+            "model.implausible-size | num_hidden_layers 10,000,000",
+        ),
+        ({"rope_parameters": [1]}, "model.unloadable | rope_parameters"),
+        ({"dtype": "float99"}, "model.unloadable | float99"),
+        ({"_attn_implementation": "org/kernel"}, "model.foreign-code | org/kernel"),
     ],
 )
 def test_a_configuration_that_is_no_model_s(changes, told, folder):
     change(folder / "config.json", **changes)
-    with pytest.raises(EquipoiseError, match=told) as error:
+    with refusal(told) as error:
         load_model(str(folder), str(folder), **CPU)
     assert "\n" not in error.value.message
 
@@ -129,5 +133,5 @@ def test_a_configuration_that_is_no_model_s(changes, told, folder):
 def test_no_link_of_a_folder_reaches_a_prompt(folder):
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     (folder / "chat_template.jinja").symlink_to("/proc/self/environ")
-    with pytest.raises(EquipoiseError, match="is a link that leads out of its folder"):
+    with refusal("model.link-outside"):
         load_tokenizer(str(folder), str(folder))

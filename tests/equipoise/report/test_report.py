@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from equipoise.errors import EquipoiseError
 from equipoise.report.head import LOCAL_MODEL_NOTE
 from equipoise.report.html import marked
 from equipoise.report.report import describe_provenance, write_report
+from tests.refusals import refusal
 
 SCRIPT = "<script>alert('\u00e9')</script>"
 VOID = {"meta", "br"}
@@ -338,7 +338,7 @@ def test_a_damaged_presentation_is_named(finished_run: Path) -> None:
         finished_run / "final" / "evaluation.json",
         lambda found: found.update(presentation={"words": SCRIPT}),
     )
-    with pytest.raises(EquipoiseError, match="words"):
+    with refusal("report.damaged-file", "words"):
         write_report(finished_run)
 
 
@@ -461,7 +461,7 @@ def test_column_without_numbers_has_no_curve(finished_report: str) -> None:
 @pytest.mark.parametrize("name", ["baseline/rollouts.jsonl", "final/rollouts.jsonl"])
 def test_damaged_rollouts_are_named(finished_run: Path, name: str, text: str) -> None:
     (finished_run / name).write_text(text, encoding="utf-8")
-    with pytest.raises(EquipoiseError, match=r"rollouts\.jsonl, line 1"):
+    with refusal("report.damaged-file", "rollouts.jsonl, line 1"):
         write_report(finished_run)
 
 
@@ -469,12 +469,12 @@ def test_damaged_rollouts_are_named(finished_run: Path, name: str, text: str) ->
 @pytest.mark.parametrize("name", ["provenance.json", "comparison.json", "baseline/evaluation.json"])
 def test_damaged_file_is_named(finished_run: Path, name: str, text: str) -> None:
     (finished_run / name).write_text(text, encoding="utf-8")
-    with pytest.raises(EquipoiseError, match=Path(name).name):
+    with refusal("report.damaged-file", Path(name).name):
         write_report(finished_run)
 
 
 def test_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EquipoiseError, match="nowhere"):
+    with refusal("report.no-folder", "nowhere"):
         write_report(tmp_path / "nowhere")
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.errors import EquipoiseError
 from equipoise.run.checkpoints import find_checkpoints, newest_whole
 from equipoise.run.seals import seal
+from tests.refusals import refusal
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 
@@ -48,10 +48,12 @@ def test_one_that_lacks_a_file_is_named_and_set_aside(tmp_path: Path, name: str)
 def test_where_none_is_whole_nothing_is_moved_and_the_way_out_is_said(tmp_path: Path):
     for step in (4, 8):
         (save(tmp_path, step) / "optimizer.pt").write_text("x")
-    with pytest.raises(EquipoiseError, match="no checkpoint is whole") as error:
+    with refusal(
+        "resume.no-whole-checkpoint",
+        "checkpoint-4 is damaged: optimizer.pt has 1 bytes of 22",
+        tmp_path,
+    ):
         found(tmp_path, [])
-    assert "checkpoint-4 is damaged: optimizer.pt has 1 bytes of 22" in str(error.value)
-    assert f"remove {tmp_path}, and --resume trains again from step 1" in error.value.remedy
     assert len(find_checkpoints(tmp_path, "checkpoint-")) == 2
 
 

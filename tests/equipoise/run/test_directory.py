@@ -8,6 +8,7 @@ import pytest
 
 from equipoise.errors import UsageError
 from equipoise.run.directory import NewRun, RunDirectory, model_label, open_run_directory
+from tests.refusals import refusal
 
 STARTED = datetime(2026, 3, 4, 5, 6, 7)
 
@@ -25,9 +26,8 @@ def test_a_name_is_never_reused_silently(tmp_path: Path) -> None:
     run = new(tmp_path, "first").create(fill)
     again = new(tmp_path, "first")
     for refused in (again.check, lambda: again.create(fill)):
-        with pytest.raises(UsageError, match="exists already") as error:
+        with refusal("run.existing-run", f"--resume {run.root}"):
             refused()
-        assert f"--resume {run.root}" in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
     assert new(tmp_path, "second").create(fill).root.is_dir()
 
@@ -35,7 +35,7 @@ def test_a_name_is_never_reused_silently(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_is_not_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "provenance.json").write_text("{}")
-    with pytest.raises(UsageError, match="is no run") as error:
+    with refusal("run.existing-folder") as error:
         new(tmp_path, "half").check()
     assert "--resume" not in str(error.value)
 
@@ -80,7 +80,7 @@ def test_a_run_that_could_not_be_written_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/results", "/dev/null"])
 def test_a_folder_that_cannot_be_used_is_told_at_the_start(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="--output-dir"):
+    with refusal("run.unusable-folder", "--output-dir"):
         new(tmp_path / place, "mine").check()
 
 
@@ -103,5 +103,5 @@ def test_only_a_run_can_be_resumed(lacks: str, tmp_path: Path) -> None:
     root = new(tmp_path, "mine").create(fill).root
     assert open_run_directory(root).report == root / "report.html"
     (root / lacks).unlink()
-    with pytest.raises(UsageError, match=f"no run to resume: it has no {lacks}"):
+    with refusal("resume.no-run", lacks):
         open_run_directory(root)

@@ -8,8 +8,8 @@ import pytest
 from environments.base import Failure, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement
-from equipoise.errors import EquipoiseError
 from equipoise.run.history import append_row, keep_steps, step_row
+from tests.refusals import refusal
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -87,5 +87,5 @@ def test_a_run_without_a_checkpoint_starts_its_history_anew(history: Path):
 )
 def test_a_row_that_is_none_is_named(history: Path, damage, line: int):
     history.write_bytes(b"".join(damage(history.read_bytes().splitlines(keepends=True))))
-    with pytest.raises(EquipoiseError, match=f"line {line}: is no row"):
+    with refusal("history.damaged-row", f"line {line}:"):
         keep_steps(history, 5)

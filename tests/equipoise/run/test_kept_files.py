@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from data_prep.files import read_json, write_json
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import check_files, check_part, forget_files, open_run, record_files
+from tests.refusals import refusal
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_training_makes_the_history_again(run: RunDirectory):
 
 def test_what_an_engine_cannot_make_again_ends_the_run_and_stays(run: RunDirectory):
     run.rollouts("baseline").write_text("")
-    with pytest.raises(EquipoiseError, match=r"baseline/rollouts\.jsonl has 0 bytes of"):
+    with refusal("resume.damaged-files", "baseline/rollouts.jsonl has 0 bytes of"):
         checked(run, "baseline")
     assert run.rollouts("baseline").exists()
 
@@ -84,10 +85,10 @@ def test_a_damaged_provenance_is_one_clear_error(run: RunDirectory, content: byt
         lambda: run.ledger.update({"device": "cpu"}),
         lambda: checked(run),
     ):
-        with pytest.raises(EquipoiseError, match=r"provenance\.json cannot be read"):
+        with refusal("run.unreadable-ledger", "provenance.json"):
             action()
     run.provenance.unlink()
-    with pytest.raises(EquipoiseError, match="cannot be read"):
+    with refusal("run.unreadable-ledger"):
         run.ledger.read()
 
 
@@ -95,7 +96,7 @@ def test_a_provenance_with_another_figure_is_not_read_as_good(run: RunDirectory)
     run.ledger.update({"seconds": {"training": float("nan")}, "seed": 42})
     whole = run.provenance.read_text()
     run.provenance.write_text(whole.replace('"seed": 42', '"seed": 43'))
-    with pytest.raises(EquipoiseError, match="was changed since it was written"):
+    with refusal("run.unreadable-ledger", "was changed since it was written"):
         run.ledger.read()
     run.provenance.write_text(whole)
     assert run.ledger.read()["seed"] == 42
@@ -109,7 +110,7 @@ def test_seals_that_are_damaged_trust_nothing(run: RunDirectory):
 def test_what_a_run_is_made_from_stays_what_it_was(run: RunDirectory):
     run.ledger.record_hash("model", "org/model@one")
     run.ledger.record_hash("model", "org/model@one")
-    with pytest.raises(EquipoiseError, match="its model changed: it was org/model@one"):
+    with refusal("run.changed-source", "org/model@one"):
         run.ledger.record_hash("model", "org/model@two")
     assert run.ledger.read()["hashes"] == {"model": "org/model@one"}
 
@@ -134,14 +135,11 @@ def test_what_has_no_seal_is_told_apart_from_what_is_whole(run: RunDirectory):
     assert open_run(run.root).unsealed == ()
     run.comparison.write_text("{}")
     run.training.parent.mkdir()
-    with pytest.raises(
-        UsageError, match=r"no seals of comparison\.json, training: nothing"
-    ) as error:
+    with refusal("run.no-seals", "comparison.json, training", "--unsealed"):
         open_run(run.root)
-    assert "--unsealed" in error.value.remedy
     assert open_run(run.root, unsealed=True).unsealed == ("comparison.json", "training")
     run.rollouts("final").write_text("")
-    with pytest.raises(EquipoiseError, match=r"final/rollouts\.jsonl has 0 bytes"):
+    with refusal("run.damaged-files", "final/rollouts.jsonl has 0 bytes"):
         open_run(run.root, unsealed=True)
 
 
@@ -164,7 +162,7 @@ def test_hidden_files_are_no_part_of_a_result(run: RunDirectory):
 def test_a_stage_that_a_kill_kept_from_its_seal_is_not_read_as_good(run: RunDirectory):
     forget_files(run, ["final"])
     run.generations("final").write_text("{}")
-    with pytest.raises(UsageError, match="no seals of final"):
+    with refusal("run.no-seals", "final"):
         open_run(run.root)
     record_files(run, run.evaluation("final").parent, without=run.generations("final"))
     assert open_run(run.root).unsealed == (), "what it was made of is no part of it"
@@ -176,7 +174,7 @@ def test_a_model_behind_a_link_is_the_run_s(run: RunDirectory, tmp_path_factory)
     run.final_checkpoint.symlink_to(elsewhere)
     assert check_part(run.final_checkpoint) == ()
     (elsewhere / "model.safetensors").write_bytes(b"WEIGHTS")
-    with pytest.raises(EquipoiseError, match=r"model\.safetensors was changed"):
+    with refusal("run.damaged-files", "model.safetensors was changed"):
         check_part(run.final_checkpoint)
 
 

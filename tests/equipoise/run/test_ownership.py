@@ -13,7 +13,8 @@ import pytest
 
 from equipoise.errors import UsageError
 from equipoise.run.ledger import Ledger
-from equipoise.run.ownership import LostRunError, confirm_owner, owning, read_owner
+from equipoise.run.ownership import confirm_owner, owning, read_owner
+from tests.refusals import refusal
 
 OWNER = """
 import sys
@@ -43,7 +44,7 @@ def other(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def refused(root: Path) -> UsageError:
-    with pytest.raises(UsageError, match="in use") as error, owning(root, print):
+    with refusal("run.in-use-by-owner") as error, owning(root, print):
         pass
     return error.value
 
@@ -99,9 +100,9 @@ def test_one_that_was_taken_over_from_another_machine_stops_before_it_writes(tmp
     with owning(tmp_path, pytest.fail):
         ledger.update({"seconds": {"baseline": 1.0}})
         named_by_another(tmp_path)
-        with pytest.raises(LostRunError, match="process 7 on another-host"):
+        with refusal("run.lost", "process 7 on another-host"):
             confirm_owner(tmp_path)
-        with pytest.raises(LostRunError):
+        with refusal("run.lost"):
             ledger.update({"seconds": {"baseline": 2.0}})
     assert ledger.read()["seconds"] == {"baseline": 1.0}
     assert read_owner(tmp_path) is not None, "the other's name stays"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from data_prep.faults import DataError
 from data_prep.records import read_prompts
 from equipoise.__main__ import main
 from equipoise.run.prepare import described_keys
+from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
 LINE = {
@@ -188,7 +188,7 @@ def test_a_file_that_was_edited_is_read_again_once_it_is_sealed(tmp_path, capsys
     path = lines(tmp_path / "prompts.jsonl", LINE)
     assert not ended("seal", str(path))
     lines(path, LINE, LINE | {"id": "b", "split": "test"})
-    with pytest.raises(DataError, match="its hash is not the one"):
+    with refusal("prompts.invalid-file", "its hash is not the one"):
         read_prompts(path)
     assert not ended("seal", str(path))
     assert [record.id for record in read_prompts(path)] == ["a", "b"]

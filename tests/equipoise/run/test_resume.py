@@ -8,7 +8,6 @@ import pytest
 from data_prep.files import write_json, write_text
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.errors import UsageError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import check_files, record_files
 from equipoise.run.resume import (
@@ -22,6 +21,7 @@ from equipoise.run.resume import (
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
 from equipoise.train.start import resumed
+from tests.refusals import refusal
 
 TRAIN_PROMPTS = 1_000
 
@@ -93,9 +93,8 @@ def run(tmp_path: Path) -> RunDirectory:
     ],
 )
 def test_what_decides_the_training_is_refused_with_the_difference(run, word, difference):
-    with pytest.raises(UsageError) as error:
+    with refusal("resume.fixed-keys", difference) as error:
         asked(run, word)
-    assert difference in error.value.message
     assert "the run has None, asked for is None" not in error.value.message
     assert "--run-name" in error.value.remedy
 
@@ -150,9 +149,8 @@ def test_every_change_is_written_down(run):
 def test_a_configuration_that_was_edited_by_hand_is_no_way_around(run):
     record_files(run, run.config)
     run.config.write_text(run.config.read_text().replace("lr: 0.0001\n", "lr: 0.0007\n"))
-    with pytest.raises(UsageError, match=r"config\.yaml was changed") as error:
+    with refusal("resume.changed-folder", "config.yaml was changed"):
         asked(run, "equipoise.threads=2")
-    assert "key=value" in error.value.remedy
 
 
 def test_a_changed_configuration_is_sealed_again(run):
@@ -241,18 +239,18 @@ class TestAnotherLength:
     def test_a_run_that_was_stopped_may_become_shorter_down_to_what_is_done(self, run):
         trained(run, 40)
         assert asked(run, "--iterations=40").target == 40
-        with pytest.raises(UsageError, match="has trained 40 steps, and 39 are asked for"):
+        with refusal("resume.no-more-steps", "40", "39"):
             asked(run, "--iterations=39")
 
     def test_a_finished_run_does_not_become_shorter(self, run):
         trained(run, 100, finished=True)
-        with pytest.raises(UsageError, match="has trained 100 steps"):
+        with refusal("resume.no-more-steps", "100"):
             asked(run, "--iterations=50")
 
     def test_a_finished_run_without_checkpoints_has_nothing_to_go_on_from(self, run):
         trained(run, 100, finished=True)
         (run.checkpoints / "checkpoint-100").rmdir()
-        with pytest.raises(UsageError, match="nothing to go on from"):
+        with refusal("resume.no-checkpoint"):
             asked(run, "--iterations=200")
 
     def test_added_steps_at_rate_0_are_refused_before_anything_moves(self, tmp_path):
@@ -262,7 +260,7 @@ class TestAnotherLength:
         )
         run = trained(start(tmp_path / "run", "--iterations=100", linear), 100, finished=True)
         config = run.config.read_text()
-        with pytest.raises(UsageError, match="added steps 101 to 200 learning rate 0"):
+        with refusal("resume.ended-schedule", "101", "200"):
             kept(run, "--iterations=200")
         assert run.final_checkpoint.exists()
         assert run.config.read_text() == config
@@ -286,7 +284,7 @@ class TestOnNemoRl:
         run = start(tmp_path / "run", *words, scale="local")
         assert "total_iters: ${" not in run.config.read_text()
         constant = "policy.scheduler=null"
-        with pytest.raises(UsageError, match=r"policy\.scheduler: the run has"):
+        with refusal("resume.fixed-keys", "policy.scheduler: the run has"):
             asked(run, "--iterations=200", constant)
-        with pytest.raises(UsageError, match="added steps 101 to 200 learning rate 0"):
+        with refusal("resume.ended-schedule", "101", "200"):
             kept(trained(run, 100, finished=True), "--iterations=200")

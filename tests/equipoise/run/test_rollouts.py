@@ -15,6 +15,7 @@ from equipoise.run.rollouts import (
     write_generations,
     write_rollouts,
 )
+from tests.refusals import refusal
 
 ROLLOUT = Rollout("p", "s", "test", "Q", "half of a pair: \ud800", {"race": "a"})
 SCORES = [
@@ -113,11 +114,11 @@ def test_a_line_that_is_no_scored_rollout_is_named(bad: str, said: str, path: Pa
 
 def test_bytes_that_are_no_text_are_named(path: Path) -> None:
     path.write_bytes(line().encode() + b"\n\xff\xfe\n")
-    with pytest.raises(EquipoiseError, match="line 2: not valid JSON"):
+    with refusal("file.refused-json", "line 2"):
         read_rollouts(path)
 
 
 def test_a_file_without_generations_is_refused(path: Path) -> None:
     path.write_text("")
-    with pytest.raises(EquipoiseError, match="holds no generations"):
+    with refusal("rollouts.empty-file"):
         read_scored_rollouts(path)

@@ -11,8 +11,8 @@ from environments.chat import Budget, Source
 from environments.chat.accounting import Accounts, Usage
 from equipoise.run import usage
 from equipoise.run.ledger import Ledger
-from equipoise.run.ownership import LostRunError
 from equipoise.run.usage import Meter, changed_models
+from tests.refusals import refusal
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_it_is_written_while_tokens_come(provenance: Path, monkeypatch) -> None:
 def test_a_process_that_lost_its_run_writes_nothing(provenance: Path) -> None:
     meter = Meter()
     taken = {"token": "x", "pid": 1, "host": "h", "since": "now", "command": "c"}
-    with pytest.raises(LostRunError), meter.writing(Ledger(provenance), print):
+    with refusal("run.lost"), meter.writing(Ledger(provenance), print):
         write_json(provenance.with_name("owner.json"), taken)
     assert "usage" not in read_json(provenance)
 

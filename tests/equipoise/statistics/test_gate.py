@@ -11,7 +11,6 @@ from environments.base import REWARD, Failure, Score
 from environments.contract import Environment
 from environments.fairness.sets import MISSING, Levels
 from environments.measurement import Margin, Mean, Measurement, measure_means
-from equipoise.errors import UsageError
 from equipoise.statistics.gate import (
     LEAST_CLUSTERS,
     POWER,
@@ -41,6 +40,7 @@ from tests.equipoise.statistics.gate_runs import (
     verdicts,
 )
 from tests.equipoise.statistics.known_answers import Task, choices, of_local_scale
+from tests.refusals import refusal
 
 RNG = np.random.default_rng
 
@@ -279,7 +279,7 @@ class Plain(Environment):
 def test_the_margin_of_an_objective() -> None:
     known = choices(2).environment
     assert objective_margin(known) == 0.02
-    with pytest.raises(UsageError, match=r"--margin plain/reward=VALUE"):
+    with refusal("gate.no-objective-margin", "plain", "reward"):
         objective_margin(Plain())
 
 

@@ -10,7 +10,6 @@ import yaml
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import read_prompts
 from environments.base import Message, PromptRecord
-from equipoise.errors import EquipoiseError, UsageError
 from equipoise.exports.command import GymOptions, gym
 from equipoise.exports.gym.export import export
 from equipoise.exports.gym.service import (
@@ -22,6 +21,7 @@ from equipoise.exports.gym.service import (
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import read_options
 from tests.contract.gym.served import made_run, rollout
+from tests.refusals import refusal
 
 RECORDS = build_prompts(PromptSettings(num_samples=96))
 TRAINED = [record for record in RECORDS if record.split == "train"]
@@ -84,14 +84,14 @@ def test_the_server_s_section_is_valid_and_moves_with_the_folder(fairness, tmp_p
 
 
 def test_a_limit_below_a_set_is_refused(fairness, tmp_path):
-    with pytest.raises(UsageError, match="in_flight is 63, and 64 rollouts are scored together"):
+    with refusal("gym.small-limit", "63", "64"):
         export(fairness, tmp_path / "gym", in_flight=63)
     assert not (tmp_path / "gym").exists()
 
 
 def test_a_run_without_its_reference_is_refused(tmp_path):
     bare = made_run(tmp_path / "run", "fairness", RECORDS)
-    with pytest.raises(EquipoiseError, match=r"no reference\.jsonl"):
+    with refusal("export.no-reference"):
         export(bare, tmp_path / "gym")
     assert not (tmp_path / "gym").exists()
 
@@ -99,14 +99,14 @@ def test_a_run_without_its_reference_is_refused(tmp_path):
 def test_a_reference_of_the_test_split_alone_is_refused(tmp_path):
     tested = [rollout(r, "{}") for r in RECORDS if r.split == "test"]
     audit = made_run(tmp_path / "run", "fairness", RECORDS, tested)
-    with pytest.raises(EquipoiseError, match="no prompt to train on is left, the reference knows"):
+    with refusal("export.no-prompt", "the reference knows none"):
         export(audit, tmp_path / "gym")
 
 
 def test_a_folder_that_is_not_empty_is_refused(fairness, tmp_path):
     (tmp_path / "gym").mkdir()
     (tmp_path / "gym" / "mine").touch()
-    with pytest.raises(UsageError, match="is not empty"):
+    with refusal("export.used-folder"):
         export(fairness, tmp_path / "gym")
 
 

@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import write_prompts
 from environments.base import FAILURE_KINDS, Message, PromptRecord
-from equipoise.errors import EquipoiseError, UsageError
 from equipoise.exports.gym.cohorts import GYM_KINDS, KeptAnswers, NoSuchSeatError
 from equipoise.exports.gym.service import (
     RolloutRequest,
@@ -17,6 +16,7 @@ from equipoise.exports.gym.service import (
     open_service,
     seats_by_group,
 )
+from tests.refusals import refusal
 
 FAIRNESS = "environments.fairness.FairnessEnvironment"
 PUBMEDQA = "environments.pubmedqa.PubMedQAEnvironment"
@@ -39,17 +39,17 @@ def record(split, set_id="s", name="p"):
 
 
 def test_a_limit_below_a_cohort_is_refused(prompts):
-    with pytest.raises(UsageError, match=r"in_flight is 31, and 32 rollouts .*\n.*to 32 or more"):
+    with refusal("gym.small-limit", "31", "32"):
         open_service(settings(prompts, in_flight=31))
 
 
 def test_a_limit_of_a_cohort_is_not(prompts):
-    with pytest.raises(UsageError, match="compares with the frozen model"):
+    with refusal("rewards.no-reference"):
         open_service(settings(prompts, in_flight=32))
 
 
 def test_a_reference_that_is_not_there_is_said(prompts, tmp_path):
-    with pytest.raises(EquipoiseError, match=r"reference\.jsonl does not exist"):
+    with refusal("rollouts.no-file", "reference.jsonl"):
         open_service(settings(prompts, reference=tmp_path / "reference.jsonl"))
 
 
@@ -58,7 +58,7 @@ def test_prompts_that_were_changed_are_refused(prompts, tmp_path):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     with (tmp_path / "prompts.jsonl").open("a") as file:
         file.write("\n")
-    with pytest.raises(EquipoiseError, match="equipoise seal"):
+    with refusal("prompts.invalid-file"):
         open_service(settings(tmp_path / "prompts.jsonl"))
 
 
@@ -99,13 +99,13 @@ def test_an_index_that_is_not_there_is_said_at_the_start(tmp_path):
         prompts=tmp_path / "prompts.jsonl",
         generations=1,
     )
-    with pytest.raises(EquipoiseError, match="there is no index in"):
+    with refusal("index.no-folder"):
         open_service(given)
 
 
 def test_answers_that_cannot_be_kept_are_refused_at_the_start(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(EquipoiseError, match=r"cannot be kept in .*file.answers\.sqlite3"):
+    with refusal("gym.unusable-answers-file", "answers.sqlite3"):
         KeptAnswers(tmp_path / "file" / "answers.sqlite3")
 
 

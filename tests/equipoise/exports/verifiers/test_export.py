@@ -10,12 +10,12 @@ import yaml
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import read_prompts
 from environments.base import Message, PromptRecord
-from equipoise.errors import EquipoiseError, UsageError
 from equipoise.exports.command import VerifiersOptions, verifiers
 from equipoise.exports.verifiers.export import agents_of, export
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import read_options
 from tests.contract.gym.served import made_run, rollout
+from tests.refusals import refusal
 
 RECORDS = build_prompts(PromptSettings(num_samples=96))
 TRAINED = [record for record in RECORDS if record.split == "train"]
@@ -65,14 +65,14 @@ def test_settings_and_data_are_beside_the_package(fairness, tmp_path):
 
 
 def test_sets_of_several_sizes_are_refused():
-    with pytest.raises(UsageError, match="the sets have 3, 4 prompts"):
+    with refusal("verifiers.uneven-sets", "3, 4"):
         agents_of(TRAINED[1:], "set")
     alone = [replace(record, set_id=record.id) for record in TRAINED]
     assert agents_of(alone, "set") == ["variant_1"]
 
 
 def test_without_a_reference_it_says_what_makes_one(tmp_path):
-    with pytest.raises(EquipoiseError, match=r"no reference.jsonl"):
+    with refusal("export.no-reference"):
         export(made_run(tmp_path / "run", "fairness", RECORDS), tmp_path / "out")
 
 
@@ -92,7 +92,7 @@ def test_the_command_says_what_it_wrote_and_what_prime_rl_needs(fairness, tmp_pa
     said = capsys.readouterr().out
     assert "equipoise_fairness" in said
     assert 'prime-rl: algo.type = "grpo", group_size = 1, env.centered = true' in said
-    with pytest.raises(UsageError, match="is not empty"):
+    with refusal("export.used-folder"):
         verifiers(
             read_options(
                 VerifiersOptions, [str(fairness.root), "--output-dir", str(tmp_path / "out")]

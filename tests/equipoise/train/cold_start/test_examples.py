@@ -9,11 +9,12 @@ from data_prep.warm_start import Example
 from environments.base import Rollout
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.errors import EquipoiseError
 from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.run.rollouts import write_rollouts
 from equipoise.train.cold_start.examples import find_examples
 from tests.environments.fairness.samples import decision_reply
+from tests.refusals import refusal
 
 SOME = ("equipoise.cold_start.examples=40", "--config=nemo_configs/local.yaml")
 
@@ -73,7 +74,7 @@ def test_every_bad_line_is_told_at_once(tmp_path):
     path = tmp_path / "r.jsonl"
     word = write(path, row("Q", ""), {"prompt": "Q", "completion": "A"}, row("Q", "A") | {"id": 1})
     path.write_text(path.read_text() + "{no json\n")
-    with pytest.raises(EquipoiseError) as caught:
+    with refusal("cold-start.invalid-replies") as caught:
         find_examples(*loaded_with("dharma", tmp_path, word))
     told = str(caught.value)
     assert all(f"line {n}: " in told for n in (1, 2, 3, 4))
@@ -94,7 +95,7 @@ def test_a_reply_to_a_prompt_of_the_evaluation_is_refused(tmp_path):
     _, records = loaded_with("dharma", tmp_path)
     held_out = next(r for r in records if r.split == "test").messages[-1]["content"]
     word = write(tmp_path / "r.jsonl", row("Q", "A"), row(held_out, "A"))
-    with pytest.raises(EquipoiseError, match="1 of the replies are to prompts of an evaluation"):
+    with refusal("cold-start.held-out-prompts", "1 of the"):
         find_examples(*loaded_with("dharma", tmp_path, word))
 
 
@@ -106,7 +107,7 @@ def test_prompts_to_which_nobody_wrote_replies_need_a_file(tmp_path):
     loaded, records = loaded_with(
         "dharma", tmp_path, f"equipoise.data.source={source}", "--batch-size=1"
     )
-    with pytest.raises(UsageError, match=r"cold_start\.replies=FILE"):
+    with refusal("local-model.dharma-source"):
         find_examples(loaded, records)
 
 
@@ -153,11 +154,11 @@ def test_the_reference_of_a_run_is_dealt_out_over_the_races_of_each_set(tmp_path
 
 @pytest.mark.parametrize(
     ("task", "reason"),
-    [("dharma", "deals out no replies of a run"), ("fairness", "none to imitate")],
+    [("dharma", "cold-start.no-deal"), ("fairness", "cold-start.no-readable-set")],
 )
 def test_a_run_with_nothing_to_deal_out_is_refused(task, reason, tmp_path):
     small = "equipoise.data.num_samples=96"
     _, records = loaded_with("fairness", tmp_path / "cache", small)
     word = run_with_reference(tmp_path / "run", records, readable=False)
-    with pytest.raises(UsageError, match=reason):
+    with refusal(reason):
         find_examples(*loaded_with(task, tmp_path / "cache", small, word))

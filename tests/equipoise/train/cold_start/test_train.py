@@ -10,10 +10,10 @@ from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.errors import EquipoiseError
 from equipoise.train.cold_start.train import save, train
 from equipoise.train.local.engine import load_policy
 from equipoise.train.local.generation import Sampling, sample
+from tests.refusals import refusal
 
 REPLY = "Drink water and rest."
 GREEDY = Sampling(1, 12, 0.0, 1.0, None, 8, 0)
@@ -89,5 +89,5 @@ def test_its_record_says_what_it_was_made_of(base, config, tmp_path):
 
 
 def test_an_example_that_would_lose_its_end_is_refused(base, config):
-    with pytest.raises(EquipoiseError, match=r"policy\.max_total_sequence_length is 256"):
+    with refusal("first-stage.short-sequences", "256"):
         train(policy(config, base), [Example(asked(1), "no end " * 99)], config, print)

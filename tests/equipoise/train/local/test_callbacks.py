@@ -3,11 +3,10 @@
 from functools import partial
 from pathlib import Path
 
-import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from environments.base import Rollout, Score
-from equipoise.run.ownership import LostRunError, Owner, confirm_owner
+from equipoise.run.ownership import Owner, confirm_owner
 from equipoise.run.training_rollouts import TrainingRollouts, choose, read_kept
 from equipoise.train.local.callbacks import (
     CheckpointCallback,
@@ -15,6 +14,7 @@ from equipoise.train.local.callbacks import (
     StopCallback,
 )
 from equipoise.train.stages.failures import FailureMonitor
+from tests.refusals import refusal
 
 
 def end_step(root: Path, *, stop: bool) -> TrainerControl:
@@ -33,7 +33,7 @@ def test_a_request_saves_and_stops(tmp_path: Path):
 def test_a_run_that_another_process_took_over_keeps_nothing_of_the_step(tmp_path: Path):
     owner = Owner(token="x", pid=7, host="there", since="now", command="recipe")
     (tmp_path / "owner.json").write_text(owner.model_dump_json())
-    with pytest.raises(LostRunError, match="process 7 on there"):
+    with refusal("run.lost", "process 7 on there"):
         end_step(tmp_path, stop=True)
 
 

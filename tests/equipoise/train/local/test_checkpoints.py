@@ -1,15 +1,13 @@
 import shutil
 from pathlib import Path
 
-import pytest
-
-from equipoise.errors import EquipoiseError
 from equipoise.run.history import append_row, restore
 from equipoise.train.local.checkpoints import (
     checkpoint_path,
     finish_checkpoint,
     latest_checkpoint,
 )
+from tests.refusals import refusal
 
 
 def save(folder: Path, step: int, *, complete: bool) -> Path:
@@ -40,7 +38,7 @@ def test_checkpoints_that_were_copied_without_their_lists_are_not_thrown_away(tm
     folders = [save(tmp_path, step, complete=True) for step in (2, 4, 6)]
     for folder in folders:
         (folder / "complete").unlink()
-    with pytest.raises(EquipoiseError, match="no checkpoint is whole"):
+    with refusal("resume.no-whole-checkpoint"):
         latest_checkpoint(tmp_path, print)
     assert [folder.exists() for folder in folders] == [True, True, False]
 

@@ -12,9 +12,9 @@ from environments.base import DealtReply, PromptRecord
 from equipoise.config import load_config
 from equipoise.config.schema import Config
 from equipoise.config.training_words import parse_flags
-from equipoise.errors import EquipoiseError
 from equipoise.models.causal import LoadedModel, load_model
 from equipoise.train.local.distillation import distil
+from tests.refusals import refusal
 
 #: Of different lengths, so that rows are padded.
 QUESTIONS = {"short": "Rest?", "long": "And what about the old patient with a long history?"}
@@ -117,5 +117,5 @@ def test_a_reply_that_the_length_does_not_hold_is_refused(
     short = config.model_copy(
         update={"policy": config.policy.model_copy(update={"max_total_sequence_length": 4})}
     )
-    with pytest.raises(EquipoiseError, match=r"has [0-9]+ tokens, and .* is 4"):
+    with refusal("first-stage.short-sequences", "4"):
         trained(loaded, True, dealt_to(("short", "long"), ("short", "long"), 1), short)

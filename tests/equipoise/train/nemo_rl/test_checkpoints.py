@@ -2,13 +2,13 @@
 
 import pytest
 
-from equipoise.errors import EquipoiseError
 from equipoise.train.nemo_rl.checkpoints import (
     how_to_convert,
     latest_checkpoint,
     seal_newest,
     usable_checkpoint,
 )
+from tests.refusals import refusal
 
 
 def checkpoint(folder, name, weights):
@@ -62,7 +62,7 @@ def test_where_none_is_whole_nemo_rl_is_not_started(tmp_path):
     sealed(tmp_path, 2, 4)
     for step in (2, 4):
         (tmp_path / f"step_{step}" / "training_info.json").write_text('{"step": 9}')
-    with pytest.raises(EquipoiseError, match="no checkpoint is whole"):
+    with refusal("resume.no-whole-checkpoint"):
         usable_checkpoint(tmp_path, print)
     assert usable_checkpoint(tmp_path / "none", pytest.fail) is None
 

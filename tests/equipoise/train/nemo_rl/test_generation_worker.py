@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from equipoise.errors import EquipoiseError
 from equipoise.train.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE, generation_worker
+from tests.refusals import refusal
 
 
 @pytest.mark.parametrize(
@@ -30,5 +30,5 @@ def test_vllm_generates_under_the_python_that_is_named(monkeypatch, tmp_path, as
 
 def test_a_python_that_is_not_there_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv(PYTHON_VARIABLE, str(tmp_path / "python"))
-    with pytest.raises(EquipoiseError, match="which is no file"):
+    with refusal("rehearsal.no-vllm-python"):
         generation_worker()

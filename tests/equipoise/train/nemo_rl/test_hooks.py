@@ -20,6 +20,7 @@ from equipoise.train.nemo_rl.scoring import metadata_of
 from equipoise.train.nemo_rl.together import Collecting
 from equipoise.train.nemo_rl.watch import Watch
 from tests.equipoise.train.nemo_rl.test_watch import Scorer
+from tests.refusals import refusal
 
 
 class Logger:
@@ -102,7 +103,7 @@ def test_everything_is_put_back_even_after_an_error(grpo, watch):
 
 def test_a_name_that_a_version_lacks_is_said(grpo, watch):
     del grpo.TimeoutChecker
-    with pytest.raises(EquipoiseError, match="has no TimeoutChecker"), hooks.watched(watch):
+    with refusal("nemo-rl.missing-names", "TimeoutChecker"), hooks.watched(watch):
         pass
     assert grpo.Logger is Logger
 
@@ -205,7 +206,7 @@ def test_evaluation_keeps_the_order_that_was_asked_for(ray):
 def test_evaluation_ends_where_a_reply_was_not_generated(ray):
     record = PromptRecord("p", "toy", (), "s", "test")
     collector = hooks._Collector(lambda number: None)
-    with pytest.raises(EquipoiseError, match="1 of 1 replies were not generated"):
+    with refusal("nemo-rl.missing-replies", "1"):
         collector.step.remote([[{"role": "user", "content": ""}]], [metadata_of(record)])
 
 
@@ -272,11 +273,11 @@ class TestAsynchronousGrpo:
                 module().validate(None, [], step=0)
 
         monkeypatch.setattr(Watch, "before_first_step", fail)
-        with pytest.raises(EquipoiseError, match="no reference"):
+        with refusal("x.no-reference"):
             run(loop)
 
     def test_an_end_before_the_last_step_is_an_error(self, run):
-        with pytest.raises(EquipoiseError, match="ended before its last step"):
+        with refusal("nemo-rl.early-end"):
             run(lambda policy, task_to_env: None)
 
     def test_an_end_that_was_asked_for_is_none(self, run, watch, monkeypatch):
@@ -297,7 +298,7 @@ class TestAsynchronousGrpo:
         def loop(policy, task_to_env):
             raise RayTaskError("Traceback\n  in a worker")
 
-        with pytest.raises(EquipoiseError) as caught:
+        with refusal("nemo-rl.early-end") as caught:
             run(loop)
         assert caught.value.message.endswith(
             "last step, RuntimeError: the engine died; nemo_rl.log has more"
@@ -327,7 +328,7 @@ class TestAsynchronousGrpo:
         watch = Watch(replace(job, loaded=loaded), steps=2, on_row=lambda row: None)
         ours = SimpleNamespace(missing_methods=lambda: missing)
         monkeypatch.setitem(sys.modules, "equipoise.train.nemo_rl.whole_sets", ours)
-        refused = pytest.raises(EquipoiseError, match="has no add, _process_batch, which")
+        refused = refusal("nemo-rl.unknown-collector", "add, _process_batch")
         with refused if missing else nullcontext(), hooks.watched(watch):
             pass
 

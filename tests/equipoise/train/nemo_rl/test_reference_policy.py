@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from data_prep.files import read_json
-from equipoise.errors import EquipoiseError
 from equipoise.run.ledger import Ledger
 from equipoise.train.nemo_rl import reference_policy
 from equipoise.train.nemo_rl.reference_policy import (
@@ -18,6 +17,7 @@ from equipoise.train.nemo_rl.reference_policy import (
     policy_with_first_reference,
 )
 from tests.equipoise.train.nemo_rl.stand_ins import Policy
+from tests.refusals import refusal
 
 SECOND_DTENSOR = {"dtensor_cfg": {"enabled": True, "_v2": True}}
 
@@ -70,7 +70,7 @@ def test_a_reference_that_cannot_be_found_ends_the_run_at_its_start(
     monkeypatch.setattr(reference_policy, "_on_workers", lambda policy, method, **words: [kept])
     build = policy_with_first_reference(lambda *args, **words: "policy", Ledger(provenance))
     config = {"dtensor_cfg": {"enabled": False, "_v2": False}}
-    lost = pytest.raises(EquipoiseError, match="under a name that Equipoise does not know")
+    lost = refusal("nemo-rl.unknown-reference")
     with lost if wanted and kept is None else nullcontext():
         assert build(config=config, init_reference_model=wanted) == "policy"
 
@@ -79,7 +79,7 @@ def test_a_first_start_is_remembered_and_another_reference_is_refused(provenance
     check_reference(["a", "b"], Ledger(provenance))
     assert read_json(provenance)["reference_policy"] == ["a", "b"]
     check_reference(["a", "b"], Ledger(provenance))
-    with pytest.raises(EquipoiseError, match="not the one that this run began with"):
+    with refusal("resume.other-reference"):
         check_reference(["a", "c"], Ledger(provenance))
 
 
@@ -125,5 +125,5 @@ class TestAResume:
         words = {"cluster": "cluster", "config": SECOND_DTENSOR, "tokenizer": "tokenizer"}
         build(**words)
         first = {"dtensor_cfg": {"enabled": True, "_v2": False}}
-        with pytest.raises(EquipoiseError, match="not the one that this run began with"):
+        with refusal("resume.other-reference"):
             build(**words | {"config": first}, **trained)

@@ -11,7 +11,6 @@ from data_prep.files import read_json
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
-from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import check_files, damage_of
 from equipoise.run.ledger import Ledger
@@ -19,6 +18,7 @@ from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_ro
 from equipoise.train.stages import around_training
 from equipoise.train.stages.around_training import before_training, begin_training, evaluate
 from equipoise.train.stages.job import Job
+from tests.refusals import refusal
 
 Capture = pytest.CaptureFixture[str]
 
@@ -161,7 +161,7 @@ class TestAJudgeThatIsDown:
 
     def test_what_was_generated_is_scored_when_it_is_back(self, job: Job, capsys: Capture) -> None:
         down = replace(job, environment=Judged("connection refused"))
-        with pytest.raises(EquipoiseError, match=r"4 of 4 rollouts .*connection"):
+        with refusal("evaluation.failed-scores", "4 of 4", "unreachable: connection"):
             evaluate(down, "baseline", drawn)
         assert read_rollouts(job.run.generations("baseline")) == ROLLOUTS
         evaluate(replace(job, environment=Judged()), "baseline", never)
@@ -172,7 +172,7 @@ class TestAJudgeThatIsDown:
         assert not job.run.generations("baseline").exists()
 
     def test_the_result_is_that_of_a_judge_that_was_always_there(self, job: Job) -> None:
-        with pytest.raises(EquipoiseError):
+        with refusal("evaluation.failed-scores"):
             evaluate(replace(job, environment=Judged("no")), "baseline", drawn)
         well = replace(job, environment=Judged())
         evaluate(well, "baseline", never)
@@ -204,15 +204,15 @@ class TestSignal:
 
     def test_a_model_that_never_keeps_the_format_is_not_trained(self, job: Job) -> None:
         replies = ("Well,\nwell", "Hm", "Well,\nwell", "As an AI")
-        with pytest.raises(EquipoiseError) as caught:
+        with refusal(
+            "training.no-signal",
+            "100% of the replies could not be read",
+            "2x, no JSON object: 'Well, well'",
+        ):
             begin_training(self.baseline(job, replies, (-5,) * 4, "no JSON object"), 4)
-        assert "nothing to learn from" in caught.value.message
-        assert "100% of the replies could not be read" in caught.value.message
-        assert "2x, no JSON object: 'Well, well'" in caught.value.message
-        assert "stop_without_signal=false" in caught.value.remedy
 
     def test_a_model_that_is_always_right_is_not_trained(self, job: Job) -> None:
-        with pytest.raises(EquipoiseError, match="4x, score 1: 'yes'"):
+        with refusal("training.no-signal", "4x, score 1: 'yes'"):
             begin_training(self.baseline(job, ("yes",) * 4, (1,) * 4), 4)
 
     def test_the_configuration_may_want_to_go_on(self, job: Job, capsys: Capture) -> None:

@@ -1,13 +1,11 @@
-import pytest
-
 from environments.base import Failure, Score
 from environments.chat import BudgetSpentError
-from equipoise.errors import EquipoiseError
 from equipoise.train.stages.failures import (
     FailureMonitor,
     refuse_failures,
     score_within_budget,
 )
+from tests.refusals import refusal
 
 GOOD, BAD = None, Failure("transport_timeout", "judge timed out")
 
@@ -54,5 +52,5 @@ def test_a_budget_that_is_used_up_stops_the_run_whatever_the_rate():
 def test_an_evaluation_with_more_failures_than_may_be_is_none():
     scores = [Score(1.0)] * 9 + [Score(None, error=BAD)]
     refuse_failures(scores, 0.1, "the baseline evaluation")
-    with pytest.raises(EquipoiseError, match=r"2 of 11 .* baseline .* judge timed out \(2x\)"):
+    with refusal("evaluation.failed-scores", "2 of 11", "judge timed out (2x)"):
         refuse_failures([*scores, scores[-1]], 0.1, "the baseline evaluation")

@@ -8,7 +8,6 @@ import pytest
 from data_prep.files import read_json
 from data_prep.splits import sample_names
 from environments.base import Failure, PromptRecord, Rollout, Score
-from equipoise.errors import EquipoiseError
 from equipoise.run.kept_files import damage_of
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.train.stages.around_training import before_training, evaluate
@@ -22,6 +21,7 @@ from equipoise.train.stages.probe import (
     training_sample,
 )
 from tests.equipoise.conftest import Toy
+from tests.refusals import refusal
 
 
 class Skilled(Toy):
@@ -173,7 +173,7 @@ def test_what_cannot_be_scored_is_refused(skilled: Job) -> None:
                 for r in rollouts
             ]
 
-    with pytest.raises(EquipoiseError, match="policy 'blinded'"):
+    with refusal("evaluation.failed-scores", "policy 'blinded'"):
         probed(replace(skilled, environment=Fails()), Model())
     assert not skilled.run.probe.exists()
 
