@@ -97,6 +97,12 @@ class Evaluated:
             environment.set_reference(read_rollouts(self.run.reference))
         return environment
 
+    def only(self, items: frozenset[str]) -> "Evaluated":
+        """The same of these prompts alone."""
+        rollouts, scores = self._replies_to(items)
+        hashes = {name: value for name, value in self.items.items() if name in items}
+        return replace(self, items=hashes, rollouts=rollouts, scores=scores)
+
     def measured(self, items: frozenset[str]) -> Measurement:
         """The task's metrics over these prompts."""
         try:

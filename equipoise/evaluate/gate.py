@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from environments.base import TRAIN_SPLIT, Message
+from environments.errors import CodedError
 from environments.presentation import Presentation
 from equipoise.errors import UsageError
 from equipoise.evaluate.entries import Checks, Evaluated, read_stage, shared_items, task_of
@@ -15,6 +16,7 @@ from equipoise.evaluate.plan import FILE, read_audit
 from equipoise.report.run_files import STAGE_OF
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import read_records
+from equipoise.statistics.compare import MetricComparison
 from equipoise.statistics.gate import GatedMetric, Verdict, Watched, gate, verdict_of
 from equipoise.terminal.console import Reporter
 from equipoise.train.stages.around_training import BASELINE, FINAL
@@ -31,13 +33,20 @@ Margins = Mapping[tuple[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class GatedTask:
-    """One task that both sides have."""
+    """One task that both sides have.
+
+    `exchanged` is the objective afterwards less that of the same replies, each to another prompt;
+    None where scoring them would ask a model, or needs files that are not here. `left_out` counts
+    the prompts that the model was trained on, or that are of one set with such a prompt.
+    """
 
     before: Evaluated
     after: Evaluated
     presentation: Presentation
     objective: str
     metrics: Mapping[str, GatedMetric]
+    exchanged: MetricComparison | None
+    left_out: int
 
     @property
     def prompts(self) -> int:
@@ -104,13 +113,15 @@ def gate_stored(
             _TOGETHER,
         )
     with reporter.progress("reading"):
-        pairs = {task: _read_pair(*paths, unsealed=unsealed) for task, paths in shared.items()}
+        answered = {task: _read_pair(*paths, unsealed=unsealed) for task, paths in shared.items()}
+        pairs = {task: _without_training_prompts(*pair) for task, pair in answered.items()}
     watched = {
         task: Watched(pair[0].environment(), _margins_of(task, margins))
         for task, pair in pairs.items()
     }
     with reporter.progress("comparing"):
         metrics = _gated(pairs, watched)
+        exchanged = {task: _beside_exchanged(watched[task], *pair) for task, pair in pairs.items()}
     _refuse_unknown(margins, metrics)
     missing = {
         task: after if folders[0].get(task) else before
@@ -126,6 +137,8 @@ def gate_stored(
                 for (metric_task, name), metric in metrics.items()
                 if metric_task == task
             },
+            exchanged[task],
+            len(answered[task][1].items) - len(pair[1].items),
         )
         for task, pair in pairs.items()
     }
@@ -150,6 +163,23 @@ def _gated(
         for name, watched_metric in with_errors.items():
             metrics[task, name] = replace(metrics[task, name], metric=watched_metric)
     return metrics
+
+
+def _beside_exchanged(
+    watched: Watched, before: Evaluated, after: Evaluated
+) -> MetricComparison | None:
+    environment, settings = watched.environment, before.loaded.env_settings
+    asks = (
+        settings.model_calls([], len(after.rollouts)),
+        environment.wanted_chat_model(),
+        environment.wanted_encoder(),
+    )
+    if any(asks):
+        return None
+    try:
+        return watched.beside_exchanged((after.rollouts, after.scores))
+    except CodedError:  # no index here to search, for instance
+        return None
 
 
 # --- what is read --------------------------------------------------------------------------------
@@ -221,7 +251,6 @@ def _read_pair(before: Path, after: Path, *, unsealed: bool) -> tuple[Evaluated,
     except UsageError as error:
         raise UsageError(error.code, error.message, _TOGETHER) from None
     _refuse_other_numbers(*pair)
-    _refuse_trained_on(pair[1])
     return pair
 
 
@@ -238,23 +267,28 @@ def _refuse_other_numbers(before: Evaluated, after: Evaluated) -> None:
         )
 
 
-def _refuse_trained_on(after: Evaluated) -> None:
-    """Raise `UsageError` where the run that trained a model did so on prompts that it is gated by.
+def _without_training_prompts(before: Evaluated, after: Evaluated) -> tuple[Evaluated, Evaluated]:
+    """Leave out the sets of which the run that trained a model had a prompt to train on.
 
     Splits depend on the seed, so the test of one run may be what another one was trained on.
+    Raises `UsageError` where no set is left.
     """
     run = _trained_in(after)
     if run is None:
-        return
+        return before, after
     trained = {_text(r.messages) for r in read_records(run.prompts) if r.split == TRAIN_SPLIT}
     prompts = [r for r in read_records(after.run.prompts) if r.id in after.items]
-    if overlap := [record for record in prompts if _text(record.messages) in trained]:
+    overlap = [record for record in prompts if _text(record.messages) in trained]
+    sets = {record.set_id for record in overlap}
+    unseen = frozenset(record.id for record in prompts if record.set_id not in sets)
+    if not unseen:
         raise UsageError(
             "gate.trained-prompts",
             f"{run.root} was trained on {len(overlap):,} of the {len(prompts):,} prompts of "
             f"{after.path}, such as {overlap[0].id!r}",
             f"Evaluate both models with that run's configuration: --config {run.config}.",
         )
+    return before.only(unseen), after.only(unseen)
 
 
 def _trained_in(after: Evaluated) -> RunDirectory | None:

@@ -16,13 +16,14 @@ from equipoise.report.terminal import print_table
 from equipoise.report.words import (
     allowed_change,
     change_in_unit,
+    figure,
     metric_name,
     p_value,
     printable,
 )
 from equipoise.run.kept_files import unsealed_note
 from equipoise.statistics import compare
-from equipoise.statistics.compare import GuardMargin
+from equipoise.statistics.compare import GuardMargin, MetricComparison
 from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
 from equipoise.terminal.console import Reporter
 
@@ -134,10 +135,28 @@ def notes_of(result: GateResult) -> Iterator[str]:
         if gated.status != "kept":
             headline = f"{printable(name)}: {_label(task, metric)} {gated.status}"
             yield f"{headline}: {_explain_status(task, metric, gated)}"
+    for name, task in result.tasks.items():
+        yield from _notes_of_task(printable(name), task)
     for name, side in result.missing.items():
         yield f"{printable(name)}: {printable(side)} was not evaluated on it"
     if unsealed := [f"{s.run.root}/{p}" for s in _sides(result) for p in s.opened.unsealed]:
         yield unsealed_note(dict.fromkeys(unsealed))
+
+
+def _notes_of_task(name: str, task: GatedTask) -> Iterator[str]:
+    """Say what a passing verdict would hide."""
+    if task.left_out:
+        yield (
+            f"{name}: {task.left_out:,} prompts are left out, for the model was trained on them, "
+            "or on another one of their set"
+        )
+    if task.exchanged and task.exchanged.verdict != "better":
+        label = _label(task, task.objective)
+        own, others = (figure(task.exchanged.after), figure(task.exchanged.before))
+        yield (
+            f"{name}: {label} of the new model is {own}, and {others} where each of its replies is "
+            "given to another prompt: nothing shows that it reads them, whatever the verdict"
+        )
 
 
 def _sides(result: GateResult) -> Iterator[Evaluated]:
@@ -193,9 +212,20 @@ def _task(task: GatedTask) -> dict[str, Any]:
         "after": task.after.path,
         "prompts": task.prompts,
         "replies": len(task.before.rollouts),
+        "left_out": task.left_out,
         "objective": task.objective,
+        "exchanged": _exchanged(task.exchanged),
         "metrics": {name: _metric(task, name, gated) for name, gated in task.metrics.items()},
     }
+
+
+def _exchanged(comparison: MetricComparison | None) -> Mapping[str, Any] | None:
+    """The objective of the replies, and of the same ones, each to another prompt."""
+    if comparison is None:
+        return None
+    figures = {"own": comparison.after, "of_another_prompt": comparison.before}
+    interval = {"difference": comparison.difference, "low": comparison.low, "high": comparison.high}
+    return figures | interval | {"verdict": comparison.verdict}
 
 
 def _metric(task: GatedTask, name: str, gated: GatedMetric) -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ from equipoise.statistics.compare import (
     error_of,
 )
 from equipoise.statistics.intervals import StatisticsSettings, holm
+from equipoise.statistics.trivial import Measured, differences, exchange, first_of_each
 
 #: No run's own settings: neither side says how sure a verdict is.
 SETTINGS = StatisticsSettings()
@@ -32,6 +33,8 @@ SETTINGS = StatisticsSettings()
 LEAST_CLUSTERS = 40
 #: What more data are to do: show of a model in which nothing changed that a metric is kept.
 POWER = 0.9
+#: Replies to each prompt, at most, that are scored as replies to another one.
+EXCHANGED = 4
 
 Key = tuple[str, str]  # task, metric
 Verdict = Literal["passed", "failed", "not enough data"]
@@ -128,6 +131,17 @@ class Watched:
             of_reward = _errors(Halves.of(self.measure_reward, *before))
             errors |= {name: span * error for name, error in of_reward.items()}
         return {n: _with_error(m, errors[n]) if n in errors else m for n, m in metrics.items()}
+
+    def beside_exchanged(self, replies: Replies) -> MetricComparison:
+        """The objective of these replies less that of the same ones, each to another prompt.
+
+        Where it is not shown to be better, nothing shows that the model reads its prompts. The
+        environment scores the exchanged replies.
+        """
+        exchanged = list(first_of_each(exchange(replies[0]), EXCHANGED))
+        scored = (replies, (exchanged, self.environment.score(exchanged)))
+        model, policy = (Measured.of(self.environment, *side) for side in scored)
+        return differences({"exchanged": policy}, model, SETTINGS)["exchanged"][self.objective]
 
     def measure_task(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The guarded metrics of the task, its objective among them where that is one."""

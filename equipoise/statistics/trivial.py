@@ -3,11 +3,14 @@
 Pure functions of replies; `equipoise.train.stages.probe` samples and scores.
 """
 
+import itertools
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from environments.base import REWARD, PromptRecord, Rollout, Score
 from environments.contract import Environment
@@ -101,6 +104,14 @@ def best_of_n(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str,
     return {name: reply for name, (_, reply) in best.items()}
 
 
+def exchange(rollouts: Sequence[Rollout], seed: int = 0) -> list[Rollout]:
+    """The rollouts, with the replies to another prompt in place of each prompt's own."""
+    replies = _by_prompt(rollouts)
+    donors = dict(zip(replies, np.random.default_rng(seed).permutation(list(replies)), strict=True))
+    turns = {name: itertools.cycle(replies[donor]) for name, donor in donors.items()}
+    return [replace(rollout, completion=next(turns[rollout.prompt_id])) for rollout in rollouts]
+
+
 def first_of_each(rollouts: Sequence[Rollout], number: int) -> Iterator[Rollout]:
     """The first rollouts of each prompt, in their order."""
     counts: Counter[str] = Counter()
@@ -142,9 +153,10 @@ class Measured:
         return cls(task, reward, environment.objective)
 
     @property
-    def compared(self) -> tuple[str, str]:
-        """The objective, and the task's first metric besides."""
-        return self.objective, next(name for name in self.task.metrics if name != self.objective)
+    def compared(self) -> tuple[str, ...]:
+        """The objective, and the task's first metric besides, where it has one."""
+        others = (name for name in self.task.metrics if name != self.objective)
+        return self.objective, *itertools.islice(others, 1)
 
     def with_figure(self, name: str) -> Measurement:
         """The measurement that has a figure."""

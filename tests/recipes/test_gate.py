@@ -17,6 +17,7 @@ import yaml
 
 from data_prep.records import read_unsealed, write_prompts
 from environments.base import Failure, Score
+from environments.pubmedqa import PubMedQAEnvironment, PubMedQASettings
 from equipoise.__main__ import main
 from equipoise.commands.train import TrainOptions
 from equipoise.evaluate.command import GateOptions
@@ -30,6 +31,7 @@ from tests.recipes.audits import SMOKE, Model, started
 pytestmark = pytest.mark.deep
 
 KINDS = ("grounded", "false_quote", "false_number", "decisive_quote")
+ROLLOUTS = Path("baseline", "rollouts.jsonl")
 QUESTIONS = "equipoise.data.num_samples=256"
 #: So wide that 48 questions with two replies each show that nothing changed.
 WIDE = [f"--margin={name}=0.4" for name in ("reward", *(f"{n}_rate" for n in KINDS))]
@@ -74,7 +76,7 @@ def content(folder: Path) -> Any:
 
 def change(row: Path, scored: Callable[[int, Any, Any], tuple[Any, Any] | None]) -> None:
     """Write the replies of a row anew, each as it is told, and seal it as if it had done so."""
-    path = row / "baseline" / "rollouts.jsonl"
+    path = row / ROLLOUTS
     pairs = zip(*read_scored_rollouts(path), strict=True)
     told = [pair for n, (r, s) in enumerate(pairs) if (pair := scored(n, r, s)) is not None]
     write_rollouts(path, [r for r, _ in told], [s for _, s in told])
@@ -94,7 +96,9 @@ def test_a_model_against_itself(
     said = gate(audit, row, code=4)
     assert "not enough data" in said
     told = content(tmp_path)["tasks"]["pubmedqa"]
-    assert (told["prompts"], told["objective"]) == (48, "reward")
+    assert (told["prompts"], told["objective"], told["left_out"]) == (48, "reward", 0)
+    own = told["exchanged"]["own"]
+    assert own == pytest.approx(told["metrics"]["reward"]["before"])
     reward = told["metrics"]["reward"]
     assert reward["status"] == "not shown" and reward["change"] == 0
     assert reward["low"] < 0 < reward["high"]
@@ -157,19 +161,48 @@ def test_a_changed_file_is_refused(gate: Callable[..., str], results: Path, row:
     gate(f"{results}/a-1:one", row, code=1)
 
 
-def test_items_that_it_was_trained_on_are_refused(
-    gate: Callable[..., str], results: Path, row: Path, tmp_path: Path
+@pytest.mark.parametrize("number", [48, 8])
+def test_items_that_it_was_trained_on_are_left_out_and_refused_where_these_are_all(
+    gate: Callable[..., str], results: Path, row: Path, tmp_path: Path, number: int
 ) -> None:
     """As where the seed of a run and that of the audit deal out other splits."""
     trained = Path(shutil.copytree(row, tmp_path / "trained"))
-    prompts = trained / "prompts.jsonl"
-    records = [replace(record, split="train") for record in read_unsealed(prompts)]
+    prompts, asked = trained / "prompts.jsonl", read_scored_rollouts(row / ROLLOUTS)[0]
+    names = list(dict.fromkeys(rollout.prompt_id for rollout in asked))[:number]
+    records = [
+        replace(record, split="train" if record.id in names else "test")
+        for record in read_unsealed(prompts)
+    ]
     write_prompts(prompts, records, {})
     subject = {"subject": {"label": "one", "model": str(trained / "final_checkpoint")}}
     Ledger(row / "provenance.json").update({"audit": subject})
     seal_run(row)
-    said = gate(f"{results}/a-1:one", row, code=2)
-    assert "was trained on 48 of the 48 prompts" in said and "config.yaml" in said
+    if number == 48:
+        said = gate(f"{results}/a-1:one", row, code=2)
+        assert "was trained on 48 of the 48 prompts" in said and "config.yaml" in said
+        return
+    said = gate(f"{results}/a-1:one", row, *WIDE, code=0)
+    assert "pubmedqa: 8 prompts are left out, for the model was trained on them" in said
+    told = content(tmp_path)["tasks"]["pubmedqa"]
+    assert (told["prompts"], told["replies"], told["left_out"]) == (40, 80, 8)
+
+
+def test_one_reply_to_everybody_is_told_where_it_passes(
+    gate: Callable[..., str], row: Path, tmp_path: Path
+) -> None:
+    """A model that reads no prompt, after another one that did not."""
+    one = read_scored_rollouts(row / ROLLOUTS)[0][0].completion
+    environment = PubMedQAEnvironment(PubMedQASettings())
+
+    def replied(n: int, rollout: Any, score: Any) -> tuple[Any, Any]:
+        rollout = replace(rollout, completion=one)
+        return rollout, environment.score([rollout])[0]
+
+    change(row, replied)
+    said = gate(row, row, *WIDE, code=0)
+    assert "where each of its replies is given to another prompt" in said
+    exchanged = content(tmp_path)["tasks"]["pubmedqa"]["exchanged"]
+    assert exchanged["verdict"] != "better"
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,10 @@ class Task:
         return measured.worth(self.environment.objective)
 
 
-def of_local_scale(name: str, cache: Path, prompts: int = PROMPTS) -> Task:
+def of_local_scale(name: str, cache: Path, prompts: int = PROMPTS, seed: int = 42) -> Task:
     """Prompts of the test split, with the reply that the task would show as a good one."""
     words = ["--config", str(CONFIG_FOLDER / "local.yaml"), f"equipoise.cache_dir={cache}"]
+    words.append(f"--seed={seed}")
     loaded = load_config(name, parse_flags("x", words))
     prepare_task(loaded, lambda _: None)
     environment = make_environment(loaded.environment_class, loaded.env_settings)

@@ -234,6 +234,62 @@ def test_simulated_models(name: str, tasks: Callable[[str], Task]) -> None:
         assert (failed >= 0.8, passed) == (True, 0), metric
 
 
+class TestExchanged:
+    """What is told of a model whose replies are worth as much to other prompts."""
+
+    @staticmethod
+    def verdict(task: Task, replies: Sequence[str]) -> str:
+        watched_task = Watched(task.environment, {})
+        return watched_task.beside_exchanged(replied(task, replies)).verdict
+
+    @pytest.mark.parametrize("share", [1.0, 0.6])
+    def test_who_knows_the_answers_is_shown_to_read_the_prompts(self, share: float) -> None:
+        task = choices(240)
+        known = RNG(0).random(len(task.right)) < share
+        replies = [r if k else "Answer: A" for r, k in zip(task.right, known, strict=True)]
+        assert self.verdict(task, replies) == "better"
+
+    def test_who_reads_none_is_told_where_the_gate_passes_for_before_was_no_better(self) -> None:
+        task = choices(240)
+        for replies in (["Answer: A"] * 240, [f"Answer: {label}" for label in "ABCD" * 60]):
+            before = replied(task, replies)
+            assert gated(task, before, before, reward=0.1) == "passed"
+            assert self.verdict(task, replies) == "no evidence"
+
+    def test_without_a_right_answer_any_readable_reply_passes_and_that_is_told(self) -> None:
+        task = choices(240)
+        records = [replace(r, metadata=r.metadata | {"gold": None}) for r in task.records]
+        task = replace(task, records=records)
+        constant = ["Answer: A"] * len(records)
+        assert gated(task, replied(task, task.right), replied(task, constant)) == "passed"
+        assert self.verdict(task, constant) == "no evidence"
+
+    @pytest.mark.deep
+    @pytest.mark.parametrize("name", NAMES)
+    def test_good_replies_of_every_task_are_shown_and_one_to_everybody_is_not(
+        self, name: str, tasks: Callable[[str], Task]
+    ) -> None:
+        task = tasks(name)
+        assert self.verdict(task, task.right) == "better"
+        assert self.verdict(task, [task.right[0]] * len(task.right)) != "better"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["dharma", "pubmedqa", "rag"])
+def test_a_model_tuned_to_the_prompts_of_one_seed_fails_on_those_of_another(
+    name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """It has a table of good replies to the prompts it knows, and one reply to all others."""
+    cache = tmp_path_factory.mktemp(name)
+    known, drawn = (of_local_scale(name, cache, 1_000, seed) for seed in (42, 43))
+    table = {str(r.messages): reply for r, reply in zip(known.records, known.right, strict=True)}
+    verdicts = []
+    for task in (known, drawn):
+        after = replied(task, [table.get(str(r.messages), known.right[0]) for r in task.records])
+        verdicts.append(gated(task, replied(task, task.right), after, **WIDE[name]))
+    assert verdicts == ["passed", "failed"]
+
+
 class TestFairness:
     @pytest.mark.deep
     def test_simulated_clinicians(self) -> None:
