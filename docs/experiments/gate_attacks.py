@@ -52,7 +52,7 @@ class Items:
         """The verdict, and whether the replies are shown to go by their prompts."""
         metrics = self.watched.compare(before, after)
         decided = gate({("", name): metric for name, metric in metrics.items()})
-        reads = self.watched.beside_exchanged(after).verdict == "better"
+        reads = self.watched.beside_exchanged(after[0]).verdict == "better"
         return verdict_of(decided.values()), "yes" if reads else "not shown"
 
 

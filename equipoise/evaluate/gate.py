@@ -177,7 +177,7 @@ def _beside_exchanged(
     if any(asks):
         return None
     try:
-        return watched.beside_exchanged((after.rollouts, after.scores))
+        return watched.beside_exchanged(after.rollouts)
     except CodedError:  # no index here to search, for instance
         return None
 

@@ -33,7 +33,7 @@ SETTINGS = StatisticsSettings()
 LEAST_CLUSTERS = 40
 #: What more data are to do: show of a model in which nothing changed that a metric is kept.
 POWER = 0.9
-#: Replies to each prompt, at most, that are scored as replies to another one.
+#: Replies to each prompt, at most, that are scored beside replies to another one.
 EXCHANGED = 4
 
 Key = tuple[str, str]  # task, metric
@@ -132,15 +132,16 @@ class Watched:
             errors |= {name: span * error for name, error in of_reward.items()}
         return {n: _with_error(m, errors[n]) if n in errors else m for n, m in metrics.items()}
 
-    def beside_exchanged(self, replies: Replies) -> MetricComparison:
+    def beside_exchanged(self, rollouts: Sequence[Rollout]) -> MetricComparison:
         """The objective of these replies less that of the same ones, each to another prompt.
 
         Where it is not shown to be better, nothing shows that the model reads its prompts. The
-        environment scores the exchanged replies.
+        environment scores both, so that nothing but the prompts differs.
         """
-        exchanged = list(first_of_each(exchange(replies[0]), EXCHANGED))
-        scored = (replies, (exchanged, self.environment.score(exchanged)))
-        model, policy = (Measured.of(self.environment, *side) for side in scored)
+        sides = (list(first_of_each(r, EXCHANGED)) for r in (rollouts, exchange(rollouts)))
+        model, policy = (
+            Measured.of(self.environment, side, self.environment.score(side)) for side in sides
+        )
         return differences({"exchanged": policy}, model, SETTINGS)["exchanged"][self.objective]
 
     def measure_task(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:

@@ -240,7 +240,7 @@ class TestExchanged:
     @staticmethod
     def verdict(task: Task, replies: Sequence[str]) -> str:
         watched_task = Watched(task.environment, {})
-        return watched_task.beside_exchanged(replied(task, replies)).verdict
+        return watched_task.beside_exchanged(task.replied(replies)).verdict
 
     @pytest.mark.parametrize("share", [1.0, 0.6])
     def test_who_knows_the_answers_is_shown_to_read_the_prompts(self, share: float) -> None:
