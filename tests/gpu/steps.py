@@ -38,6 +38,8 @@ print(torch.__version__, name, float(((a @ b - c) / c).abs().max()), sep=";")
 def imports(attempt: Attempt) -> Figures:
     """Import, in a process each, what the processes of a rehearsal on GPUs import."""
     versions: dict[str, str] = {}
+    if attempt.cuda:
+        attempt.python("-c", "import torch, vllm._C")  # which links the GPU's driver
     for lines in IMPORTS.values():
         said = attempt.python("-c", f"{_NEMO_RL}{lines}")
         versions |= dict(word.split("==") for word in said.strip().splitlines()[-1].split())
@@ -63,7 +65,7 @@ import nemo_rl.models.policy.workers.dtensor_policy_worker_v2
 say("torch", "nemo-automodel")
 """,
     "generation": """
-import torch, vllm._C, vllm.v1.worker.gpu_worker
+import vllm.v1.worker.gpu_worker
 from nemo_rl.models.generation.vllm import vllm_backend, vllm_worker, vllm_worker_async
 say("vllm")
 """,
@@ -264,7 +266,7 @@ STEPS = (
     Step(
         "imports",
         "this Python has what NeMo-RL's workers and vLLM import for a rehearsal on GPUs",
-        "that their kernels start",
+        "vLLM's kernels, which link the GPU's driver",
         imports,
         5,
         without_vllm,

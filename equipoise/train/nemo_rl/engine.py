@@ -84,8 +84,26 @@ def check_start(config: Config, records: Sequence[PromptRecord], model_name: str
     tokenizer_name, template = tokenizer_of(policy, model_name), template_of(policy.tokenizer)
     tokenizer = load_tokenizer(model_name, tokenizer_name, template)
     refuse_code(model_name, model, tokenizer)
+    refuse_uneven_vocabulary(model_name, model, config)
     refuse_control_tokens(records, control_tokens(tokenizer))
     refuse_long_prompts(records, tokenizer, room)
+
+
+def refuse_uneven_vocabulary(name: str, model: PreTrainedConfig, config: Config) -> None:
+    """Raise `UsageError` for a vocabulary that DTensor's tensor parallelism does not divide.
+
+    NeMo-RL takes the ranks' shares for equal, and would train on log-probabilities of other tokens.
+    """
+    backend, words = config.policy.dtensor_cfg, model.get_text_config().vocab_size
+    ranks = backend.tensor_parallel_size
+    if backend.enabled and words % ranks:
+        raise UsageError(
+            "model.uneven-vocabulary",
+            f"{name} has {words:,} words, which {ranks} GPUs do not share evenly; NeMo-RL's "
+            "DTensor workers would train on wrong log-probabilities",
+            "Set policy.dtensor_cfg.tensor_parallel_size to a divisor; of the local model, which is "
+            "a rehearsal's, equipoise.local_model.vocab_size sets the words.",
+        )
 
 
 def refuse_code(name: str, model: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:

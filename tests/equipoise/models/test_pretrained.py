@@ -53,6 +53,23 @@ def test_no_run_begins_with_a_control_token_in_a_prompt(begin, text: str, folder
         begin(config, [record("Why!"), record(text)], folder)
 
 
+def test_ranks_share_a_vocabulary_evenly_or_no_run_begins(folder: str, tmp_path) -> None:
+    model = Path(shutil.copytree(folder, tmp_path / "model"))
+    settings = json.loads((model / "config.json").read_text())
+    dtensor = "policy.dtensor_cfg"
+    words = (f"{dtensor}.tensor_parallel_size=2", f"{dtensor}.lora_cfg.use_triton=false")
+    keys = ("--config=nemo_configs/small.yaml", "grpo.val_period=0", "cluster.gpus_per_node=2")
+    config = load_config("fairness", parse_flags("x", (*keys, *words, "--engine=nemo_rl"))).config
+
+    def begin(count: int) -> None:
+        (model / "config.json").write_text(json.dumps(settings | {"vocab_size": count}))
+        check_start(config, [record("Why!")], str(model))
+
+    begin(2_000)
+    with refusal("model.uneven-vocabulary", "2,001 words, which 2 GPUs"):
+        begin(2_001)
+
+
 THINKING = (
     "{% if enable_thinking is not defined or enable_thinking %}" + "think " * 300 + "{% endif %}"
 )
