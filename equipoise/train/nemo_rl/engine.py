@@ -101,8 +101,8 @@ def refuse_uneven_vocabulary(name: str, model: PreTrainedConfig, config: Config)
             "model.uneven-vocabulary",
             f"{name} has {words:,} words, which {ranks} GPUs do not share evenly; NeMo-RL's "
             "DTensor workers would train on wrong log-probabilities",
-            "Set policy.dtensor_cfg.tensor_parallel_size to a divisor; of the local model, which is "
-            "a rehearsal's, equipoise.local_model.vocab_size sets the words.",
+            "Set policy.dtensor_cfg.tensor_parallel_size to a divisor. A rehearsal's local model "
+            "has the words of equipoise.local_model.vocab_size.",
         )
 
 
