@@ -72,8 +72,8 @@ def made(source, destination, base=None):
 
 
 def refused(source, destination, base=None):
-    """The message of a conversion that leaves nothing behind."""
+    """The message and the code of a conversion that leaves nothing behind."""
     with pytest.raises(ConversionError) as caught:
         convert(source, destination, Reporter(), base=base and str(base))
     assert not list(destination.parent.glob(f"*{destination.name}*"))
-    return str(caught.value)
+    return f"{caught.value} [{caught.value.code}]"

@@ -25,7 +25,7 @@ from tests.equipoise.checkpoints.samples import made, refused, same, weights_of
 from tests.equipoise.checkpoints.shards import save_sharded
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import started
-from tests.refusals import refusal
+from tests.refusals import holds, refusal
 
 pytestmark = pytest.mark.deep
 
@@ -57,7 +57,7 @@ class TestDTensor:
         save_sharded(weights_of(model), weights, tmp_path / "meeting")
         sorted(weights.glob("shard-*.safetensors"))[rank].unlink()
         message = refused(folder, tmp_path / "out")
-        assert ("is missing" if rank == 0 else "a file of the last rank may be missing") in message
+        assert ("tensors.missing-part" if rank == 0 else "verify.other-shape") in message
 
     def test_consolidated(self, step, model, tmp_path):
         folder, weights = step
@@ -143,19 +143,24 @@ class TestWhatCannotBeConverted:
 
     def test_no_checkpoint(self, tmp_path):
         (tmp_path / "empty").mkdir()
-        assert "no checkpoint that is known" in refused(tmp_path / "empty", tmp_path / "out")
-        assert "does not exist" in refused(tmp_path / "nothing", tmp_path / "out")
+        assert holds(refused(tmp_path / "empty", tmp_path / "out"), "convert.unknown-format")
+        assert holds(
+            refused(tmp_path / "nothing", tmp_path / "out"), "convert.no-folder | does not exist"
+        )
 
     def test_no_base(self, model, tmp_path):
         dcp.save(weights_of(model), checkpoint_id=tmp_path / "weights")
-        assert "Name it: --base" in refused(tmp_path / "weights", tmp_path / "out")
+        assert holds(refused(tmp_path / "weights", tmp_path / "out"), "convert.unstated-model")
 
     @pytest.mark.parametrize(
         ("change", "told"),
         [
-            (lambda w: w.pop("model.norm.weight"), "lacks model.norm.weight"),
-            (lambda w: w.update(extra=torch.ones(2)), "holds extra"),
-            (lambda w: w.update({"model.norm.weight": torch.ones(9)}), "model.norm.weight is (9,)"),
+            (lambda w: w.pop("model.norm.weight"), "verify.missing-tensors | model.norm.weight"),
+            (lambda w: w.update(extra=torch.ones(2)), "verify.extra-tensors | extra"),
+            (
+                lambda w: w.update({"model.norm.weight": torch.ones(9)}),
+                "verify.other-shape | model.norm.weight | (9,)",
+            ),
         ],
     )
     def test_other_tensors_than_the_configuration_s(self, change, told, model, tmp_path):
@@ -165,7 +170,7 @@ class TestWhatCannotBeConverted:
         other.mkdir()
         shutil.copy(model / "config.json", other)
         save_file(weights, other / "model.safetensors")
-        assert told in refused(other, tmp_path / "out")
+        assert holds(refused(other, tmp_path / "out"), told)
 
     def test_an_index_that_leads_out_of_its_folder(self, model, tmp_path):
         other = tmp_path / "other"
@@ -173,12 +178,12 @@ class TestWhatCannotBeConverted:
         (other / "model.safetensors").unlink()
         index = {"weight_map": {"model.norm.weight": "../secret.safetensors"}}
         (other / "model.safetensors.index.json").write_text(json.dumps(index))
-        assert "which is no file of its folder" in refused(other, tmp_path / "out")
+        assert holds(refused(other, tmp_path / "out"), "safetensors.foreign-file")
 
     def test_a_full_disk_is_seen_before(self, model, tmp_path, monkeypatch):
         usage = shutil.disk_usage(tmp_path)._replace(free=10)
         monkeypatch.setattr(to_hugging_face.shutil, "disk_usage", lambda _: usage)
-        assert "GB free" in refused(model, tmp_path / "out")
+        assert holds(refused(model, tmp_path / "out"), "convert.small-disk | GB")
 
     def test_a_byte_that_is_not_as_it_was_written(self, model, tmp_path, monkeypatch):
         read = os.preadv
@@ -189,7 +194,7 @@ class TestWhatCannotBeConverted:
             return count
 
         monkeypatch.setattr(writer.os, "preadv", flipped)
-        assert "is not what was written" in refused(model, tmp_path / "out")
+        assert holds(refused(model, tmp_path / "out"), "writer.other-bytes")
 
 
 def test_a_dry_run_says_what_it_is_and_writes_nothing(model, tmp_path):
