@@ -1,4 +1,7 @@
-"""What the engine has around NeMo-RL's own script; stand-ins for its modules run here."""
+"""What the engine has around NeMo-RL's own script; stand-ins for its modules run here.
+
+tests/contract/test_nemo_rl_alarm.py has NeMo-RL itself.
+"""
 
 import sys
 from dataclasses import replace
