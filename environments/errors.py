@@ -14,6 +14,6 @@ class CodedError(Exception):
         return self.message
 
 
-def code_of(error: BaseException, default: str) -> str:
+def code_of(error: BaseException | None, default: str) -> str:
     """Return the code of an error, `default` where it has none."""
     return error.code if isinstance(error, CodedError) else default

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from environments.errors import code_of
 from environments.yaml_file import fields_at, fields_of, key_path, structure_of
 from equipoise.config.problems import SEPARATOR, Problem, within
 from equipoise.config.schema import HONOURED, Config
@@ -48,7 +49,8 @@ def _problem(
     key = SEPARATOR.join([*([prefix] if prefix else []), *(str(part) for part in path)])
     if detail["type"] == "extra_forbidden":
         return Problem("config.unknown-key", (key,), f"unknown key, {suggest(model, path, prefix)}")
-    return Problem("config.invalid-value", (key,), _message(detail))
+    error = detail.get("ctx", {}).get("error")  # of a validator, which may have a code
+    return Problem(code_of(error, "config.invalid-value"), (key,), _message(detail))
 
 
 def _one_per_key(problems: Sequence[Problem]) -> Iterator[Problem]:
