@@ -31,11 +31,27 @@ _APART = (
     "policy.generation.colocated.resources.gpus_per_node=1",
 )
 
+#: What a configuration may ask of NeMo-RL's loop beside the shipped ones.
+_OPTIONS = (
+    *("grpo.val_period=1", "checkpointing.save_period=1", "policy.dynamic_batching.enabled=true"),
+    *("logger.tensorboard_enabled=true", "logger.num_val_samples_to_print=2"),
+    *("grpo.overlong_filtering=true", "grpo.reward_scaling.enabled=true"),
+    *("grpo.reward_shaping.enabled=true", "grpo.reward_shaping.overlong_buffer_length=8"),
+    *("grpo.reward_shaping.max_response_length=48", "grpo.normalize_rewards=true"),
+    *("grpo.use_leave_one_out_baseline=true", "loss_fn.ratio_clip_c=3.0"),
+    "loss_fn.use_importance_sampling_correction=true",
+)
+
 
 def rehearsal(scale: str, *words: str) -> list[str]:
     """Return the words of a small rehearsal of the fairness task."""
     name = f"--config=nemo_configs/{scale}.yaml"
     return ["recipes/grpo_fairness.py", "--rehearse", name, *SMALL, *words]
+
+
+def contract(name: str, *words: str) -> list[str]:
+    """Return the words that run a contract test."""
+    return ["-m", "pytest", "-q", "-n0", f"tests/contract/{name}", *words]
 
 
 #: Imports what a rehearsal's processes import.
@@ -52,16 +68,18 @@ from nemo_rl.models.generation.vllm import vllm_generation, vllm_worker, vllm_wo
 COMMANDS = {
     "imports alone": ["-c", _IMPORTS],
     "two ranks, packed": rehearsal("large", _ONE_STEP),
-    "vLLM": rehearsal("small", _ONE_STEP),
     "asynchronous, vLLM": rehearsal(
         *("small", _ONE_STEP, *_APART, "grpo.async_grpo.enabled=true"),
         "loss_fn.use_importance_sampling_correction=true",
         "policy.generation.vllm_cfg.async_engine=true",
     ),
-    "Megatron's worker": [
-        *("-m", "pytest", "-q", "-n0"),
-        "tests/contract/test_megatron_bridge.py::TestPolicyWorker",
-    ],
+    "Megatron's worker": contract("test_megatron_bridge.py::TestPolicyWorker"),
+    "first worker, resumed": rehearsal(
+        *("small", "--iterations=2", "policy.dtensor_cfg._v2=false"),
+        *("policy.dtensor_cfg.lora_cfg.enabled=false", *_OPTIONS),
+    ),
+    "DTensor workers": contract("test_dtensor_workers.py"),
+    "vLLM": contract("test_vllm.py", "-k", "not rehearsal"),
 }
 #: Parts in the order of their claim to a file: each counts for the first one that it belongs to.
 PARTS = {

@@ -1,7 +1,7 @@
 """One rank of NeMo-RL's DTensor worker on a CPU, in several settings in turn.
 
     python -m tests.contract.dtensor_worker MODEL OUT WORKER CASE...
-        # with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, and PORTS, one for each case
+        # with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, and PORTS, two for each case
 
 OUT has CASE.yaml, what Equipoise writes for a run. WORKER is the full name of the class. Rank 0
 writes into OUT what it sees of a batch at the start, after two updates, and when a second worker
@@ -11,9 +11,12 @@ has loaded the first one's checkpoint. NeMo-RL's Ray and worker group do not tak
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import torch
@@ -31,23 +34,24 @@ def main(model: str, out: Path, name: str, *cases: str) -> None:
     del sys.modules["nemo_automodel"]  # drivers do without it, the second worker does not
     module, _, class_name = name.rpartition(".")
     worker = getattr(import_module(module), class_name)
-    for case, port in zip(cases, os.environ["PORTS"].split(","), strict=True):
-        os.environ["MASTER_PORT"] = port
-        take(case, worker, model, out)
+    # Each worker has a port of its own: at one that is used again a rank meets the last group.
+    ports = iter(os.environ["PORTS"].split(","))
+    for case in cases:
+        take(case, partial(build, worker, model, ports), out)
 
 
-def take(case: str, worker: type, model: str, out: Path) -> None:
+def take(case: str, build: Callable[..., Any], out: Path) -> None:
     """One setting."""
     settings = resolved(out / f"{case}.yaml")
     policy = settings["policy"]
     shards, batch = shards_as(policy), random_batch()
-    trained = build(worker, policy, model)
+    trained = build(policy)
     logprobs = {"start": seen_by(trained, shards, batch)}
     gradients = train(trained, shards, batch, settings["loss_fn"], logprobs["start"])
     logprobs["trained"] = seen_by(trained, shards, batch)
     paths = save(trained, settings["checkpointing"], out / case)
     torch.distributed.destroy_process_group()
-    resumed = build(worker, policy, model, **paths)
+    resumed = build(policy, **paths)
     logprobs["resumed"] = seen_by(resumed, shards, batch)
     torch.distributed.destroy_process_group()
     if os.environ["RANK"] == "0":
@@ -68,11 +72,12 @@ def resolved(config: Path) -> dict:
     return OmegaConf.to_container(load_config(str(config)), resolve=True)
 
 
-def build(worker: type, policy: dict, model: str, **paths: str):
+def build(worker: type, model: str, ports: Iterator[str], policy: dict, **paths: str):
     """The worker that Ray would build; the first kind gets the driver's tokenizer."""
     import ray
     from transformers import AutoTokenizer
 
+    os.environ["MASTER_PORT"] = next(ports)
     second = policy["dtensor_cfg"]["_v2"]
     tokenizer = {} if second else {"tokenizer": AutoTokenizer.from_pretrained(model)}
     with mock.patch.object(ray, "get_gpu_ids", lambda: [0]):
