@@ -40,7 +40,7 @@ _OF_SUBSET = Blocks.of_shapes(dict.fromkeys(_STATISTICS, ()))
 
 
 def _blocks(subsets: int) -> Blocks:
-    """The sums of a reply: whether it could be read and was scored, and the subsets' statistics."""
+    """The sums of a prompt: replies that could be read, those scored; the subsets' statistics."""
     return Blocks.of_shapes({"readable": (2,), "subsets": (subsets, _OF_SUBSET.columns)})
 
 
@@ -82,20 +82,24 @@ def measure_dharma(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Meas
     )
     subsets = {name: n for n, name in enumerate(names)}
     blocks = _blocks(len(subsets))
-    sums = np.zeros((len(rollouts), blocks.columns))
+    prompts = {rollout.prompt_id: rollout for rollout in rollouts}
+    row_of = {name: row for row, name in enumerate(prompts)}
+    # Of a prompt, not of a reply: those of 17,000 replies would be 30 MB.
+    sums = np.zeros((len(prompts), blocks.columns))
     readable, statistics = (blocks[name].of(sums) for name in ("readable", "subsets"))  # views
-    rows = zip(places, outcomes, yardsticks(rollouts), strict=True)
-    for row, (row_names, outcome, yardstick) in enumerate(rows):
+    replies = zip(rollouts, places, outcomes, yardsticks(rollouts), strict=True)
+    for rollout, row_names, outcome, yardstick in replies:
         if outcome is not None:
-            readable[row] = outcome.judged is not None, 1
+            row = row_of[rollout.prompt_id]
+            readable[row] += outcome.judged is not None, 1
             values = [*_judged(outcome.judged), *_measured(yardstick)]
-            statistics[row, [subsets[name] for name in row_names]] = values
+            statistics[row, [subsets[name] for name in row_names]] += values
     return Measurement(
-        clusters=tuple(str(r.metadata.get("family", r.prompt_id)) for r in rollouts),
+        clusters=tuple(str(r.metadata.get("family", name)) for name, r in prompts.items()),
         sums=sums,
         metrics=_metrics(subsets, keyed=any(ANSWER_KEY in r.metadata for r in rollouts)),
         breakdowns=_breakdowns(subsets),
-        strata=tuple(str(r.metadata.get("wording", _ALL)) for r in rollouts),
+        strata=tuple(str(r.metadata.get("wording", _ALL)) for r in prompts.values()),
     )
 
 
