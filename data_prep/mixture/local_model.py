@@ -53,9 +53,9 @@ def build_local_model(
     replies = imitated_replies(records, settings)
     form = list(settings.form)
     for task in sorted({record.task for record in records}):
-        own = _settings_of(task, settings)
-        form += own.form
-        if own.phrases:
+        task_settings = _settings_of(task, settings)
+        form += task_settings.form
+        if task_settings.phrases:
             form += clauses([pair for pair in replies if pair[0].task == task])
     examples = [Example(record.messages, reply) for record, reply in replies]
     complete = settings.model_copy(update={"form": tuple(dict.fromkeys(form))})
@@ -79,15 +79,15 @@ def imitated_replies(
     """
     tasks = sorted({record.task for record in records})
     own_settings = {task: _settings_of(task, settings) for task in tasks}
-    total = sum(own.steps for own in own_settings.values())
+    total = sum(task_settings.steps for task_settings in own_settings.values())
     number = settings.steps * settings.batch_size
     examples: list[tuple[PromptRecord, str]] = []
-    for task, own in own_settings.items():
-        share = -(-number * own.steps // total)
+    for task, task_settings in own_settings.items():
+        share = -(-number * task_settings.steps // total)
         steps = -(-share // settings.batch_size)
         mine = [record for record in records if record.task == task]
         made = data_module(settings.modules[task]).imitated_replies(
-            mine, own.model_copy(update={"steps": steps})
+            mine, task_settings.model_copy(update={"steps": steps})
         )
         examples += made[:share]
     order = np.random.default_rng(settings.seed).permutation(len(examples))[:number]

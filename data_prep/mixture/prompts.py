@@ -126,7 +126,7 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
     @property
     def chosen(self) -> Sequence[str]:
         """The choices of all tasks."""
-        return [f"{name}: {line}" for name, own in self.settings.items() for line in own.chosen]
+        return [f"{name}: {line}" for name, part in self.settings.items() for line in part.chosen]
 
 
 def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
@@ -139,10 +139,10 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     modules, round_parts = settings.modules, settings.round
     records: list[PromptRecord] = []
     for name in sorted(modules, key=lambda task: -round_parts[task].set_size):
-        own = modules[name].build_prompts(settings.settings[name])
-        if problems := modules[name].prompt_problems(own):
+        task_records = modules[name].build_prompts(settings.settings[name])
+        if problems := modules[name].prompt_problems(task_records):
             raise ValueError(f"{name}: {problems[0]}")
-        records += [_of_task(record, name) for record in own]
+        records += [_of_task(record, name) for record in task_records]
     validation = [record for record in records if record.split == VALIDATION_SPLIT]
     others = [record for record in records if record.split != VALIDATION_SPLIT]
     return [*others, *in_rounds(validation, round_parts)]
@@ -196,7 +196,7 @@ def check(
         for name, part in settings.round.items()
     ]
     for name, module in settings.modules.items():
-        own = [record for record in records if record.task == name]
-        found = module.check(settings.settings[name], own, environment.tasks[name])
+        task_records = [record for record in records if record.task == name]
+        found = module.check(settings.settings[name], task_records, environment.tasks[name])
         rows += [(f"{name}: {row}", figure, note) for row, figure, note in found]
     return rows

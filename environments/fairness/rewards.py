@@ -46,8 +46,8 @@ def distribution(sets: DecisionSets, reference: Levels) -> FairnessTerms:
     """
     s, r, g = sets.valid.shape
     size = max(1, _PAIRS_AT_ONCE // max(1, r * g * max(r * g, reference.shape[1])))
-    few = [slice(first, first + size) for first in range(0, s, size)]
-    parts = [_distribution(sets.levels[at], sets.valid[at], reference[at]) for at in few]
+    rows = [slice(first, first + size) for first in range(0, s, size)]
+    parts = [_distribution(sets.levels[row], sets.valid[row], reference[row]) for row in rows]
     return FairnessTerms(*(np.concatenate(terms) for terms in zip(*parts, strict=True)))
 
 

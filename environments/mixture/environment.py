@@ -93,9 +93,11 @@ class MixtureEnvironment(Environment):
         """Scores in order. Raises `ValueError` for a prompt of no task, or before the reference."""
         scores: dict[int, Score] = {}
         for name, rows in self._rows(rollouts).items():
-            own = self.tasks[name].score([rollouts[n] for n in rows])
+            task_scores = self.tasks[name].score([rollouts[n] for n in rows])
             scale = self.scale(name)
-            scores |= {n: _scaled(name, score, scale) for n, score in zip(rows, own, strict=True)}
+            scores |= {
+                n: _scaled(name, score, scale) for n, score in zip(rows, task_scores, strict=True)
+            }
         return [scores[n] for n in range(len(rollouts))]
 
     def scale(self, name: str) -> float:
@@ -147,19 +149,19 @@ class MixtureEnvironment(Environment):
         and after every `--resume`.
         """
         for name, rows in self._rows(rollouts).items():
-            task, own = self.tasks[name], [rollouts[n] for n in rows]
+            task, task_rollouts = self.tasks[name], [rollouts[n] for n in rows]
             if task.reference_generations:
-                task.set_reference(own)
+                task.set_reference(task_rollouts)
             if self.settings.mixed[name].scale is None:
-                sets = scale_sets(own)
-                sample = [r for r in own if r.split == TRAIN_SPLIT and r.set_id in sets]
+                sets = scale_sets(task_rollouts)
+                sample = [r for r in task_rollouts if r.split == TRAIN_SPLIT and r.set_id in sets]
                 self._spreads[name] = spread(sample, task.score(sample))
 
     # --- figures ---------------------------------------------------------------------------------
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of all tasks, and the mean of their objectives."""
-        own = [
+        task_scores = [
             replace(score, value=None, components={}, outcome=None)
             if task_score is None
             else replace(
@@ -173,7 +175,9 @@ class MixtureEnvironment(Environment):
         parts = [
             part
             for name, rows in self._rows(rollouts).items()
-            for part in self._parts(name, [rollouts[n] for n in rows], [own[n] for n in rows])
+            for part in self._parts(
+                name, [rollouts[n] for n in rows], [task_scores[n] for n in rows]
+            )
         ]
         return joined(parts, self._objectives, MEAN_OBJECTIVE)
 
@@ -252,8 +256,8 @@ class MixtureEnvironment(Environment):
         """Those of each task, on its prompts; to the others the untrained model's replies stay."""
         policies: dict[str, list[str]] = {}
         for name, rows in self._rows(rollouts).items():
-            own = self.tasks[name].trivial_replies([rollouts[n] for n in rows], seed)
-            for policy, replies in own.items():
+            task_policies = self.tasks[name].trivial_replies([rollouts[n] for n in rows], seed)
+            for policy, replies in task_policies.items():
                 completions = [rollout.completion for rollout in rollouts]
                 for n, reply in zip(rows, replies, strict=True):
                     completions[n] = reply
@@ -327,14 +331,14 @@ def _own_replies(
 
 def _scaled(name: str, score: Score, scale: float) -> Score:
     outcome = None if score.outcome is None else dict(score.outcome)
-    own = TaskScore(value=score.value, components=dict(score.components), outcome=outcome)
+    stored = TaskScore(value=score.value, components=dict(score.components), outcome=outcome)
     components = {f"{name}.{term}": value for term, value in score.components.items()}
     if score.value is not None:
         components[f"{name}.{REWARD}"] = score.value
     value = None if score.value is None else score.value / scale
     has_outcome = score.outcome is not None or score.error is None
     return Score(
-        value, components, score.error, score.evidence, own.model_dump() if has_outcome else None
+        value, components, score.error, score.evidence, stored.model_dump() if has_outcome else None
     )
 
 

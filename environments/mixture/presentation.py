@@ -16,9 +16,9 @@ def presentation_of(tasks: Mapping[str, Environment], mean: str) -> Presentation
         )
     }
     for name, task in tasks.items():
-        own = {REWARD: Words("reward", "before it is scaled"), **task.presentation.words}
+        task_words = {REWARD: Words("reward", "before it is scaled"), **task.presentation.words}
         words |= {
             f"{name}.{key}": Words(f"{name}: {entry.label}", entry.note)
-            for key, entry in own.items()
+            for key, entry in task_words.items()
         }
     return Presentation(title="A mixture of tasks", words=words, one_of_each="task")
