@@ -146,10 +146,10 @@ DENSE = (*RAG, "questions.all=QUESTIONS", "retriever=dense")
 PREPARE: list[tuple[tuple[str, ...], str]] = [
     (("dharma", "source=MISSING"), NOT_THERE),
     (("pubmedqa", "source=file", "path=MISSING"), NOT_THERE),
-    (("pubmedqa", "hub_name=MISSING"), "model.no-folder"),
+    (("pubmedqa", "hub_name=MISSING"), "there is no folder MISSING"),
     (("rag", "corpus=MISSING", "index=NEW"), "MISSING is not a valid corpus: cannot be read: No"),
     (("rag", *RAG, "questions.all=MISSING"), NOT_THERE),
-    (("rag", *DENSE, "encoder.query_model=MISSING"), "model.no-folder"),
+    (("rag", *DENSE, "encoder.query_model=MISSING"), "encoder.unloadable"),
     (("fairness", "cases_file=MISSING"), NOT_THERE),
     (("choice", "source=q_pain", "path=MISSING"), NOT_THERE),
     (("choice", "source=medqa", "path=MISSING"), NOT_THERE),
@@ -187,7 +187,7 @@ def not_prepared(words: tuple[str, ...], folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(("--help",), "prepare.no-folder"), *(((task,), "num_s") for task in TASKS)]
+    ("words", "said"), [(("--help",), "--output-dir DIR"), *(((task,), "num_s") for task in TASKS)]
 )
 def test_help_of_prepare_needs_nothing(
     words: tuple[str, ...], said: str, no_network: list[str]

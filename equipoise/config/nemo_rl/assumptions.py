@@ -340,8 +340,8 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     ),
     Assumption(
         "nemo_rl/models/policy/utils.py",
-        f"the protocol of a refit: {_REHEARSAL}/generation_worker.py",
-        names=("IPCProtocol", "calculate_aligned_size"),
+        f"the protocol of a refit, the worker: {_REHEARSAL}/{{generation_worker,backend}}.py",
+        names=("IPCProtocol", "calculate_aligned_size", "resolve_policy_worker_cls"),
         need="rehearsal",
     ),
     Assumption(
