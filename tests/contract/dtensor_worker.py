@@ -23,6 +23,7 @@ import torch
 
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.train.nemo_rl.process import before_nemo_rl
+from tests.contract.batch import random_batch
 
 #: Uneven, so that batches by tokens are others than those by rows.
 LENGTHS, VOCABULARY, UPDATES = (16, 5, 12, 7, 16, 3, 9, 14), 250, 2
@@ -44,7 +45,7 @@ def take(case: str, build: Callable[..., Any], out: Path) -> None:
     """One setting."""
     settings = resolved(out / f"{case}.yaml")
     policy = settings["policy"]
-    shards, batch = shards_as(policy), random_batch()
+    shards, batch = shards_as(policy), random_batch(LENGTHS, VOCABULARY)
     trained = build(policy)
     logprobs = {"start": seen_by(trained, shards, batch)}
     gradients = train(trained, shards, batch, settings["loss_fn"], logprobs["start"])
@@ -119,25 +120,6 @@ def shards_as(policy: dict) -> SimpleNamespace:
     return SimpleNamespace(
         logprob=lambda batch: Policy._shard_for_logprob(of, batch),
         train=lambda batch: Policy._shard_for_train(of, batch, len(LENGTHS)),
-    )
-
-
-def random_batch():
-    """Rollouts of random tokens, with an advantage each."""
-    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
-
-    generator = torch.Generator().manual_seed(5)
-    shape = (len(LENGTHS), max(LENGTHS))
-    lengths = torch.tensor(LENGTHS)
-    advantages = torch.randn(shape[0], 1, generator=generator)
-    return BatchedDataDict(
-        {
-            "input_ids": torch.randint(0, VOCABULARY, shape, generator=generator),
-            "input_lengths": lengths,
-            "token_mask": (torch.arange(shape[1]) < lengths[:, None]).float(),
-            "sample_mask": torch.ones(shape[0]),
-            "advantages": advantages.expand(shape).clone(),
-        }
     )
 
 

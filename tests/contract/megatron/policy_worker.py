@@ -21,16 +21,16 @@ LENGTHS, VOCABULARY = (16, 14, 16, 12), 250
 
 
 def main(model: Path, out: Path, config: Path, converted: Path) -> None:
-    import torch
     from megatron.bridge.models import gpt_provider
     from safetensors.torch import save_file
 
     from equipoise.train.nemo_rl.reference_policy import digest_function
+    from tests.contract.batch import random_batch
 
     settings = resolved(config, str(model))
     policy = settings["policy"]
     worker = build(policy)
-    batch = make_batch(torch)
+    batch = random_batch(LENGTHS, VOCABULARY)
     result = {"trained": [n for n, p in worker.model.named_parameters() if p.requires_grad]}
     logprobs = {"start": worker.get_logprobs(data=batch, micro_batch_size=2)["logprobs"]}
     logprobs["reference"] = reference(worker, batch)
@@ -115,25 +115,6 @@ def forget_the_last_worker() -> None:
     num_microbatches_calculator.unset_num_microbatches_calculator()
     rerun_state_machine.destroy_rerun_state_machine()
     parallel_state.destroy_model_parallel()
-
-
-def make_batch(torch):
-    """Rollouts of random tokens, with an advantage each."""
-    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
-
-    generator = torch.Generator().manual_seed(5)
-    shape = (len(LENGTHS), max(LENGTHS))
-    lengths = torch.tensor(LENGTHS)
-    advantages = torch.randn(shape[0], 1, generator=generator)
-    return BatchedDataDict(
-        {
-            "input_ids": torch.randint(0, VOCABULARY, shape, generator=generator),
-            "input_lengths": lengths,
-            "token_mask": (torch.arange(shape[1]) < lengths[:, None]).float(),
-            "sample_mask": torch.ones(shape[0]),
-            "advantages": advantages.expand(shape).clone(),
-        }
-    )
 
 
 def reference(worker, batch):
