@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
 
-from data_prep.faults import DataError
 from data_prep.files import finite, write_json, write_text
+from data_prep.text_files import DataError
 from environments.base import PromptRecord
 
 SCHEMA_VERSION = 1

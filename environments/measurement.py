@@ -1,5 +1,6 @@
 """Metrics that can be resampled: what an environment measures and evaluation gives intervals."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -8,8 +9,84 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Direction = Literal["lower", "higher"]
 Array = NDArray[np.float64]
+
+
+# --- sums -----------------------------------------------------------------------------------------
+# Statistics by name in the columns of a table of sums, so that no metric counts columns.
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The columns of one statistic, an array of this shape, in sums [..., K]."""
+
+    start: int
+    shape: tuple[int, ...]
+
+    @property
+    def columns(self) -> int:
+        """The number of columns."""
+        return math.prod(self.shape)
+
+    def of(self, sums: Array) -> Array:
+        """Take the statistic out of sums: [..., K] -> [..., *shape]."""
+        columns = sums[..., self.start : self.start + self.columns]
+        return columns.reshape((*sums.shape[:-1], *self.shape))
+
+    def at(self, index: int) -> "Block":
+        """The block of one entry of the first axis."""
+        shape = self.shape[1:]
+        return Block(self.start + index * math.prod(shape), shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Statistics that stand beside one another in a table of sums."""
+
+    by_name: Mapping[str, Block]
+
+    @classmethod
+    def of_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "Blocks":
+        """Place statistics of these shapes, in this order."""
+        start, blocks = 0, {}
+        for name, shape in shapes.items():
+            blocks[name] = Block(start, shape)
+            start += math.prod(shape)
+        return cls(blocks)
+
+    @property
+    def columns(self) -> int:
+        """The number of columns of all."""
+        return sum(block.columns for block in self.by_name.values())
+
+    def __getitem__(self, name: str) -> Block:
+        return self.by_name[name]
+
+    def join(self, rows: tuple[int, ...], statistics: Mapping[str, Array]) -> Array:
+        """Put statistics [*rows, *shape] beside one another, [*rows, K]; NaN for a missing one.
+
+        Raises `ValueError` for a statistic of another shape, `KeyError` for one without a place.
+        """
+        table = np.full((*rows, self.columns), np.nan)
+        for name, values in statistics.items():
+            block = self.by_name[name]
+            shape = (*rows, *block.shape)
+            if values.shape != shape:
+                raise ValueError(f"{name} has the shape {values.shape}, not {shape}")
+            flat = values.reshape((*rows, block.columns))
+            table[..., block.start : block.start + block.columns] = flat
+        return table
+
+
+def mean_of(pairs: Array) -> Array:
+    """Divide totals by their numbers, [..., 2] -> [...]; NaN where there is none."""
+    return quotient(pairs[..., 0], pairs[..., 1])
+
+
+# --- measurement ----------------------------------------------------------------------------------
+
+
+Direction = Literal["lower", "higher"]
 
 
 @dataclass(frozen=True, slots=True)

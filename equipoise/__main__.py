@@ -43,8 +43,8 @@ VERBS: Mapping[str, Verb] = {
     "probe": Verb(
         "show what the reward of a task pays for nothing", "equipoise.commands.train", "probe"
     ),
-    "prepare": Verb("make a task's prompts without a run", "equipoise.run.prepare", "prepare"),
-    "seal": Verb("check prompts of your own", "equipoise.run.prepare", "seal"),
+    "prepare": Verb("make a task's prompts without a run", "equipoise.run.prompts", "prepare"),
+    "seal": Verb("check prompts of your own", "equipoise.run.prompts", "seal"),
     "evaluate": Verb("evaluate models without training", "equipoise.evaluate.evaluate_command"),
     "audit": Verb("audit answers that others published", "equipoise.evaluate.answers_command"),
     "compare": Verb("compare runs and models in pairs", "equipoise.evaluate.command", "compare"),
@@ -136,7 +136,7 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
 
 
 def _print_completion(shell: str = "") -> NoReturn:
-    from equipoise.terminal.completion import SHELLS, completion
+    from equipoise.terminal.options import SHELLS, completion
 
     if shell not in SHELLS:
         sys.stderr.write(f"error: {COMPLETION} is for {', '.join(SHELLS)}\n")

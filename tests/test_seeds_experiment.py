@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import record_files
+from equipoise.run.seals import record_files
 
 SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "experiments" / "seeds.py"
 TOY = """

@@ -18,8 +18,7 @@ from data_prep.answers.sheets import (
     VariantPair,
     refuse_another_form,
 )
-from data_prep.faults import DataError, first_of
-from data_prep.text_files import json_lines, read_source
+from data_prep.text_files import DataError, first_of, json_lines, read_source
 
 KIND = "file of AMQA's answers (AMQA_Benchmark_Answer_*.jsonl)"
 ABOUT = About(

@@ -16,8 +16,7 @@ from data_prep.answers.sheets import (
     VariantPair,
     refuse_another_form,
 )
-from data_prep.faults import DataError
-from data_prep.text_files import Row, read_table
+from data_prep.text_files import DataError, Row, read_table
 
 KIND = "table of MedPerturb (data.csv)"
 ABOUT = About(

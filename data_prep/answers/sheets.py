@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from data_prep.faults import DataError
+from data_prep.text_files import DataError
 
 #: An answer that is there and names no option: it is never right, and is none of the options.
 NO_OPTION = "no option"

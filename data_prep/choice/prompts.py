@@ -19,8 +19,8 @@ from data_prep.choice.sources import (
     read_q_pain,
 )
 from data_prep.contract import DataSettings
-from data_prep.faults import named_faults
 from data_prep.splits import sample_names
+from data_prep.text_files import named_faults
 from environments.addresses import AbsolutePath
 from environments.base import TEST_SPLIT, Message, PromptRecord
 from environments.choice.environment import format_text

@@ -11,9 +11,8 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from data_prep.answers import medperturb
-from data_prep.faults import DataError
 from data_prep.rag.sources import read_questions
-from data_prep.text_files import json_lines, read_source, read_table
+from data_prep.text_files import DataError, json_lines, read_source, read_table
 
 #: `1. Disagree`, `a) Send the patient home.`
 _LABELLED = re.compile(r"(\w)[.)] (\S.*)", re.ASCII | re.DOTALL)

@@ -20,7 +20,7 @@ from data_prep.dharma.invented import (
     slot_prompt,
     slots_of,
 )
-from data_prep.faults import UnsuitablePromptsError
+from data_prep.text_files import UnsuitablePromptsError
 from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
 

@@ -16,9 +16,8 @@ from data_prep.dharma.invented import (
     invented_prompts,
     scope_prompt,
 )
-from data_prep.faults import DataError
 from data_prep.splits import sample_names, split_sets
-from data_prep.text_files import json_lines, read_source
+from data_prep.text_files import DataError, json_lines, read_source
 from environments.base import PromptRecord, Rollout
 from environments.dharma.calibration import VERDICTS
 from environments.dharma.policy import Violations

@@ -27,7 +27,7 @@ from data_prep.fairness.vignettes import (
     patient_sets,
     vignettes,
 )
-from data_prep.faults import UnsuitablePromptsError
+from data_prep.text_files import UnsuitablePromptsError
 from data_prep.warm_start import WarmStart
 from environments.addresses import AbsolutePath
 from environments.base import TRAIN_SPLIT, PromptRecord

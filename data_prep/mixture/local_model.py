@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from data_prep.faults import UnsuitablePromptsError
 from data_prep.mixture.prompts import data_module
+from data_prep.text_files import UnsuitablePromptsError
 from data_prep.warm_start import Example, WarmStart
 from environments.base import PromptRecord
 

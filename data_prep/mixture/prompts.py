@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from data_prep.contract import CheckRow, DataModule, DataSettings, Tools, hook_problems
-from data_prep.faults import named_faults
+from data_prep.text_files import named_faults
 from environments.base import VALIDATION_SPLIT, PromptRecord
 from environments.contract import Environment, RoundPart
 from environments.mixture import MixtureEnvironment, MixtureSettings

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from environments.pubmedqa import LABELS
-from environments.pubmedqa.grounding import SENTENCE_END
+from environments.pubmedqa.reply import SENTENCE_END
 
 __all__ = ["LABELS", "Item", "Section", "normal_question"]
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from data_prep.faults import UnsuitablePromptsError
 from data_prep.pubmedqa.invented import hasty_reply, training_abstracts
 from data_prep.pubmedqa.prompts import prompt_record
+from data_prep.text_files import UnsuitablePromptsError
 from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
 

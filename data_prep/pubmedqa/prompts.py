@@ -13,12 +13,20 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from data_prep.contract import DataSettings
-from data_prep.faults import named_faults
 from data_prep.pubmedqa.invented import FRACTIONS, invented_items
 from data_prep.pubmedqa.items import Item, Section, estimate_tokens, fit_sections, normal_question
-from data_prep.pubmedqa.published import FOLDS, is_official_test, published_split, refuse_leaked
-from data_prep.pubmedqa.sources import Fields, has_published_form, load_hub, read_items
+from data_prep.pubmedqa.sources import (
+    FOLDS,
+    Fields,
+    has_published_form,
+    is_official_test,
+    load_hub,
+    published_split,
+    read_items,
+    refuse_leaked,
+)
 from data_prep.splits import sample_names, split_sets
+from data_prep.text_files import named_faults
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
 from environments.contract import Environment
 from environments.pubmedqa import FORMAT_TEXT, LABELS

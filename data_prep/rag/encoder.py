@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.hub import is_folder_name, missing_reason
-from data_prep.model_identity import model_identity
+from data_prep.hub import is_folder_name, missing_reason, model_identity
 from data_prep.packaged_models import MINILM, located_encoder
 from environments.encoder import EncoderSettings, Vectors
 

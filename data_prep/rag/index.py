@@ -15,8 +15,8 @@ from typing import Any
 import bm25s  # type: ignore[import-untyped]
 import numpy as np
 
-from data_prep.faults import DataError
 from data_prep.files import write_folder, write_text
+from data_prep.text_files import DataError
 from environments.encoder import Encoder
 from environments.rag.corpus import (
     BM25_FOLDER,

@@ -3,19 +3,91 @@
 A plan is kept under a hash of planner, prompt version and question, as soon as it comes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from filelock import FileLock
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from data_prep.keyed_file import KeyedFile, content_key
 from data_prep.rag.sources import Question
 from environments.chat import MATERIAL, ChatModel, ChatRequest, inert, quote, try_once
 from environments.rag.reader import LETTERS, Exam, Reader
 from environments.rag.reader import PROMPT_VERSION as ANSWER_VERSION
 from environments.replies import UnreadableError, has_text, read_object
+
+# --- keyed file -----------------------------------------------------------------------------------
+# Results that are costly to make, each on a line of its own under a hash of what it came from.
+#
+# {"key": "<sha256>", "value": ..., "hash": "<sha256 of both>"}
+#
+# Lines are appended as results come, so a killed process has lost what was in flight and nothing
+# else. A line that was cut off or damaged is no result: it is made again.
+
+
+def content_key(*parts: Any) -> str:
+    """The key of a result: a hash of everything that it depends on."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+class KeyedFile:
+    """An append-only file of results by key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from completing the same file at the same time."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path.with_name(f"{self.path.name}.lock")):
+            yield
+
+    def read(self) -> dict[str, Any]:
+        """Every whole line; the later one of two with one key."""
+        if not self.path.exists():
+            return {}
+        return dict(pair for line in self.path.open("rb") if (pair := _read_line(line)))
+
+    def append(self, values: Mapping[str, Any]) -> None:
+        """Add results and wait until they are on the disk."""
+        lines = [_line(key, value) + "\n" for key, value in values.items()]
+        with self.path.open("ab") as file:
+            if not self._ends_with_newline():
+                file.write(b"\n")
+            file.write("".join(lines).encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _ends_with_newline(self) -> bool:
+        """Whether the last line is whole: a kill may have cut it off."""
+        with self.path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                return True
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+
+
+def _line(key: str, value: Any) -> str:
+    return json.dumps({"key": key, "value": value, "hash": content_key(key, value)})
+
+
+def _read_line(line: bytes) -> tuple[str, Any] | None:
+    try:
+        row = json.loads(line)
+        key, value = row["key"], row["value"]
+        return (key, value) if row["hash"] == content_key(key, value) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
 
 #: Changes with the prompt or the schema, and so with what the kept plans are worth.
 PROMPT_VERSION = "plan-2"

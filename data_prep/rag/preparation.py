@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import data_prep.rag.invented as stones
 from data_prep.contract import Tools
-from data_prep.hub import local_copy
-from data_prep.model_identity import UNKNOWN
+from data_prep.hub import UNKNOWN, local_copy
 from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.index import (
     Source,

@@ -13,12 +13,11 @@ from pydantic import Field, field_validator, model_validator
 
 import data_prep.rag.invented as stones
 from data_prep.contract import CheckRow, DataSettings
-from data_prep.faults import named_faults
-from data_prep.hub import local_copy
-from data_prep.model_identity import model_identity
+from data_prep.hub import local_copy, model_identity
 from data_prep.rag.plans import KnownAnswers, Plan, PlanCache, template_plan
 from data_prep.rag.sources import FiveOptions, Question, read_questions
 from data_prep.splits import Fractions, sample_sets, split_sets
+from data_prep.text_files import named_faults
 from environments.base import (
     TEST_SPLIT,
     TRAIN_SPLIT,

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep.faults import DataError
-from data_prep.text_files import json_lines, parse_json, read_source
+from data_prep.text_files import DataError, json_lines, parse_json, read_source
 from environments.rag.reader import LETTERS
 
 #: What becomes of a question with five options.

@@ -37,14 +37,13 @@ from environments.dharma import DharmaEnvironment
 from environments.fairness import FairnessEnvironment
 from environments.measurement import Direction
 from environments.pubmedqa import PubMedQAEnvironment
-from environments.pubmedqa.grounding import Abstract, grounds
-from environments.pubmedqa.reply import parse_reply
+from environments.pubmedqa.reply import Abstract, grounds, parse_reply
 from environments.rag import RagEnvironment
 from environments.rag.corpus import word_set
 from environments.rag.queries import Queries, parse_queries
 from equipoise.config import LoadedConfig, load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.statistics.alarms import LEAD, reward_alone, trend
+from equipoise.report.alarms import LEAD, reward_alone, trend
 from equipoise.statistics.compare import compare
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import (
@@ -266,7 +265,7 @@ class Trial:
         from equipoise.train.local.generation import render_prompt
         from equipoise.train.local.reward import reward_function
         from equipoise.train.local.trainer import build_trainer, trainable
-        from equipoise.train.stages.failures import FailureMonitor
+        from equipoise.train.stages.job import FailureMonitor
 
         config = configuration(self.task, seed).config
         environment = self.environment(kind)

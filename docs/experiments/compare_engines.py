@@ -15,7 +15,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 from equipoise.errors import EquipoiseError
-from equipoise.run.kept_files import UNSEALED, open_run, unsealed_note
+from equipoise.run.seals import UNSEALED, open_run, unsealed_note
 from equipoise.terminal.options import UNSEALED_HELP
 
 PANELS = {

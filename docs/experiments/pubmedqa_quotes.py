@@ -25,13 +25,13 @@ from data_prep.pubmedqa import PromptSettings, build_prompts
 from environments.base import TEST_SPLIT, PromptRecord, Rollout
 from environments.pubmedqa import PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.environment import GROUNDED, gold_reply, quoted
-from environments.pubmedqa.grounding import (
+from environments.pubmedqa.reply import (
     Abstract,
     closeness,
     deciding_findings,
+    reply_text,
     sentences_of_findings,
 )
-from environments.pubmedqa.reply import reply_text
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_rollouts
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import UNSEALED, OpenedRun, open_run, unsealed_note
+from equipoise.run.seals import UNSEALED, OpenedRun, open_run, unsealed_note
 from equipoise.statistics.intervals import Interval
 from equipoise.statistics.seeds import OverSeeds, over_seeds
 from equipoise.terminal.options import UNSEALED_HELP

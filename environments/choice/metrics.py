@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from environments.base import IncompleteSetError, Rollout, Score, outcomes_of
-from environments.measurement import Array, Measurement, Metric
+from environments.measurement import Array, Blocks, Measurement, Metric, mean_of
 from environments.presentation import Chart, Presentation, SetView, Words
-from environments.sums import Blocks, mean_of
 
 Codes = NDArray[np.int8]
 #: From all sums to those of a variant, or of all variants, see `_OF_VARIANT`.

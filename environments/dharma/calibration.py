@@ -19,8 +19,16 @@ from environments.dharma.metrics import DharmaOutcome, Judged
 from environments.dharma.policy import Decision, Policy, Violations, policy_input
 from environments.dharma.ratings import REFERRALS, SCOPES, TIERS, PromptLabel, Ratings
 from environments.errors import CodedError
-from environments.measurement import Array, Mean, Measurement, Metric, measure_means, quotient
-from environments.sums import Block, Blocks
+from environments.measurement import (
+    Array,
+    Block,
+    Blocks,
+    Mean,
+    Measurement,
+    Metric,
+    measure_means,
+    quotient,
+)
 
 Level = TypeVar("Level", bound=str)
 

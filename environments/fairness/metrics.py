@@ -34,8 +34,7 @@ from environments.fairness.sets import (
     count_levels,
     distance_within,
 )
-from environments.measurement import Array, Margin, Measurement, Metric, quotient
-from environments.sums import Blocks, mean_of
+from environments.measurement import Array, Blocks, Margin, Measurement, Metric, mean_of, quotient
 
 SetKey = tuple[str, str]  # a metadata key and its value
 Section = dict[str, dict[str, Metric]]  # of Measurement.breakdowns

@@ -9,16 +9,6 @@ from pydantic import Field, model_validator
 from environments.base import UNPARSEABLE, PromptRecord, Rollout, Score
 from environments.contract import Environment, EnvironmentSettings
 from environments.measurement import Measurement
-from environments.pubmedqa.grounding import (
-    Abstract,
-    Grounds,
-    closeness,
-    deciding_findings,
-    grounds,
-    quotes_whole,
-    sentences_of_findings,
-    without_marks,
-)
 from environments.pubmedqa.metrics import (
     PRESENTATION,
     AnswerOutcome,
@@ -26,7 +16,22 @@ from environments.pubmedqa.metrics import (
     official_predictions,
     vote,
 )
-from environments.pubmedqa.reply import LABELS, TAGS, Label, Reply, parse_reply, reply_text
+from environments.pubmedqa.reply import (
+    LABELS,
+    TAGS,
+    Abstract,
+    Grounds,
+    Label,
+    Reply,
+    closeness,
+    deciding_findings,
+    grounds,
+    parse_reply,
+    quotes_whole,
+    reply_text,
+    sentences_of_findings,
+    without_marks,
+)
 
 #: The name of the official evaluator's file beside evaluation.json.
 PREDICTIONS = "predictions.json"

@@ -13,10 +13,9 @@ import numpy as np
 from pydantic import BaseModel
 
 from environments.base import Rollout, Score, outcomes_of
-from environments.measurement import Array, Direction, Margin, Measurement, Metric, quotient
+from environments.measurement import Array, Blocks, Direction, Margin, Measurement, Metric, quotient
 from environments.presentation import Presentation, Words
 from environments.pubmedqa.reply import LABELS, Label
-from environments.sums import Blocks
 
 _UNREADABLE = len(LABELS)
 _COLUMN: Mapping[str | None, int] = {label: i for i, label in enumerate(LABELS)} | {

@@ -6,6 +6,6 @@ sources.py    what a folder is, found by looking
 hugging_face.py, dcp.py, megatron.py, nemo.py, lora.py    the formats, and what an adapter makes
 stated.py     settings that a checkpoint states, and config.json
 tensors.py, files.py    tensors and other files, read when they are needed and not trusted
-writer.py     safetensors, one block in memory at a time
-verify.py, record.py    whether what was written is the model, and what is said of it
+writer.py     safetensors, one block in memory at a time, and the record of a conversion
+verify.py     whether what was written is the model
 """

@@ -24,10 +24,9 @@ from equipoise.report.card import Trained, model_card, read_trained
 from equipoise.report.run_files import RunFiles, read_run
 from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import check_part, open_run, unsealed_note
 from equipoise.run.resume import where_result_is
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
+from equipoise.run.seals import check_part, open_run, unsealed_note
+from equipoise.terminal.console import Column, Reporter
 from equipoise.terminal.options import DryRun, RunFolder, Unsealed, option
 
 #: Made anew for the hub, or a record of this machine's folders.

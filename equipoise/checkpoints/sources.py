@@ -22,7 +22,7 @@ from equipoise.checkpoints.nemo import archive_allowance, is_nemo, open_nemo, wr
 from equipoise.checkpoints.stated import NemoConfig, config_of_bridge
 from equipoise.checkpoints.tensors import ConversionError, Tensors, refuse, size, total_bytes
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import check_part, unsealed_note
+from equipoise.run.seals import check_part, unsealed_note
 from equipoise.terminal.console import Reporter
 
 _STEP = re.compile(r"step_(\d+)$")

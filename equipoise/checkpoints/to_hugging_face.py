@@ -29,7 +29,6 @@ from equipoise.checkpoints.lora import (
 )
 from equipoise.checkpoints.megatron import FAMILIES, export_model, to_hugging_face
 from equipoise.checkpoints.nemo import is_nemo
-from equipoise.checkpoints.record import write_card, write_record
 from equipoise.checkpoints.sources import ADAPTERS, Source, announce, open_source, opened
 from equipoise.checkpoints.stated import NOT_IN_SHAPES, refuse_difference, refuse_overrides
 from equipoise.checkpoints.tensors import Tensors, megabytes, refuse, total_bytes
@@ -43,16 +42,15 @@ from equipoise.checkpoints.verify import (
     verify_beside,
     verify_model,
 )
-from equipoise.checkpoints.writer import write_file, write_model
+from equipoise.checkpoints.writer import write_card, write_file, write_model, write_record
 from equipoise.config.memory import in_gb
 from equipoise.config.nemo_rl.installation import find_megatron_python
 from equipoise.errors import EquipoiseError
 from equipoise.models.foreign import NAMES_OF_CODE
-from equipoise.models.hub import explain
-from equipoise.models.packaged import located
+from equipoise.models.hub import explain, located
 from equipoise.models.pretrained import LOADING_ERRORS
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 
 #: More than the weights: tokenizer, index, record.
 _SPARE_BYTES = 10**8

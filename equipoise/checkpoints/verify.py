@@ -27,7 +27,6 @@ from transformers import (
 from equipoise.checkpoints.dcp import is_dcp, places_of_tensors
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.lora import Adapter, Pair
-from equipoise.checkpoints.record import RECORD, recorded_weights
 from equipoise.checkpoints.tensors import (
     COPY_AGAIN,
     Tensors,
@@ -37,7 +36,7 @@ from equipoise.checkpoints.tensors import (
     size,
     total_bytes,
 )
-from equipoise.checkpoints.writer import checksum, in_bytes
+from equipoise.checkpoints.writer import RECORD, checksum, in_bytes, recorded_weights
 from equipoise.errors import EquipoiseError
 from equipoise.models.pretrained import LOADING_ERRORS, SETTINGS_ERRORS, load_config
 

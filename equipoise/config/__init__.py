@@ -6,9 +6,9 @@
 Importing it is cheap: neither torch nor an engine is imported.
 """
 
+from equipoise.config.checks import check_prompts, control_token_problems
 from equipoise.config.flags import Options
 from equipoise.config.load import LoadedConfig, ignored_by_local, load_config
-from equipoise.config.prompt_checks import check_prompts, control_token_problems
 from equipoise.config.schema import LOCAL_MODEL, Config
 
 __all__ = [

@@ -9,26 +9,27 @@ from dataclasses import dataclass
 from environments.base import TRAIN_SPLIT
 from equipoise.config.checks import Engine, describe_cluster
 from equipoise.config.memory import (
+    Layout,
     Memory,
     cached_tokens,
     estimate,
     host_bytes,
     in_gb,
+    layout_of,
     least_local_bytes,
     lora_rank,
     trained_parameters,
     vllm_share,
 )
 from equipoise.config.models import ModelShape, model_shape
-from equipoise.config.parallelism import Layout, layout_of
 from equipoise.config.schema import Config
-from equipoise.config.step_time import total
 from equipoise.config.workload import (
     START_SECONDS,
     RunTime,
     Workload,
     generations,
     run_time,
+    total,
     total_generations,
 )
 
@@ -211,7 +212,7 @@ def _vllm_rows(config: Config, shape: ModelShape) -> list[Row]:
 
 
 def _time_rows(config: Config, workload: Workload) -> list[Row]:
-    """The estimate of a step and of the run; see equipoise.config.step_time."""
+    """The estimate of a step and of the run; see equipoise.config.workload."""
     estimated = run_time(config, workload)
     if isinstance(estimated, str):
         return [Row("step time", "not estimated", estimated)]

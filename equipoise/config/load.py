@@ -1,7 +1,7 @@
 """A recipe's configuration: composed, validated with the task's own models, ready to run."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -11,20 +11,115 @@ from pydantic import BaseModel
 
 from data_prep.contract import DataModule, DataSettings
 from environments.contract import Environment, EnvironmentSettings
-from equipoise.config.batch_sizes import Fitted, fit_batch_sizes
-from equipoise.config.checks import Case, Engine, check_also, check_config
+from equipoise.config.checks import Case, Engine, check_also, check_config, whole_sets_near
 from equipoise.config.compose import Composition, compose, leaves
-from equipoise.config.engine import choose_engine
 from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, whole_sets
+from equipoise.config.memory import layout_of
 from equipoise.config.nemo_rl.checkout import unknown_to_installed
+from equipoise.config.nemo_rl.environment import is_launched
+from equipoise.config.nemo_rl.installation import is_installed
 from equipoise.config.nemo_rl.rules import nemo_rl_warnings
 from equipoise.config.nemo_rl.schema import whole_schema
 from equipoise.config.problems import SEPARATOR, Origin, Problem, add_problems, usage_error
-from equipoise.config.schema import Config
+from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.config.secrets import secret_problems
 from equipoise.config.sources import Source, read_file, run_sources, task_defaults
 from equipoise.config.task_code import TaskCode, load_task, unread_keys, unread_problems
 from equipoise.config.validate import honoured_by_local, validate
+
+# --- engine ---------------------------------------------------------------------------------------
+# Which engine runs a configuration.
+
+
+def choose_engine(config: Config) -> Engine:
+    """The engine that is asked for; for `auto` the one that the configuration fits.
+
+    Several GPUs need NeMo-RL. One GPU takes it where it is installed. The local model and the CPU
+    are for the local engine.
+    """
+    engine = config.equipoise.engine
+    if engine != "auto":
+        return engine
+    if is_launched():  # by a process that chose it
+        return "nemo_rl"
+    if config.cluster.gpus > 1:
+        return "nemo_rl"
+    for_local = config.policy.model_name == LOCAL_MODEL or config.equipoise.device == "cpu"
+    return "nemo_rl" if not for_local and is_installed() and count_gpus() else "local"
+
+
+def count_gpus() -> int:
+    """The GPUs that torch sees."""
+    import torch  # takes seconds, and is asked only where it decides something
+
+    return torch.cuda.device_count()
+
+
+# --- batch sizes ----------------------------------------------------------------------------------
+# Batch sizes that no user chose: made to fit counterfactual sets, prompts and GPUs.
+
+
+_PROMPTS, _VALIDATION = "grpo.num_prompts_per_step", "grpo.val_batch_size"
+_MICRO = "policy.train_micro_batch_size"
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A batch size in place of one that does not fit, and why that does not."""
+
+    key: str
+    before: int
+    value: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.before} {self.reason}: taking {self.value}"
+
+
+def fit_batch_sizes(case: Case, is_free: Callable[[str], bool]) -> list[Fitted]:
+    """Replace batch sizes that do not fit and that `is_free` says may change.
+
+    The micro batch follows the batch of a step, so it is fitted once nothing else has to be.
+    """
+    fitted = [size for size in _in_sets(case) if is_free(size.key)]
+    return fitted or [size for size in _micro_batch(case) if is_free(size.key)]
+
+
+def _in_sets(case: Case) -> Iterator[Fitted]:
+    """Prompts of a step, as many as there are at most, and of a validation batch.
+
+    A validation batch is rounded down: NeMo-RL validates on as many whole batches as fit into
+    `max_val_samples`.
+    """
+    prompts, batch = case.config.grpo.num_prompts_per_step, case.config.grpo.val_batch_size
+    size, available = case.set_size, case.training_prompts
+    cut = f"is not whole counterfactual sets of {size}"
+    if (fitting := whole_sets_near(prompts, size, available)) != prompts:
+        few = available is not None and available < prompts
+        reason = f"is more than the {available} prompts to train on" if few else cut
+        yield Fitted(_PROMPTS, prompts, fitting, reason)
+    if batch and batch % size:
+        yield Fitted(_VALIDATION, batch, max(size, batch - batch % size), cut)
+
+
+def _micro_batch(case: Case) -> Iterator[Fitted]:
+    """The largest that fills a rank's share of the batch."""
+    policy = case.config.policy
+    batch, micro = policy.train_global_batch_size, policy.train_micro_batch_size
+    ranks = layout_of(case.config).data_parallel if case.engine == "nemo_rl" else 1
+    share = batch // ranks if batch % ranks == 0 else batch
+    if share % micro:
+        fitting = largest_divisor(share, micro)
+        yield Fitted(_MICRO, micro, fitting, f"does not divide {share} rollouts")
+
+
+def largest_divisor(number: int, upper_bound: int) -> int:
+    """The largest divisor of a number that is at most `upper_bound`."""
+    return max(n for n in range(1, upper_bound + 1) if number % n == 0)
+
+
+# --- load -----------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 _OURS = frozenset({"data_prep", "environments"})

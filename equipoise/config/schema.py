@@ -39,7 +39,7 @@ ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 #: A folder's name, which has 255 bytes; what is written beside a run has a longer one than the run.
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 
-#: GPUs whose peaks `equipoise.config.step_time` knows.
+#: GPUs whose peaks `equipoise.config.workload` knows.
 GpuName = Literal["A100-40GB", "A100-80GB", "L40S", "H100", "H200", "B200", "GB200"]
 
 #: Where what can be made again is kept unless `equipoise.cache_dir` says otherwise.

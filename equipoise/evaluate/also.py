@@ -25,17 +25,16 @@ from equipoise.evaluate.gate_report import (
     print_gate,
     write_gate,
 )
-from equipoise.evaluate.plan import Audit, Row, plan_row, print_plan, select_prompts
-from equipoise.evaluate.subjects import PLAIN, Subject
+from equipoise.evaluate.plan import PLAIN, Audit, Row, Subject, plan_row, print_plan, select_prompts
 from equipoise.report.report import write_report
 from equipoise.report.words import STAGES
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import record_files
+from equipoise.run.ledger import owning
 from equipoise.run.log import kept_log
-from equipoise.run.ownership import owning
 from equipoise.run.prompts import make_prompts, prepare_task, prompts_here, read_records
+from equipoise.run.seals import record_files
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 from equipoise.train.pipeline import model_name
 from equipoise.train.stages.around_training import BASELINE, FINAL
 from equipoise.train.stages.dry_run import ask_environment

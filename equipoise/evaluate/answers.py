@@ -21,8 +21,7 @@ from environments.base import TEST_SPLIT, Rollout, Score
 from environments.choice import ChoiceEnvironment, ChoiceSettings
 from environments.measurement import Margin, Measurement
 from equipoise.statistics.compare import Guard, MetricComparison, compare
-from equipoise.statistics.intervals import StatisticsSettings, holm
-from equipoise.statistics.shares import Shares, share_bounds
+from equipoise.statistics.intervals import Shares, StatisticsSettings, holm, share_bounds
 
 Yes = NDArray[np.bool_]
 #: Of an answerer and a question: variant -> item -> the reply with its score.

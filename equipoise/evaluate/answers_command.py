@@ -11,8 +11,8 @@ from tyro.conf import Positional
 
 from data_prep.answers import SOURCES, Source
 from data_prep.answers.sheets import Published
-from data_prep.faults import DataError
 from data_prep.files import hash_file, write_json, write_text
+from data_prep.text_files import DataError
 from equipoise.errors import UsageError
 from equipoise.evaluate.answers import (
     CONFIDENCE,
@@ -20,7 +20,7 @@ from equipoise.evaluate.answers import (
     Audited,
     audit_answers,
 )
-from equipoise.evaluate.subjects import NAMED
+from equipoise.evaluate.plan import NAMED
 from equipoise.run.directory import usable_folder
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import option

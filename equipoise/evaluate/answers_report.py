@@ -24,9 +24,8 @@ from equipoise.report.document import (
     Tables,
     describe,
 )
-from equipoise.report.html import page
+from equipoise.report.renderers import page, print_table
 from equipoise.report.sets import Flip, FlipGroup, Flips, sides_of
-from equipoise.report.terminal import print_table
 from equipoise.report.words import (
     MISSING,
     Estimate,

@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from pydantic import ValidationError
 
 from data_prep.dharma.prompts import import_prompts, import_verdicts
-from data_prep.faults import DataError
 from data_prep.files import write_json
+from data_prep.text_files import DataError
 from environments.base import OutcomeError, SetupError
 from environments.chat import ModelSettings
 from environments.dharma.calibration import (
@@ -29,25 +30,137 @@ from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import build_environment
 from equipoise.report.beside import added_section
+from equipoise.report.renderers import print_sections
 from equipoise.report.report import write_report
 from equipoise.report.run_files import RunFiles
-from equipoise.report.terminal import print_sections
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import OpenedRun, record_files
-from equipoise.run.ownership import owning
+from equipoise.run.ledger import owning
 from equipoise.run.rollouts import read_stage_rollouts
+from equipoise.run.seals import OpenedRun, record_files
 from equipoise.statistics.evaluation import Figures, headline_figures, json_number
-from equipoise.statistics.intervals import StatisticsSettings, merge_clusters
-from equipoise.statistics.misclassification import (
-    ErrorRates,
-    corrected_bounds,
-    corrected_change,
-    corrected_change_bounds,
-    corrected_rate,
+from equipoise.statistics.intervals import (
+    Shares,
+    StatisticsSettings,
+    difference_bounds,
+    effective_trials,
+    merge_clusters,
+    student_quantile,
 )
-from equipoise.statistics.shares import Shares
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
+from equipoise.terminal.console import Column, Reporter
+
+# --- misclassification ----------------------------------------------------------------------------
+# Rates by a classifier that errs, corrected by its errors on items whose truth is known.
+#
+# If it says yes to a share `se` of what is so and no to a share `sp` of what is not, a true rate
+# shows as rate * se + (1 - rate) * (1 - sp). Solved for the rate that is the estimate of Rogan &
+# Gladen (1978, doi:10.1093/oxfordjournals.aje.a112510). Its interval has the uncertainty of the
+# rate and of both errors, by Lang & Reiczigel (2014, doi:10.1016/j.prevetmed.2013.09.015); Lee et
+# al. (arXiv 2511.21140) take both to language models that classify. Simulated coverage is in
+# docs/statistics.md.
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRates:
+    """How often a classifier is right, and on how many independent items that was seen, [...]."""
+
+    sensitivity: Array
+    positives: Array
+    specificity: Array
+    negatives: Array
+
+    @classmethod
+    def of(cls, sensitivity: Shares, specificity: Shares) -> "ErrorRates":
+        """From the hits among what is so, and the rejections among what is not."""
+        return cls(
+            *(sensitivity.share, effective_trials(sensitivity)),
+            *(specificity.share, effective_trials(specificity)),
+        )
+
+    @property
+    def power(self) -> Array:
+        """Youden's index: 1 without error; NaN where it is no better than a guess."""
+        index = np.asarray(self.sensitivity + self.specificity - 1)
+        return np.where(index > 0, index, np.nan)
+
+    @property
+    def variances(self) -> tuple[Array, Array]:
+        """Of sensitivity and specificity."""
+        return (
+            np.asarray(self.sensitivity * (1 - self.sensitivity) / self.positives),
+            np.asarray(self.specificity * (1 - self.specificity) / self.negatives),
+        )
+
+    def adjusted(self) -> "ErrorRates":
+        """With a hit and a miss more of each kind: no error was seen in ten items is not none."""
+        return ErrorRates(
+            *((self.sensitivity * self.positives + 1) / (self.positives + 2), self.positives + 2),
+            *((self.specificity * self.negatives + 1) / (self.negatives + 2), self.negatives + 2),
+        )
+
+    def tell_apart(self, quantile: float) -> Array:
+        """Whether it is shown to be better than a guess."""
+        adjusted = self.adjusted()
+        return np.asarray(adjusted.power > quantile * np.sqrt(sum(adjusted.variances)))
+
+
+def corrected_rate(shares: Shares, errors: ErrorRates) -> Array:
+    """The true rate behind what is said, within 0 and 1; NaN where that is but a guess."""
+    return np.clip(_truth(shares.share, errors), 0.0, 1.0)
+
+
+def _truth(rate: Array, errors: ErrorRates) -> Array:
+    return np.asarray((rate + errors.specificity - 1) / errors.power)
+
+
+def corrected_bounds(shares: Shares, errors: ErrorRates, confidence: float) -> tuple[Array, Array]:
+    """The interval of `corrected_rate`; NaN where what is said may be a guess.
+
+    Student's t stands in for the normal quantile and the effective number of trials for their
+    number, since replies to like prompts are alike.
+    """
+    t = student_quantile((1 + confidence) / 2, shares.degrees)
+    number = effective_trials(shares)
+    rate = (shares.share * number + t**2 / 2) / (number + t**2)
+    adjusted = errors.adjusted()
+    truth = _truth(rate, adjusted)
+    of_hits, of_rejections = adjusted.variances
+    shift = 2 * t**2 * (truth * of_hits - (1 - truth) * of_rejections)
+    of_rate = rate * (1 - rate) / (number + t**2)
+    variance = of_rate + truth**2 * of_hits + (1 - truth) ** 2 * of_rejections
+    half = t * np.sqrt(variance) / adjusted.power
+    value = corrected_rate(shares, errors)
+    low = np.minimum(np.clip(truth + shift - half, 0.0, 1.0), value)
+    high = np.maximum(np.clip(truth + shift + half, 0.0, 1.0), value)
+    valid = errors.tell_apart(t)
+    return np.where(valid, low, np.nan), np.where(valid, high, np.nan)
+
+
+def corrected_change(before: Shares, after: Shares, errors: ErrorRates) -> Array:
+    """The change of the true rate, where the errors before are those after."""
+    return np.asarray((after.share - before.share) / errors.power)
+
+
+def corrected_change_bounds(
+    before: Shares, after: Shares, errors: ErrorRates, confidence: float
+) -> tuple[Array, Array]:
+    """The interval of `corrected_change`, NaN where what is said may be a guess.
+
+    MOVER joins that of the change which was seen with the error of what it is divided by.
+    """
+    t = student_quantile((1 + confidence) / 2, before.degrees)
+    low, high = difference_bounds(before, after, confidence)
+    difference, adjusted = after.share - before.share, errors.adjusted()
+    change = corrected_change(before, after, errors)
+    of_scale = t * np.abs(change) * np.sqrt(sum(adjusted.variances)) / adjusted.power
+    below, above = (
+        np.hypot(side / adjusted.power, of_scale) for side in (difference - low, high - difference)
+    )
+    valid = errors.tell_apart(t)
+    return np.where(valid, change - below, np.nan), np.where(valid, change + above, np.nan)
+
+
+# --- calibrate ------------------------------------------------------------------------------------
+
 
 _NAME_A_RUN = "Name a run of the dharma task."
 

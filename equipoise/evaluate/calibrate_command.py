@@ -6,7 +6,7 @@ from typing import Annotated
 
 from equipoise.errors import UsageError
 from equipoise.run.directory import usable_folder
-from equipoise.run.kept_files import open_run, unsealed_note
+from equipoise.run.seals import open_run, unsealed_note
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import DryRun, Unsealed, option
 

@@ -12,9 +12,8 @@ from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.errors import UsageError
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import RunDirectory, usable_folder
-from equipoise.run.kept_files import open_run, unsealed_note
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
+from equipoise.run.seals import open_run, unsealed_note
+from equipoise.terminal.console import Column, Reporter
 from equipoise.terminal.options import (
     Assignments,
     DryRun,
@@ -157,12 +156,12 @@ def rescore(options: RescoreOptions, reporter: Reporter) -> None:
     # They bring what takes a second to import.
     from equipoise.evaluate.entries import task_of
     from equipoise.evaluate.rescore import (
+        Rescorer,
         refuse_other_keys,
         rescore,
         stages_of,
         target_exists_error,
     )
-    from equipoise.evaluate.rescorer import Rescorer
     from equipoise.models.task_environment import make_environment
 
     opened = open_run(options.run, unsealed=options.unsealed)
@@ -198,8 +197,7 @@ def _dry_run(
     options: RescoreOptions, loaded: LoadedConfig, source: RunDirectory, reporter: Reporter
 ) -> None:
     """How much would be scored, and how often other models would be asked at most."""
-    from equipoise.evaluate.rescore import stages_of
-    from equipoise.evaluate.rescorer import failed_indices, stored_policies
+    from equipoise.evaluate.rescore import failed_indices, stages_of, stored_policies
     from equipoise.run.prompts import read_records
     from equipoise.run.rollouts import read_scored_rollouts
 

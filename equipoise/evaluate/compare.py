@@ -13,7 +13,7 @@ from environments.presentation import Presentation
 from equipoise.errors import UsageError
 from equipoise.evaluate.compare_report import comparison_notes, comparison_page, comparison_sections
 from equipoise.evaluate.entries import Checks, Entry, Evaluated, shared_items
-from equipoise.report.terminal import print_sections
+from equipoise.report.renderers import print_sections
 from equipoise.statistics.compare import (
     MetricComparison,
     compare,

@@ -19,7 +19,6 @@ from equipoise.report.document import (
     Tables,
     describe,
 )
-from equipoise.report.html import page
 from equipoise.report.prompt_examples import (
     FELL,
     ROSE,
@@ -27,6 +26,7 @@ from equipoise.report.prompt_examples import (
     examples_of,
     prompt_sections,
 )
+from equipoise.report.renderers import page
 from equipoise.report.run_files import STAGE_OF, RunFiles, read_run
 from equipoise.report.tables import comparison_table, figure_cell, verdict_cells
 from equipoise.report.words import (
@@ -45,7 +45,7 @@ from equipoise.report.words import (
     printable,
     read_estimate,
 )
-from equipoise.run.kept_files import unsealed_note
+from equipoise.run.seals import unsealed_note
 
 Json = Mapping[str, Any]
 #: A run's folder, and the stage of it that is shown.

@@ -18,10 +18,10 @@ from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import OpenedRun, open_run
 from equipoise.run.prompts import read_records
 from equipoise.run.resume import may_change
 from equipoise.run.rollouts import read_rollouts, read_stage_rollouts
+from equipoise.run.seals import OpenedRun, open_run
 from equipoise.statistics.compare import Halves
 from equipoise.train.stages.around_training import BASELINE, FINAL, REFERENCE
 

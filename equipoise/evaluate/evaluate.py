@@ -8,13 +8,14 @@ results/audits/<name>/
   models/                   what was made of checkpoints and adapters, so that it loads
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from data_prep.files import read_json
 from environments.base import CONTROL_SPLIT, UNPARSEABLE, PromptRecord
@@ -24,25 +25,28 @@ from equipoise.errors import EquipoiseError
 from equipoise.evaluate.compare import compare_entries, write_comparison
 from equipoise.evaluate.entries import Checks, entry_of
 from equipoise.evaluate.plan import (
+    PLAIN,
+    Ask,
     Audit,
     Row,
+    Subject,
     TaskAudit,
+    as_model_folder,
+    make_ask,
     rows_of,
     select_prompts,
     tell_missing_rows,
 )
-from equipoise.evaluate.subjects import PLAIN, Ask, Subject, as_model_folder, make_ask
-from equipoise.evaluate.turns import Turn, in_thread, run_concurrently
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.kept_files import OpenedRun, check_part, open_run, unsealed_note
-from equipoise.run.ownership import owning
+from equipoise.run.ledger import owning
 from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
 from equipoise.run.rollouts import read_rollouts
+from equipoise.run.seals import OpenedRun, check_part, open_run, unsealed_note
 from equipoise.run.usage import Meter
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
+from equipoise.terminal.console import Column, Reporter
+from equipoise.terminal.exits import Stopped
 from equipoise.train.pipeline import report, reported, start_run
 from equipoise.train.stages.around_training import (
     BASELINE,
@@ -56,9 +60,102 @@ from equipoise.train.stages.around_training import (
 from equipoise.train.stages.job import Job, check_environment
 from equipoise.train.stages.tracking import Tracker
 
+# --- turns ----------------------------------------------------------------------------------------
+# Several models at once: while one is asked, the others are; all else is done in turn.
+#
+# A turn is a generator that yields what can be worked at in a thread of its own, and gets back what
+# came of it. Everything between two yields happens in the thread that calls, so that nothing else
+# has to be safe for threads, and a signal ends it at once.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """A blocking call; `stop`, called from another thread, ends it soon."""
+
+    run: Callable[[], Any]
+    stop: Callable[[], None]
+
+
 T = TypeVar("T")
+Turn = Generator[Work, Any, T]
+
+
+def in_thread(meter: Meter, run: Callable[[], T], stop: Callable[[], None] | None) -> Turn[T]:
+    """Run a blocking call in the pool and return its result; run it inline without a `stop`.
+
+    What is asked of others meanwhile is not for this `meter`.
+    """
+    if stop is None:
+        return run()
+    with meter.aside():
+        result: T = yield Work(run, stop)
+    return result
+
+
+def run_concurrently(
+    turns: Mapping[str, Turn[None]], failed: Callable[[str, EquipoiseError], None]
+) -> dict[str, EquipoiseError]:
+    """Run all turns to completion. Return the errors by row name.
+
+    An `EquipoiseError` ends its own turn, and `failed` hears of it. Anything else ends all of them:
+    the others get `Stopped` where they wait.
+    """
+    errors: dict[str, EquipoiseError] = {}
+    at_work: dict[Future[Any], tuple[str, Work]] = {}
+    with ThreadPoolExecutor(max(1, len(turns)), thread_name_prefix="row") as pool:
+
+        def resume_row(name: str, future: Future[Any] | None) -> None:
+            try:
+                work = _next(turns[name], future)
+            except EquipoiseError as error:
+                errors[name] = error
+                failed(name, error)
+                return
+            if work:
+                at_work[pool.submit(work.run)] = (name, work)
+
+        try:
+            for name in turns:
+                resume_row(name, None)
+            while at_work:
+                for future in wait(at_work, return_when=FIRST_COMPLETED).done:
+                    name, _ = at_work.pop(future)
+                    resume_row(name, future)
+        except BaseException:
+            _stop(turns, at_work)
+            raise
+    return errors
+
+
+def _next(turn: Turn[None], future: Future[Any] | None) -> Work | None:
+    """Its next work; None where it has ended."""
+    try:
+        if future is None:
+            return next(turn)
+        error = future.exception()
+        return turn.throw(error) if error else turn.send(future.result())
+    except StopIteration:
+        return None
+
+
+def _stop(turns: Mapping[str, Turn[None]], at_work: Mapping[Future[Any], tuple[str, Work]]) -> None:
+    """End what is worked at, and then the turns, which tidy up."""
+    for _, work in at_work.values():
+        work.stop()
+    wait(at_work)
+    for name, _ in at_work.values():
+        try:
+            turns[name].throw(Stopped())
+        except (Stopped, StopIteration):
+            continue
+
+
+# --- evaluate -------------------------------------------------------------------------------------
+
+
+Drawn = TypeVar("Drawn")
 #: From prompts, a number of replies to each and the stage to the replies.
-DrawFrom = Callable[[Sequence[PromptRecord], int, str], T]
+DrawFrom = Callable[[Sequence[PromptRecord], int, str], Drawn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +376,7 @@ def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirecto
     return run
 
 
-def _apply_ask(draw: DrawFrom[T], ask: Ask) -> DrawFrom[T]:
+def _apply_ask(draw: DrawFrom[Drawn], ask: Ask) -> DrawFrom[Drawn]:
     """Draw for the variant's prompts; what is recorded of them is that of the plain ones."""
     return lambda records, generations, stage: draw(list(map(ask, records)), generations, stage)
 

@@ -17,13 +17,12 @@ from equipoise.config.flags import CONFIG_FOLDER, evaluations, single_tasks, tas
 from equipoise.config.schema import LOCAL_MODEL
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.machine.software import refuse_missing_gpu
-from equipoise.models.hub import refuse_missing_folder, refuse_missing_model
+from equipoise.models.hub import refuse_missing_folder, refuse_missing_model, refuse_missing_package
 from equipoise.models.libraries import prepare_torch
-from equipoise.models.packaged import refuse_missing_package
 from equipoise.run.directory import usable_folder
 from equipoise.run.log import kept_log
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 from equipoise.terminal.options import (
     Assignments,
     DryRun,
@@ -34,8 +33,7 @@ from equipoise.terminal.options import (
 )
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
-    from equipoise.evaluate.plan import Audit
-    from equipoise.evaluate.subjects import Subject, Variant
+    from equipoise.evaluate.plan import Audit, Subject, Variant
 
 #: What is meant as a file, also where none is there: a path in one word, or a text file's name.
 _FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
@@ -172,8 +170,7 @@ def _discard_unbegun(root: Path) -> None:
 
 def make_audit(options: EvaluateOptions) -> "Audit":
     """The audit in its own words. Raises `UsageError`."""
-    from equipoise.evaluate.plan import Audit
-    from equipoise.evaluate.subjects import read_subjects
+    from equipoise.evaluate.plan import Audit, read_subjects
 
     subjects = read_subjects(options.model, options.adapter)
     flags = (
@@ -201,7 +198,7 @@ def _config_files(options: EvaluateOptions, subjects: "Sequence[Subject]") -> It
 
 def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
     """The plain row first."""
-    from equipoise.evaluate.subjects import NAMED, PLAIN, Variant
+    from equipoise.evaluate.plan import NAMED, PLAIN, Variant
 
     yield PLAIN
     for word in options.system:

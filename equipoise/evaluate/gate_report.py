@@ -10,9 +10,8 @@ from data_prep.files import write_json, write_text
 from equipoise.errors import EquipoiseError
 from equipoise.evaluate.entries import Evaluated
 from equipoise.evaluate.gate import GatedTask, GateResult
-from equipoise.report.gate import gate_table
-from equipoise.report.markdown import escaped, grid
-from equipoise.report.terminal import print_table
+from equipoise.report.head import gate_table
+from equipoise.report.renderers import escaped, grid, print_table
 from equipoise.report.words import (
     allowed_change,
     change_in_unit,
@@ -21,7 +20,7 @@ from equipoise.report.words import (
     p_value,
     printable,
 )
-from equipoise.run.kept_files import unsealed_note
+from equipoise.run.seals import unsealed_note
 from equipoise.statistics import compare
 from equipoise.statistics.compare import GuardMargin, MetricComparison
 from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric

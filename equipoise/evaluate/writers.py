@@ -13,9 +13,9 @@ from environments.base import Failure, PromptRecord, Rollout
 from environments.chat import ChatReply, ChatRequest, ChatSetupError, EndpointModel
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
-from equipoise.evaluate.subjects import Subject, Variant, endpoint_settings, schema_of
+from equipoise.evaluate.plan import Subject, Variant, endpoint_settings, schema_of
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 from equipoise.train.pipeline import model_name
 from equipoise.train.stages.around_training import REFERENCE, Draw, Sample, as_draw
 from equipoise.train.stages.job import Job

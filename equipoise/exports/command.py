@@ -8,8 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from equipoise.run.directory import RunDirectory
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
+from equipoise.terminal.console import Column, Reporter
 from equipoise.terminal.options import DryRun, RunFolder, Unsealed, option
 
 OutputDir = Annotated[Path, option("a new folder", "DIR")]

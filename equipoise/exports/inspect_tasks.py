@@ -28,9 +28,9 @@ from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.errors import UsageError
 from equipoise.models.task_environment import make_environment, provide_models
-from equipoise.run.kept_files import COPY, check_part
 from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.run.rollouts import read_rollouts, rollout_of
+from equipoise.run.seals import COPY, check_part
 
 _LOG = logging.getLogger(__name__)
 _ROOT = CONFIG_FOLDER.parent

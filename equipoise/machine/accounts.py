@@ -25,10 +25,10 @@ from equipoise.models.hub import (
     model_problems,
     on_this_machine,
     refuse_missing_folder,
+    refuse_missing_package,
     refuse_no_weights,
     tokenizer_problems,
 )
-from equipoise.models.packaged import refuse_missing_package
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 #: What huggingface_hub reads when it is imported, which is before `.env` is read.

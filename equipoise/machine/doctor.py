@@ -21,8 +21,7 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.machine.checks import STATUSES, Case, Result
 from equipoise.machine.launch import complete_packages
 from equipoise.machine.registry import examine
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
+from equipoise.terminal.console import Column, Reporter
 from equipoise.terminal.options import option
 
 _SCHEMA = 1

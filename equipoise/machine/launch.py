@@ -25,8 +25,7 @@ from equipoise.errors import EquipoiseError
 from equipoise.machine.overlay import BESIDE, make_overlay
 from equipoise.machine.python import Machine, look_at_machine
 from equipoise.machine.software import UV_RUN, installed_version
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
+from equipoise.terminal.console import Column, Reporter
 
 #: uv's name for the environment of the project at hand, which for NeMo-RL is its own.
 _PROJECT_ENVIRONMENT = "UV_PROJECT_ENVIRONMENT"

@@ -22,7 +22,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from equipoise.config import LOCAL_MODEL, Config
-from equipoise.config.engine import count_gpus
+from equipoise.config.load import count_gpus
 from equipoise.config.memory import GB, host_bytes, in_gb, least_local_bytes
 from equipoise.config.models import model_shape
 from equipoise.config.nemo_rl.rules import memory_problems, nemo_rl_warnings

@@ -13,7 +13,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from data_prep.model_identity import model_identity
+from data_prep.hub import model_identity
 from equipoise.config.schema import Config
 from equipoise.errors import EquipoiseError
 from equipoise.models.hub import explain

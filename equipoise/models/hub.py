@@ -5,13 +5,17 @@ transformers is not imported: it takes longer than all that is looked at here.
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
 from data_prep.hub import is_folder_name, missing_reason
+from data_prep.packaged_models import SMOLLM2, PackagedModelError, located_model, shipped_file
+from equipoise.config.schema import CACHE_DIR
 from equipoise.errors import EquipoiseError
+from equipoise.models.libraries import quiet_transformers
 
 #: The error of the hub's HTTP client, which is httpx before huggingface_hub 2 and httpx2 since.
 HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
@@ -155,3 +159,37 @@ def _has_chat_template(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(settings, dict) and bool(settings.get("chat_template"))
+
+
+# --- packaged -------------------------------------------------------------------------------------
+# Models that packages ship, where Equipoise names a model; see data_prep/packaged_models.py.
+
+
+def located(name: str, cache_dir: str = CACHE_DIR) -> str:
+    """The folder of `smollm2`, made where it is missing; any other name as it is.
+
+    Raises `EquipoiseError` where its package is missing, for a folder that is, and for a name of
+    the hub that is not on this machine while the hub cannot be reached.
+    """
+    if name != SMOLLM2:
+        refuse_missing_model(name)
+        return name
+    quiet_transformers()
+    with clear_errors():
+        return located_model(name, Path(cache_dir).expanduser())
+
+
+def refuse_missing_package(name: str) -> None:
+    """Raise `EquipoiseError` where a model is named whose package is not installed."""
+    if name == SMOLLM2:
+        with clear_errors():
+            shipped_file(name)
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Inside, a package that is missing is an error of the user's, with its remedy."""
+    try:
+        yield
+    except PackagedModelError as error:
+        raise EquipoiseError(error.code, str(error), error.remedy) from error

@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from data_prep.model_identity import model_identity
+from data_prep.hub import model_identity
 from equipoise.config.schema import PolicyConfig, TokenizerConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.foreign import check_folder, check_settings, read_object

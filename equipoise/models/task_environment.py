@@ -16,7 +16,7 @@ from environments.chat import ChatModel
 from environments.contract import Environment
 from environments.encoder import Encoder, EncoderSettings
 from equipoise.errors import EquipoiseError
-from equipoise.models.packaged import clear_errors, located
+from equipoise.models.hub import clear_errors, located
 
 
 def build_environment(class_name: str, settings: Mapping[str, Any], cache_dir: str) -> Environment:

@@ -29,8 +29,7 @@ from equipoise.report.head import (
     task_title,
     usage_facts,
 )
-from equipoise.report.html import templates
-from equipoise.report.markdown import escaped, fenced, grid
+from equipoise.report.renderers import escaped, fenced, grid, templates
 from equipoise.report.run_files import (
     Json,
     RunFiles,
@@ -50,8 +49,8 @@ from equipoise.report.tables import (
 )
 from equipoise.report.words import heading, not_beaten, number, plain_name, printable
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import leave_out
-from equipoise.run.provenance import REPLACES
+from equipoise.run.ledger import REPLACES
+from equipoise.run.seals import leave_out
 
 _COMMAND_LIMIT, _VALUE_LIMIT = 2000, 300
 _LENGTH = "policy.generation.max_new_tokens"

@@ -11,9 +11,8 @@ from typing import Any
 
 from environments.base import UNPARSEABLE
 from equipoise.report.document import Section
-from equipoise.report.replies import QUESTION, Field, in_words, problem
+from equipoise.report.replies import QUESTION, Field, address, in_words, problem
 from equipoise.report.run_files import Json, Reply, RunFiles
-from equipoise.report.viewer import address
 from equipoise.report.words import (
     MINUS,
     MISSING,

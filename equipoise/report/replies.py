@@ -3,14 +3,24 @@
 Texts here come from a model. They are clipped and made visible, and the template escapes them.
 """
 
+import base64
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
+from urllib.parse import quote
 
+from environments.base import UNPARSEABLE
 from environments.presentation import Column
-from equipoise.report.document import Cell, Table, Tables
-from equipoise.report.run_files import Reply, RunFiles
+from equipoise.report.document import Cell, Section, Table, Tables
+from equipoise.report.run_files import Json, Reply, RunFiles
 from equipoise.report.words import STAGES, Stage, heading, number, plain_name, printable
 
 #: Prompts are taken in the order of the evaluation, at even distances: none is picked.
@@ -152,3 +162,322 @@ def _reasons(
         )
     columns = ("Reason", *map(heading, STAGES), "One such reply")
     return Table(columns, tuple(rows), note=note)
+
+
+# --- viewer ---------------------------------------------------------------------------------------
+# All replies of a run for its page: packed, with what they can be filtered by.
+#
+# Which filters there are is said by the replies themselves: what in metadata and evidence takes a
+# few values. The script that opens them, viewer.js, only ever makes text of what a model wrote.
+
+
+#: Replies that a page holds at most; whole sets are left out beyond it, and whole steps.
+MOST_REPLIES, MOST_OF_TRAINING = 50_000, 20_000
+#: A key is a filter when it takes at least two and at most so many short values.
+_MOST_VALUES, _LONGEST_VALUE, _MOST_FACETS = 40, 60, 40
+#: Filters that are not folded away.
+_FIRST = 8
+_TITLE_LIMIT = 160
+#: Sets that are linked to, those that were kept at most steps.
+_FOLLOWED = 3
+_UNQUOTED = "-_.!~*'()"
+_DURING = "During training"
+_SCORED, _UNREADABLE, _UNSCORED = "scored", "could not be read", "could not be scored"
+
+Scalar = str | bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer(Section):
+    """The parts of the viewer: the replies as base64 of gzip, and the script.
+
+    `script_hash` is the script's, as a Content-Security-Policy allows it and no other. `followed`
+    are sets that training came back to, in words, with the address of a reply.
+    """
+
+    kind = "viewer"
+    data: str = ""
+    script: str = ""
+    script_hash: str = ""
+    followed: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A reply that the page holds: of which stage, and the how manieth of its prompt there.
+
+    A step of training is a stage of its own, `step-<n>`.
+    """
+
+    stage: str
+    number: int
+    reply: Reply
+
+
+def viewer(run: RunFiles) -> Viewer | None:
+    """All replies of the evaluations, and what was kept of training; None if there are none."""
+    entries = list(_numbered(run))
+    evaluated = _whole_sets(entries)
+    if not evaluated:
+        return None
+    trained = list(_whole_steps(run.training))
+    script = resources.files("equipoise.report").joinpath("viewer.js").read_text(encoding="utf-8")
+    digest = hashlib.sha256(script.encode()).digest()
+    return Viewer(
+        title="All replies",
+        anchor="replies",
+        note=_note(len(evaluated), len(entries), trained),
+        data=_packed(_content(run, [*evaluated, *trained])),
+        script=script,
+        script_hash=f"sha256-{base64.b64encode(digest).decode()}",
+        followed=tuple(_followed(trained)),
+    )
+
+
+def address(run: RunFiles, reply: Reply) -> str:
+    """Return the address of the first reply to the prompt at the last stage, see viewer.js."""
+    return _address(run.stages[-1], reply)
+
+
+def _address(stage: str, reply: Reply) -> str:
+    # What encodeURIComponent leaves as it is; half of a pair of surrogates has no place there.
+    name = _prompt_name(reply).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return f"#reply/{stage}/{quote(name, safe=_UNQUOTED)}/1"
+
+
+def _note(count: int, total: int, trained: Sequence[_Entry]) -> str:
+    extent = f"All {total:,} replies"
+    if count < total:
+        extent = f"{count:,} of {total:,} replies, whole sets at even distances,"
+    steps = len({entry.stage for entry in trained})
+    training_note = (
+        f" {len(trained):,} of {steps:,} training steps: whole sets, chosen by the seed."
+    )
+    return (
+        f"{extent} of the evaluation.{training_note * bool(trained)} Every reply has a link to it, "
+        "and stands beside what was replied to the same prompt and to its counterfactual set; what "
+        "differs is bold."
+    )
+
+
+def _packed(content: Mapping[str, Any]) -> str:
+    """The content as base64 of gzip; what is an iterator is made and packed item by item."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=6, mtime=0) as file:
+        for text in _texts(content):
+            file.write(text.encode())
+    return base64.b64encode(packed.getbuffer()).decode()
+
+
+def _texts(content: Mapping[str, Any]) -> Iterator[str]:
+    encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+    for n, (key, value) in enumerate(content.items()):
+        yield f"{',' if n else '{'}{encode(key)}:"
+        if isinstance(value, Iterator):
+            yield "["
+            for item, held in enumerate(value):
+                yield f"{',' if item else ''}{encode(held)}"
+            yield "]"
+        else:
+            yield encode(value)
+    yield "}"
+
+
+def _numbered(run: RunFiles) -> Iterator[_Entry]:
+    for stage in run.stages:
+        numbers: Counter[str] = Counter()
+        for reply in run.replies[stage]:
+            name = _prompt_name(reply)
+            yield _Entry(stage, numbers[name], reply)
+            numbers[name] += 1
+
+
+def _whole_steps(replies: Sequence[Reply]) -> Iterator[_Entry]:
+    """Of training as many steps as the page holds, at even distances."""
+    steps = list(dict.fromkeys(reply.step for reply in replies))
+    chosen = frozenset(steps[:: -(-len(replies) // MOST_OF_TRAINING) or 1])
+    numbers: Counter[tuple[int | None, str]] = Counter()
+    for reply in replies:
+        if reply.step in chosen:
+            key = (reply.step, _prompt_name(reply))
+            yield _Entry(f"step-{reply.step}", numbers[key], reply)
+            numbers[key] += 1
+
+
+def _followed(trained: Sequence[_Entry]) -> Iterator[tuple[str, str]]:
+    """The sets that were kept at more than one step, those at most steps first."""
+    steps: dict[str, dict[str, Reply]] = {}
+    for entry in trained:
+        steps.setdefault(entry.reply.set_id, {}).setdefault(entry.stage, entry.reply)
+    ranked = sorted(steps.items(), key=lambda item: (-len(item[1]), item[0]))
+    for _, replies in ranked[:_FOLLOWED]:
+        stage, reply = list(replies.items())[-1]
+        if len(replies) > 1:
+            label = f"{printable(_title(reply), _TITLE_LIMIT)} at {len(replies)} steps"
+            yield label, _address(stage, reply)
+
+
+def _title(reply: Reply) -> str:
+    return str(reply.metadata.get(QUESTION) or _prompt_name(reply))[:_TITLE_LIMIT]
+
+
+def _prompt_name(reply: Reply) -> str:
+    return reply.prompt_id or reply.prompt or reply.set_id
+
+
+def _whole_sets(entries: Sequence[_Entry]) -> list[_Entry]:
+    """As many sets as the page holds, at even distances."""
+    if len(entries) <= MOST_REPLIES:
+        return list(entries)
+    names = list(dict.fromkeys(entry.reply.set_id for entry in entries))
+    step = -(-len(entries) // MOST_REPLIES)
+    chosen = frozenset(names[::step])
+    return [entry for entry in entries if entry.reply.set_id in chosen]
+
+
+def _content(run: RunFiles, entries: Sequence[_Entry]) -> Mapping[str, Any]:
+    prompts = {_prompt_name(entry.reply): entry.reply for entry in entries}
+    prompt_indices = {name: index for index, name in enumerate(prompts)}
+    steps = sorted({entry.reply.step for entry in entries if entry.reply.step is not None})
+    stages = [*run.stages[:1], *(f"step-{step}" for step in steps), *run.stages[1:]]
+    stage_indices = {stage: index for index, stage in enumerate(stages)}
+    sets = run.presentation.sets
+    return {
+        "stages": [{"key": stage, "title": _stage_title(run, stage)} for stage in stages],
+        "kind": run.presentation.one_of_each,
+        "variant": sets.variant if sets else "",
+        "prompts": [
+            {
+                "id": name,
+                "title": _title(reply),
+                "set": reply.set_id or name,
+                "text": reply.prompt,
+                "metadata": reply.metadata,
+            }
+            for name, reply in prompts.items()
+        ],
+        "replies": (
+            [
+                prompt_indices[_prompt_name(entry.reply)],
+                stage_indices[entry.stage],
+                entry.number,
+                entry.reply.value,
+                problem(entry.reply),
+                _read_evidence(entry.reply),
+                entry.reply.completion,
+            ]
+            for entry in entries
+        ),
+        "facets": list(_facets(run, entries, list(prompts.values()))),
+        "first": _FIRST,
+        "words": {name: words.label for name, words in run.presentation.words.items()},
+    }
+
+
+def _stage_title(run: RunFiles, stage: str) -> str:
+    run_stage = next((candidate for candidate in run.stages if candidate == stage), None)
+    return run.title_of(run_stage) if run_stage else heading(stage.replace("-", " "))
+
+
+def _read_evidence(reply: Reply) -> Json:
+    """Return the environment's evidence on a reply."""
+    evidence = {key: held for key, held in reply.evidence.items() if key != UNPARSEABLE}
+    return {"components": reply.components, **evidence} if reply.components else evidence
+
+
+# --- filters ------------------------------------------------------------------------------------
+
+
+def _facets(
+    run: RunFiles, entries: Sequence[_Entry], prompts: Sequence[Reply]
+) -> Iterator[Mapping[str, Any]]:
+    """Filters by stage, step and verdict, then by the keys that the task names, then all others."""
+    facets = [
+        _facet("Stage", "reply", [_when(run, entry) for entry in entries]),
+        _facet("Step", "reply", [entry.reply.step for entry in entries], limit=len(entries)),
+        _facet("Verdict", "reply", [_verdict(entry.reply) for entry in entries]),
+    ]
+    replies = [entry.reply for entry in entries]
+    metadata = _by_key(run, "prompt", prompts, lambda reply: reply.metadata, _named_first(run))
+    evidence = _by_key(run, "reply", replies, _read_evidence)
+    key_facets = itertools.islice(itertools.chain(metadata, evidence), _MOST_FACETS)
+    yield from (facet for facet in (*facets, *key_facets) if facet is not None)
+
+
+def _when(run: RunFiles, entry: _Entry) -> str:
+    return _DURING if entry.reply.step is not None else _stage_title(run, entry.stage)
+
+
+def _named_first(run: RunFiles) -> tuple[str, ...]:
+    sets = run.presentation.sets
+    return (run.presentation.one_of_each, sets.variant if sets else "")
+
+
+def _verdict(reply: Reply) -> str:
+    if reply.error is not None:
+        return f"{_UNSCORED}: {plain_name(reply.failure_kind)}"
+    return _SCORED if reply.unparseable is None else _UNREADABLE
+
+
+def _by_key(
+    run: RunFiles,
+    owner: str,
+    replies: Sequence[Reply],
+    held_by: Callable[[Reply], Json],
+    first: Iterable[str] = (),
+) -> Iterator[Mapping[str, Any]]:
+    choices: dict[tuple[str, ...], set[Scalar]] = {}
+    for reply in replies:
+        for path, value in _scalars(held_by(reply)):
+            known = choices.setdefault(path, set())
+            if len(known) <= _MOST_VALUES:
+                known.add(value)
+    ranked = dict.fromkeys([*((key,) for key in first if (key,) in choices), *choices])
+    paths = [path for path in ranked if _is_filter(choices[path])][:_MOST_FACETS]
+    columns: dict[tuple[str, ...], list[Scalar | None]]
+    columns = {path: [None] * len(replies) for path in paths}
+    for n, reply in enumerate(replies):
+        for path, value in _scalars(held_by(reply)):
+            if path in columns:
+                columns[path][n] = value
+    for path, values in columns.items():
+        label = heading(" ".join(run.name_of(part) for part in path))
+        if facet := _facet(label, owner, values):
+            yield facet
+
+
+def _scalars(held: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Scalar]]:
+    for key, value in held.items():
+        if isinstance(value, dict):
+            yield from _scalars(value, (*path, str(key)))
+        elif isinstance(value, Scalar):
+            yield (*path, str(key)), value
+
+
+def _is_filter(choices: Collection[Scalar], limit: int = _MOST_VALUES) -> bool:
+    """Whether a key with these values is a filter."""
+    return 2 <= len(choices) <= limit and all(len(str(v)) <= _LONGEST_VALUE for v in choices)
+
+
+def _facet(
+    label: str, owner: str, values: Sequence[Scalar | None], limit: int = _MOST_VALUES
+) -> Mapping[str, Any] | None:
+    """None for a key that takes one value, too many, or long ones: it would filter nothing."""
+    choices = {value for value in values if value is not None}
+    if not _is_filter(choices, limit):
+        return None
+    codes = {value: code for code, value in enumerate(sorted(choices, key=_rank))}
+    return {
+        "label": label,
+        "of": owner,
+        "values": [in_words(value) for value in codes],
+        "codes": [-1 if value is None else codes[value] for value in values],
+    }
+
+
+def _rank(value: Scalar) -> tuple[float, str]:
+    """Numbers by size, then words by the alphabet."""
+    try:
+        return float(value), ""
+    except ValueError:
+        return math.inf, str(value)

@@ -23,11 +23,17 @@ from equipoise.report.document import (
     Tables,
     describe,
 )
-from equipoise.report.gate import gate_sections
-from equipoise.report.head import alerts, run_facts, run_notes, run_title, usage_facts
-from equipoise.report.html import page
+from equipoise.report.head import (
+    alerts,
+    gate_sections,
+    run_facts,
+    run_notes,
+    run_title,
+    usage_facts,
+)
 from equipoise.report.prompt_examples import prompt_examples, prompt_sections
-from equipoise.report.replies import failures, reply_sections
+from equipoise.report.renderers import page
+from equipoise.report.replies import failures, reply_sections, viewer
 from equipoise.report.run_files import RunFiles, as_object, read_run
 from equipoise.report.sets import changed_sets, set_sections
 from equipoise.report.tables import (
@@ -38,7 +44,6 @@ from equipoise.report.tables import (
     sections,
     verdict_sections,
 )
-from equipoise.report.viewer import viewer
 from equipoise.report.words import (
     Pair,
     figure,

@@ -21,8 +21,7 @@ from equipoise.report.words import (
 )
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import Series, read_history
-from equipoise.run.rollouts import share_equal, share_prompt
-from equipoise.run.training_rollouts import read_kept
+from equipoise.run.rollouts import read_kept, share_equal, share_prompt
 
 Json = Mapping[str, Any]
 

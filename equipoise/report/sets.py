@@ -10,9 +10,8 @@ from statistics import fmean
 
 from environments.presentation import SetView
 from equipoise.report.document import Section
-from equipoise.report.replies import Field, in_words, problem
+from equipoise.report.replies import Field, address, in_words, problem
 from equipoise.report.run_files import Reply, RunFiles, as_object
-from equipoise.report.viewer import address
 from equipoise.report.words import Stage, figure, heading, number, plain_name, printable
 
 _SETS_SHOWN = 3

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from environments.presentation import Words
 from equipoise.statistics.trivial import GREEDY
-from equipoise.terminal.foreign_text import is_visible
+from equipoise.terminal.console import is_visible
 
 MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"

@@ -112,7 +112,7 @@ class RunDirectory:
 
     @property
     def training(self) -> Path:
-        """A sample of the rollouts of training, see training_rollouts.py."""
+        """A sample of the rollouts of training, see rollouts.py."""
         return self.root / "training" / "rollouts.jsonl"
 
     @property
@@ -145,7 +145,7 @@ class RunDirectory:
         return self.root / stage / "generations.jsonl"
 
     def parts(self, stage: str) -> Path:
-        """The folder of what is drawn so far of a stage, see parts.py."""
+        """The folder of what is drawn so far of a stage, see train/stages/around_training.py."""
         return self.root / "parts" / stage
 
     def rollouts(self, stage: str) -> Path:

@@ -5,13 +5,139 @@ Only the owner of the run changes it. The file is replaced whole and carries its
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import finite, read_json, write_json
-from equipoise.errors import EquipoiseError
-from equipoise.run.ownership import confirm_owner
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ValidationError
+
+from data_prep.files import finite, read_json, remove_abandoned, write_json, write_text
+from equipoise.config import LoadedConfig
+from equipoise.config.secrets import masked, masked_diff
+from equipoise.errors import EquipoiseError, UsageError
+
+# --- ownership ------------------------------------------------------------------------------------
+# One process at a time writes into a run directory.
+#
+# On one machine the operating system's lock decides: it is free when its process has ended, however
+# that was, and a suspended process keeps it. Where locks do not reach, on some network file systems
+# and between machines, the owner's name in the directory does: a process that resumes a run puts
+# its own there, and one that finds another's stops before it writes.
+
+
+_LOCK, _OWNER = ".lock", "owner.json"
+#: What tells this process from every other one, on all machines.
+_THIS_PROCESS = uuid.uuid4().hex
+
+
+class LostRunError(EquipoiseError):
+    """Another process owns the run now: nothing more may be written into it."""
+
+
+class Owner(BaseModel, frozen=True):
+    """The process that a run belongs to."""
+
+    token: str
+    pid: int
+    host: str
+    since: str
+    command: str
+
+    def __str__(self) -> str:
+        """Say where to find it."""
+        return f"process {self.pid} on {self.host} since {self.since}"
+
+
+@contextmanager
+def owning(root: Path, warn: Callable[[str], None]) -> Iterator[None]:
+    """Inside, the run is this process's. Raises `UsageError` where another one has it.
+
+    What killed processes were writing into it is removed.
+    """
+    with _locked(root, warn):
+        if (owner := read_owner(root)) and owner.host != socket.gethostname():
+            warn(f"the run's last owner, {owner}, did not end it; if it still runs, it will stop")
+        _put_name(root)
+        for folder in (root, *filter(Path.is_dir, root.iterdir())):
+            remove_abandoned(folder)
+        try:
+            yield
+        finally:
+            if (owner := read_owner(root)) and owner.token == _THIS_PROCESS:
+                (root / _OWNER).unlink(missing_ok=True)
+
+
+def confirm_owner(root: Path) -> None:
+    """Raise `LostRunError` when the run has become another process's."""
+    owner = read_owner(root)
+    if owner and owner.token != _THIS_PROCESS:
+        raise LostRunError(
+            "run.lost",
+            f"the run {root} was taken over by {owner}",
+            "This process has written nothing since. Let the other one finish.",
+        )
+
+
+def read_owner(root: Path) -> Owner | None:
+    """The owner named there; None where none is, or it cannot be read."""
+    try:
+        return Owner.model_validate_json((root / _OWNER).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+@contextmanager
+def _locked(root: Path, warn: Callable[[str], None]) -> Iterator[None]:
+    lock = FileLock(root / _LOCK, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise _in_use(root, read_owner(root)) from None
+    except NotImplementedError:
+        warn(f"{root} lies on a file system without locks: do not resume a run that still runs")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _in_use(root: Path, owner: Owner | None) -> UsageError:
+    if owner is None:
+        return UsageError(
+            "run.in-use", f"the run {root} is in use by another process", "Wait for it to end."
+        )
+    return UsageError(
+        "run.in-use-by-owner",
+        f"the run {root} is in use by {owner}: {owner.command}",
+        f"Wait for it, or end it on {owner.host} with `kill {owner.pid}; kill -CONT {owner.pid}` "
+        "(a suspended process keeps its run, and the second word wakes it); --resume then goes on.",
+    )
+
+
+def _put_name(root: Path) -> None:
+    owner = Owner(
+        token=_THIS_PROCESS,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        since=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=shlex.join(map(masked, sys.argv)),
+    )
+    write_text(root / _OWNER, owner.model_dump_json(indent=2) + "\n")
+
+
+# --- ledger ---------------------------------------------------------------------------------------
+
 
 _SEAL = "sha256"
 
@@ -116,3 +242,114 @@ def _unreadable(path: Path, reason: str) -> EquipoiseError:
         "Put it back from a copy. Without it nothing says what the run was made from: start a new "
         "run.",
     )
+
+
+# --- provenance -----------------------------------------------------------------------------------
+# Origins of a run: command, code, versions, seeds, hashes. No secret ever enters.
+
+
+PACKAGES = (
+    "accelerate",
+    "bm25s",
+    "datasets",
+    "faiss-cpu",
+    "numpy",
+    "peft",
+    "regopy",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "trl",
+    "wandb",
+)
+#: The key of the folder to which the result moves when a longer run has made its own.
+REPLACES = "replaces"
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def describe_run(
+    *, task: str, run_name: str, engine: str, model: str, local_model: bool, seed: int
+) -> dict[str, Any]:
+    """The provenance of a run that starts now."""
+    return {
+        "task": task,
+        "run_name": run_name,
+        "run_id": uuid.uuid4().hex,
+        "engine": engine,
+        "model": model,
+        "local_model": local_model,
+        "command": command_line(),
+        "started": now(),
+        "git": git_state(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": package_versions(),
+        "seed": seed,
+        "hashes": {},
+        "seconds": {},
+    }
+
+
+def code_hash(loaded: LoadedConfig) -> str:
+    """SHA-256 of the code that scores: of the environment, and of those that it has inside."""
+    digest = hashlib.sha256()
+    for kind in (loaded.environment_class, *loaded.env_settings.scoring_classes):
+        module = sys.modules[kind.__module__]
+        file = Path(str(module.__file__))
+        # The modules of the class's package, or its file where it has none.
+        for path in sorted(file.parent.rglob("*.py")) if module.__package__ else [file]:
+            digest.update(path.relative_to(file.parent).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def command_line() -> list[str]:
+    """How this process was started, keys masked."""
+    return ["python", *map(masked, sys.argv)]
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that decide what a run computes."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def git_state() -> dict[str, Any]:
+    """Commit of this checkout and whether files differ from it; empty outside a checkout."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    return {"commit": commit.decode().strip(), "dirty": bool(_git("status", "--porcelain"))}
+
+
+def code_diff() -> tuple[bytes, int]:
+    """Diff against the commit, as `git apply` takes it, under any settings of git's own.
+
+    What looks like a key is masked; the number of masks comes second.
+    """
+    diff = _git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") or b""
+    text, masks = masked_diff(diff.decode(errors="surrogateescape"))
+    return text.encode(errors="surrogateescape"), masks
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _git(*arguments: str) -> bytes | None:
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(_ROOT), *arguments],
+            capture_output=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout

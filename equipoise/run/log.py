@@ -14,10 +14,9 @@ from rich.control import Control
 
 from equipoise.config.secrets import redacted
 from equipoise.errors import EquipoiseError
-from equipoise.run.ownership import LostRunError
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.foreign_text import escaped
-from equipoise.terminal.interrupts import Stopped
+from equipoise.run.ledger import LostRunError
+from equipoise.terminal.console import Reporter, escaped
+from equipoise.terminal.exits import Stopped
 
 #: Its records are what the terminal has shown already.
 _RUN = logging.getLogger("equipoise.run")

@@ -21,15 +21,14 @@ from equipoise.config.compose import leaves
 from equipoise.config.schedule import total_steps
 from equipoise.config.schema import Config
 from equipoise.errors import UsageError
-from equipoise.run.checkpoints import find_checkpoints
 from equipoise.run.directory import RunDirectory, open_run_directory
-from equipoise.run.kept_files import damage_of, forget_files, record_files
-from equipoise.run.provenance import (
+from equipoise.run.ledger import (
     REPLACES,
     command_line,
     git_state,
     now,
 )
+from equipoise.run.seals import damage_of, find_checkpoints, forget_files, record_files
 
 #: Keys and sections that may change; `*` stands for any part of a key.
 MAY_CHANGE = (

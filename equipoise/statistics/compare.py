@@ -10,14 +10,22 @@ import numpy as np
 
 from environments.base import Rollout, Score
 from environments.measurement import Array, Direction, Measurement, Metric, quotient
-from equipoise.statistics.evaluation import effects_of, json_number, null_draws_of
-from equipoise.statistics.excess import Excess, excess_cut
+from equipoise.statistics.evaluation import (
+    Excess,
+    effects_of,
+    excess_cut,
+    json_number,
+    null_draws_of,
+)
 from equipoise.statistics.intervals import (
     Clusters,
     Interval,
     Key,
+    Shares,
     StatisticsSettings,
+    beyond_p,
     bootstrap_sums,
+    difference_bounds,
     difference_p,
     exceeding_p,
     holm,
@@ -25,13 +33,8 @@ from equipoise.statistics.intervals import (
     mcnemar,
     merge_clusters,
     metric_draws,
-    student_quantile,
-)
-from equipoise.statistics.shares import (
-    Shares,
-    beyond_p,
-    difference_bounds,
     relative_bounds,
+    student_quantile,
     swap_p,
 )
 

@@ -5,20 +5,260 @@ printed goes through `Reporter`, which lets no text from outside do anything to 
 """
 
 import logging
+import re
 import time
+import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
 from threading import Event, Lock, Thread, get_ident
 from typing import Any, Literal
 
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.terminal.foreign_text import escaped
-from equipoise.terminal.layout import Column, fill, fit, fold, words
-from equipoise.terminal.progress import LiveBar, Stage
+# --- foreign text ---------------------------------------------------------------------------------
+# Text from outside: completions, servers' errors, model names, paths. All of it is hostile input.
+#
+# A terminal obeys control characters (ESC may write into the clipboard), and marks that reverse the
+# direction of writing make a line read as what it is not.
+
+
+#: Control characters, formatting ones, lone surrogates, separators of lines that are no newline.
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: Newline and tab, and the joiners that scripts and emoji are written with.
+_HARMLESS = frozenset("\n\t\u200c\u200d")
+
+
+def is_visible(character: str) -> bool:
+    """Whether a character shows itself and does nothing else."""
+    return character in _HARMLESS or unicodedata.category(character) not in _UNSEEN
+
+
+def escaped(text: str) -> str:
+    r"""The text with every character that is not visible written as Python would: `\x1b`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if is_visible(c) else ascii(c)[1:-1] for c in text)
+
+
+# --- layout ---------------------------------------------------------------------------------------
+# How text fits a width: words, figures and names stay whole, and tables keep every figure.
+
+
+_WORD = re.compile(r"^\s+|\S+\s*")
+#: A part of a name such as parse_rate or of a path, with what joins it to the next one.
+_PART = re.compile(r"[^\s_/]*[\s_/]+|[^\s_/]+")
+#: Longer parts than this are cut where a table is narrow: paths and names of models, no figure.
+_LONGEST_PART = 24
+#: What rich draws around a column, and at a table's edge.
+_AROUND, _EDGE = 3, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A table's column: text, which may fold, or figures, which are never cut.
+
+    A narrow table does without the `spare` columns, the one with the highest number first.
+    """
+
+    name: str
+    folds: bool = False
+    spare: int = 0
+
+
+def words(text: str) -> list[str]:
+    """The words of a line, each with the space after it."""
+    return _WORD.findall(text)
+
+
+def fill(parts: Sequence[str], width: int, indent: str = "") -> list[str]:
+    """Lines of whole parts, all but the first indented; a part that is too long stays whole."""
+    lines = [""]
+    for part in parts:
+        if lines[-1].strip() and cell_len(lines[-1] + part.rstrip()) > width:
+            lines.append(indent)
+        lines[-1] += part
+    return [line.rstrip() for line in lines]
+
+
+def fold(text: str, width: int) -> str:
+    """The text in lines of at most `width`, broken between words and within long names."""
+    return "\n".join(
+        line
+        for paragraph in text.split("\n")
+        for line in fill(
+            [p for part in _PART.findall(paragraph) for p in _chopped(part, width)], width
+        )
+    )
+
+
+def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> dict[int, int]:
+    """The columns that are shown, by their place, and how wide; empty where no table fits."""
+    cells = [[row[index] for row in rows] for index in range(len(columns))]
+    narrowest = [_least(column, texts) for column, texts in zip(columns, cells, strict=True)]
+    natural = [_longest([c.name, *texts]) for c, texts in zip(columns, cells, strict=True)]
+    visible = list(range(len(columns)))
+    while (room := width - _EDGE - sum(narrowest[i] + _AROUND for i in visible)) < 0:
+        last = max(visible, key=lambda i: columns[i].spare)
+        if not columns[last].spare:
+            return {}
+        visible.remove(last)
+    widths = {index: narrowest[index] for index in visible}
+    for index in sorted(visible, key=lambda i: not columns[i].folds):
+        more = min(room, max(0, natural[index] - narrowest[index]))
+        widths[index] += more
+        room -= more
+    return widths
+
+
+def _least(column: Column, cells: Sequence[str]) -> int:
+    """How narrow a column may be: its names and words fold, its figures do not."""
+    texts = (column.name, *cells) if column.folds else (column.name,)
+    parts = [part.rstrip() for text in texts for part in _PART.findall(text)]
+    folded = min(_LONGEST_PART, _longest(parts))
+    return folded if column.folds else max(folded, _longest(cells))
+
+
+def _longest(texts: Sequence[str]) -> int:
+    return max((cell_len(line) for text in texts for line in text.split("\n")), default=0)
+
+
+def _chopped(part: str, width: int) -> list[str]:
+    return chop_cells(part, width) if cell_len(part.rstrip()) > width else [part]
+
+
+# --- progress -------------------------------------------------------------------------------------
+# How far a stage is: how much of it is done, how fast, and how long the rest will take.
+
+
+#: What a bar leaves of a terminal's width for its label and its figures.
+_WIDTH_OF_FIGURES = 60
+_NARROWEST, _WIDEST = 4, 40
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """A stage that goes on; `done` of its `total` were done before it began."""
+
+    label: str
+    total: int | None
+    done: int = 0
+    completed: int = field(init=False)
+    started: float = field(init=False, default_factory=time.monotonic)
+    heard: bool = field(init=False, default=False)
+    _first: tuple[int, float] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.completed = self.done
+
+    def advance(self, completed: int) -> None:
+        """So much is done so far."""
+        self.completed = completed
+        self._first = self._first or (completed, time.monotonic())
+
+    @property
+    def finished(self) -> bool:
+        """Whether all is done that was to be done."""
+        return self.total is not None and self.completed >= self.total
+
+    def line(self) -> str:
+        """The label and the figures, for a file."""
+        return f"{self.label}: {self.figures()}"
+
+    def figures(self) -> str:
+        """How much is done, how much in a second, and how long the rest will take."""
+        elapsed = duration(time.monotonic() - self.started)
+        if self.total is None:
+            return f"{elapsed} so far"
+        part = f"{self.completed:,} of {self.total:,}"
+        if self.completed == self.done:
+            return f"{part}, {elapsed} so far"
+        remaining = f"in {elapsed}" if self.finished else self.eta()
+        return f"{part}, {_per_second(self._rate())}, {remaining}"
+
+    def eta(self) -> str:
+        """How long the rest will take."""
+        return f"ETA {duration(((self.total or 0) - self.completed) / self._rate())}"
+
+    def _rate(self) -> float:
+        """Done in a second. What came before the first part, such as starting, is no measure."""
+        since, started = self._first or (self.done, self.started)
+        if self.completed == since or self.finished:
+            since, started = self.done, self.started
+        return (self.completed - since) / max(1e-9, time.monotonic() - started)
+
+
+class LiveBar:
+    """The bars below what a terminal prints meanwhile: one for each stage, the first on top.
+
+    Stages may begin and end in any order, and in any thread.
+    """
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._lock = Lock()
+
+    @contextmanager
+    def showing(self, stage: Stage, console: Console) -> Iterator[None]:
+        """Inside, the stage has a bar."""
+        with self._lock:
+            if self._progress is None:
+                self._progress = _progress(console)
+                self._progress.start()
+            progress = self._progress
+            task = progress.add_task("", total=stage.total, stage=stage)
+        try:
+            yield
+        finally:
+            with self._lock:
+                progress.remove_task(task)
+                if not progress.tasks:
+                    progress.stop()
+                    self._progress = None
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes, seconds."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _per_second(rate: float) -> str:
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+
+
+def _progress(console: Console) -> Progress:
+    width = min(_WIDEST, max(_NARROWEST, console.width - _WIDTH_OF_FIGURES))
+    columns = (SpinnerColumn(), _Label(), _Bar(bar_width=width), _Figures())
+    return Progress(*columns, console=console, transient=True)
+
+
+class _Label(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["stage"].label)
+
+
+class _Bar(BarColumn):
+    """The bar takes its figures from the stage, so that advancing it waits for no screen."""
+
+    def render(self, task: Task) -> ProgressBar:
+        task.completed = task.fields["stage"].completed
+        return super().render(task)
+
+
+class _Figures(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["stage"].figures())
+
+
+# --- console --------------------------------------------------------------------------------------
+
 
 Advance = Callable[[int], None]
 _LINES_PER_TRAINING = 10

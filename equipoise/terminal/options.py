@@ -7,16 +7,16 @@ after `Examples:` how it is called.
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import fields, is_dataclass, replace
 from io import StringIO
-from itertools import dropwhile, takewhile
+from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, cast, get_type_hints
 
 import tyro
-from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, UseAppendAction
+from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, UseAppendAction, subcommand
 
 from equipoise.errors import UsageError, no_such_flag
 
@@ -133,3 +133,40 @@ def _is_rule(line: str) -> bool:
 
 def _see_help(prog: str) -> str:
     return f"{prog} --help shows the words."
+
+
+# --- completion -----------------------------------------------------------------------------------
+# Shell completion for `equipoise`: the verbs and their flags.
+
+
+SHELLS = ("bash", "zsh")
+
+
+def completion(shell: str, verbs: Mapping[str, type[Any]]) -> str:
+    """The script for a shell, from the options of each verb."""
+    script = StringIO()
+    with redirect_stdout(script), suppress(SystemExit):
+        tyro.cli(
+            _tree(verbs),
+            prog="equipoise",
+            args=("--tyro-write-completion", shell, "-"),
+            config=PARSING,
+        )
+    return script.getvalue()
+
+
+def _tree(verbs: Mapping[str, type[Any]]) -> Any:
+    """One of the verbs, of which some have two words."""
+    branches = []
+    for first, names in groupby(verbs, lambda name: name.partition(" ")[0]):
+        kinds = [
+            Annotated[verbs[name], subcommand(name.removeprefix(f"{first} "))] for name in names
+        ]
+        branches.append(
+            kinds[0] if first in verbs else Annotated[_one_of(kinds), subcommand(first)]
+        )
+    return _one_of(branches)
+
+
+def _one_of(kinds: list[Any]) -> Any:
+    return Union[tuple(kinds)]  # noqa: UP007  of as many as there are

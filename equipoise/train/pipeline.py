@@ -6,24 +6,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_prep.faults import UnsuitablePromptsError
 from data_prep.files import write_json, write_text
 from data_prep.records import manifest_path, write_prompts
+from data_prep.text_files import UnsuitablePromptsError
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from environments.measurement import Measurement
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.models.hub import refuse_missing_tokenizer
-from equipoise.models.packaged import located
+from equipoise.models.hub import located, refuse_missing_tokenizer
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.card import write_card
+from equipoise.report.renderers import print_comparison
 from equipoise.report.report import write_report
-from equipoise.report.terminal import print_comparison
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.kept_files import COPY, check_files, check_part, record_files
-from equipoise.run.ownership import LostRunError, confirm_owner, owning
+from equipoise.run.ledger import (
+    LostRunError,
+    code_diff,
+    code_hash,
+    confirm_owner,
+    describe_run,
+    now,
+    owning,
+)
 from equipoise.run.prompts import (
     BUDGET_REMEDY,
     find_prompts,
@@ -31,19 +37,14 @@ from equipoise.run.prompts import (
     prepare_task,
     record_prompts,
 )
-from equipoise.run.provenance import (
-    code_diff,
-    code_hash,
-    describe_run,
-    now,
-)
 from equipoise.run.resume import has_result
 from equipoise.run.rollouts import read_stage_rollouts, refuse_other_sizes
+from equipoise.run.seals import COPY, check_files, check_part, record_files
 from equipoise.run.usage import Meter
 from equipoise.statistics.compare import Halves, compare, comparison_dict
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 from equipoise.train.stages.around_training import BASELINE, FINAL
 from equipoise.train.stages.job import Job, check_environment, record_sources
 from equipoise.train.stages.modes import write_modes

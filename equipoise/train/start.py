@@ -29,12 +29,12 @@ from equipoise.run.directory import (
     open_run_directory,
     usable_folder,
 )
+from equipoise.run.ledger import owning
 from equipoise.run.log import kept_log
-from equipoise.run.ownership import owning
 from equipoise.run.prompts import prepare_task
 from equipoise.run.resume import Resumption, check_resume, record_changes, where_result_is
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.train.stages.dry_run import dry_run
 

@@ -23,7 +23,7 @@ from equipoise.exports.gym.service import RolloutRequest, ServiceSettings, make_
 from equipoise.run.rollouts import write_rollouts
 from equipoise.train.local.reward import reward_function
 from equipoise.train.nemo_rl.scoring import StepScorer, metadata_of
-from equipoise.train.stages.failures import FailureMonitor
+from equipoise.train.stages.job import FailureMonitor
 from tests.environments.test_contract import SUBJECTS, Subject, controls
 
 DOWN = Failure("rate_limit", "HTTP 429")

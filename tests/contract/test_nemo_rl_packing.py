@@ -12,7 +12,7 @@ import pytest
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
-from equipoise.config.step_time import Lengths, computed_tokens
+from equipoise.config.workload import Lengths, computed_tokens
 
 SOURCE = Path(os.environ.get("NEMO_RL_PATH", "")) / "nemo_rl" / "data" / "packing" / "algorithms.py"
 if not SOURCE.exists():

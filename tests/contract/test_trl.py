@@ -22,7 +22,7 @@ from equipoise.train.local.checkpoints import latest_checkpoint
 from equipoise.train.local.generation import Sampling, count_tokens, sample
 from equipoise.train.local.imitation import imitate
 from equipoise.train.local.trainer import build_trainer, train_rows, trainable
-from equipoise.train.stages.failures import FailureMonitor
+from equipoise.train.stages.job import FailureMonitor
 
 SETS, SIZE, GENERATIONS = 5, 4, 3
 RECORDS = [

@@ -19,7 +19,7 @@ from environments.chat import ChatRequest, EndpointModel, EndpointSettings
 from environments.fairness.decision import Unparseable
 from environments.fairness.spine import FORM
 from environments.rag.reader import ChatGenerator, Exam
-from equipoise.models.packaged import located
+from equipoise.models.hub import located
 from tests.recipes.audits import started
 
 # Read here: while a test runs, nothing is left of what users set for their own runs.

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from data_prep.dharma.prompts import import_prompts
-from data_prep.faults import DataError
 from data_prep.pubmedqa.sources import read_items
 from data_prep.rag.index import read_corpus
 from data_prep.rag.sources import read_questions
 from data_prep.records import read_unsealed
-from data_prep.text_files import json_lines, parse_json
+from data_prep.text_files import DataError, json_lines, parse_json
 from environments.yaml_file import SHOWN
 
 READERS: list[tuple[Callable[[Path], Any], str]] = [

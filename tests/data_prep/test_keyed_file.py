@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.keyed_file import KeyedFile, content_key
+from data_prep.rag.plans import KeyedFile, content_key
 
 
 def test_what_is_appended_is_read(tmp_path: Path) -> None:

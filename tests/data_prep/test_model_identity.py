@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import model_identity as module
-from data_prep.model_identity import UNKNOWN, model_identity
+from data_prep import hub as module
+from data_prep.hub import UNKNOWN, model_identity
 
 
 def folder_of(path: Path, **files: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from data_prep import packaged_models
 from data_prep.files import hash_file
-from data_prep.model_identity import UNKNOWN, model_identity
+from data_prep.hub import UNKNOWN, model_identity
 from data_prep.packaged_models import (
     MINILM,
     SMOLLM2,

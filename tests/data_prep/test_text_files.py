@@ -2,8 +2,7 @@
 
 import pytest
 
-from data_prep.faults import DataError
-from data_prep.text_files import read_table
+from data_prep.text_files import DataError, read_table
 from tests.refusals import refusal
 
 

@@ -17,28 +17,26 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from data_prep.faults import DataError
-from data_prep.keyed_file import KeyedFile
 from data_prep.pubmedqa.items import Section, fit_sections, normal_question
-from data_prep.rag.plans import parse_plan
+from data_prep.rag.plans import KeyedFile, parse_plan
 from data_prep.rag.sources import read_questions
 from data_prep.records import read_prompts
+from data_prep.text_files import DataError
 from environments.base import PromptRecord, Rollout
 from environments.chat import quote
 from environments.chat.exchange import read_answer, retry_after_seconds
 from environments.dharma.environment import unreadable
 from environments.dharma.judge import Exchange
 from environments.dharma.key_judge import rate_by_key
+from environments.dharma.metrics import yardsticks
 from environments.dharma.ratings import ANSWER_KEY, AnswerKey, PromptLabel, Ratings, parse_answer
 from environments.dharma.rules import label_prompt, rate_response
-from environments.dharma.yardstick import yardsticks
 from environments.fairness.spine import FORM
-from environments.pubmedqa.grounding import Abstract, findings_of, grounds
-from environments.pubmedqa.reply import parse_reply
+from environments.pubmedqa.reply import Abstract, findings_of, grounds, parse_reply
 from environments.rag import reader
 from environments.rag.queries import parse_queries, query_defects
 from environments.rag.reader import Exam, ExtractiveReader
-from equipoise.config.prompt_checks import check_prompts
+from equipoise.config.checks import check_prompts
 from tests.environments.dharma.samples import PERFECT
 
 pytestmark = pytest.mark.deep

@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.measurement import Margin, Mean, Measurement, Metric, measure_means, quotient
-from environments.sums import Blocks, mean_of
+from environments.measurement import (
+    Blocks,
+    Margin,
+    Mean,
+    Measurement,
+    Metric,
+    mean_of,
+    measure_means,
+    quotient,
+)
 from equipoise.statistics.compare import compare
 from equipoise.statistics.intervals import StatisticsSettings
 

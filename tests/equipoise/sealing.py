@@ -4,7 +4,7 @@ from pathlib import Path
 
 from data_prep.files import read_json
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import record_files
+from equipoise.run.seals import record_files
 
 
 def seal_run(root: Path) -> None:

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.faults import DataError
 from data_prep.files import DamagedFileError
+from data_prep.text_files import DataError
 from environments.dharma.policy.decision import PolicyError
 from environments.errors import CodedError, code_of
 from environments.yaml_file import YamlFileError

@@ -20,13 +20,12 @@ from filelock import FileLock, Timeout
 from tyro.conf import Positional
 
 from data_prep.files import read_jsonl, write_jsonl, write_text
-from equipoise.config.engine import count_gpus
+from equipoise.config.load import count_gpus
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.report.document import Cell, Table
-from equipoise.report.markdown import grid
-from equipoise.terminal.console import Reporter
+from equipoise.report.renderers import grid
+from equipoise.terminal.console import Column, Reporter
 from equipoise.terminal.exits import guarded
-from equipoise.terminal.layout import Column
 from equipoise.terminal.options import option, read_options
 from tests.gpu.attempt import GB, Attempt, Figures
 from tests.gpu.steps import STEPS, Step

@@ -18,11 +18,11 @@ from equipoise.evaluate import also
 from equipoise.evaluate.entries import read_stage
 from equipoise.evaluate.gate_report import FailedGateError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.provenance import REPLACES
+from equipoise.run.ledger import REPLACES
 from equipoise.run.resume import set_result_aside
 from equipoise.run.rollouts import write_rollouts
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.interrupts import Stopped, raising
+from equipoise.terminal.exits import Stopped, raising
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import SMOKE, started
 from tests.recipes.runs import interrupted_at

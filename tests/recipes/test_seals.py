@@ -17,8 +17,8 @@ from environments.base import Rollout
 from equipoise.config import Options, load_config
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import record_files
 from equipoise.run.rollouts import write_rollouts
+from equipoise.run.seals import record_files
 from equipoise.statistics.compare import compare, comparison_dict
 from equipoise.terminal.console import Reporter
 from equipoise.train.pipeline import start_run

@@ -7,7 +7,7 @@ that is installed, or in words what else makes it a rule.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 
-from equipoise.config.memory import GB, cached_tokens, estimate, in_gb, vllm_share
+from equipoise.config.memory import GB, cached_tokens, estimate, in_gb, layout_of, vllm_share
 from equipoise.config.models import model_shape
 from equipoise.config.nemo_rl.assumptions import (
     ASYNC_GRPO,
@@ -24,7 +24,6 @@ from equipoise.config.nemo_rl.assumptions import (
     VLLM_SETUP,
     Assumption,
 )
-from equipoise.config.parallelism import layout_of
 from equipoise.config.problems import Problem
 from equipoise.config.schema import LOCAL_MODEL, Config, LoraConfig, MegatronPeftConfig
 

@@ -1,6 +1,6 @@
 """The environments for NeMo Gym: one resources server for every scope.
 
-    POST /verify ──> server.py ──> service.py ──> cohorts.py ──> rewards.py ──> environment.score
+    POST /verify ──> server.py ──> service.py ──> cohorts.py ──> task.py ──> environment.score
                         <──────────── Answer ─────────────┘
 
     cohorts.py   rollouts that come one by one, put together: the part that is worth reading

@@ -39,7 +39,7 @@ from types import MappingProxyType
 
 from environments.base import FailureKind, Rollout, Scope, Score
 from equipoise.errors import EquipoiseError
-from equipoise.exports.rewards import Scorer
+from equipoise.exports.task import Scorer
 from equipoise.train.nemo_rl.scoring import sibling_means
 
 _LOG = logging.getLogger(__name__)

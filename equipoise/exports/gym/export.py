@@ -28,8 +28,14 @@ from equipoise.exports.gym.service import (
     seats_by_group,
     settings_of,
 )
-from equipoise.exports.rewards import group_of
-from equipoise.exports.task import ROOT, own_requirement, refuse_used_folder, render, task_of_run
+from equipoise.exports.task import (
+    ROOT,
+    group_of,
+    own_requirement,
+    refuse_used_folder,
+    render,
+    task_of_run,
+)
 from equipoise.run.directory import RunDirectory
 
 NEMO_GYM = "nemo-gym==0.7.0"

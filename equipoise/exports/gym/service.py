@@ -31,7 +31,7 @@ from equipoise.exports.gym.cohorts import (
     NoSuchSeatError,
     Seat,
 )
-from equipoise.exports.rewards import (
+from equipoise.exports.task import (
     RewardSettings,
     Scorer,
     give_reference,

@@ -21,7 +21,7 @@ from verifiers.v1.dialects.chat import message_to_wire
 
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord, Rollout, Score
 from equipoise.config.yaml_text import read_yaml
-from equipoise.exports.rewards import RewardSettings, Scorer, give_reference, open_environment
+from equipoise.exports.task import RewardSettings, Scorer, give_reference, open_environment
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import rollout_of
 

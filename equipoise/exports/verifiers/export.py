@@ -17,10 +17,10 @@ from pathlib import Path
 from data_prep.files import write_text
 from environments.base import TRAIN_SPLIT, PromptRecord, Scope
 from equipoise.errors import UsageError
-from equipoise.exports.rewards import group_of
 from equipoise.exports.task import (
     ROOT,
     as_yaml,
+    group_of,
     own_requirement,
     refuse_used_folder,
     render,

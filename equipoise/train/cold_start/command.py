@@ -15,13 +15,11 @@ from equipoise.config.flags import check_task
 from equipoise.config.training_words import Training, TrainingWords
 from equipoise.errors import UsageError
 from equipoise.machine.software import refuse_missing_gpu
-from equipoise.models.hub import refuse_missing_model
+from equipoise.models.hub import located, refuse_missing_model, refuse_missing_package
 from equipoise.models.libraries import prepare_torch
-from equipoise.models.packaged import located, refuse_missing_package
-from equipoise.run.kept_files import COPY, check_part
 from equipoise.run.prompts import make_prompts, prepare_task, prompts_here
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
+from equipoise.run.seals import COPY, check_part
+from equipoise.terminal.console import Column, Reporter
 from equipoise.terminal.options import Destination, option
 from equipoise.train.cold_start.examples import find_examples
 

@@ -8,17 +8,16 @@ from typing import Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from data_prep.contract import DataModule
-from data_prep.faults import DataError, UnsuitablePromptsError
-from data_prep.text_files import json_lines, read_source
+from data_prep.text_files import DataError, UnsuitablePromptsError, json_lines, read_source
 from data_prep.warm_start import Example
 from environments.base import TRAIN_SPLIT, Message, PromptRecord
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import COPY, check_part
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts
+from equipoise.run.seals import COPY, check_part
 
 _KIND = "file of replies to imitate"
 _OWN_REPLIES = "Name a file of them with equipoise.cold_start.replies=FILE, see docs/cold-start.md."

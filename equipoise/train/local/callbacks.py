@@ -10,10 +10,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from environments.base import Rollout, Score
 from equipoise.config.learning_rate import Schedule
 from equipoise.run.history import Row, append_row
-from equipoise.run.training_rollouts import Choice, Sample, TrainingRollouts
+from equipoise.run.rollouts import Choice, Sample, TrainingRollouts
 from equipoise.run.usage import Meter
 from equipoise.train.local.checkpoints import checkpoint_path, finish_checkpoint
-from equipoise.train.stages.failures import FailureMonitor
+from equipoise.train.stages.job import FailureMonitor
 
 #: TRL's names for what the history keeps of its own logs.
 _TRL_LOGS = {

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from data_prep.files import DamagedFileError, read_json
-from equipoise.run.checkpoints import CheckpointFolder, find_checkpoints, newest_whole
-from equipoise.run.seals import is_sealed, seal
+from equipoise.run.seals import CheckpointFolder, find_checkpoints, is_sealed, newest_whole, seal
 
 _PREFIX = "checkpoint-"
 #: What the trainer writes of itself.

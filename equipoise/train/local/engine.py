@@ -24,12 +24,12 @@ from equipoise.train.local.generation import Sampling, sample
 from equipoise.train.stages.around_training import (
     FINAL,
     REFERENCE,
+    KeptParts,
     Sample,
     before_training,
     evaluate,
 )
 from equipoise.train.stages.job import Job
-from equipoise.train.stages.parts import KeptParts
 from equipoise.train.stages.probe import draw_greedy, probe, score_greedy
 
 #: Of glibc's malloc.h, and the largest threshold that it takes on 64 bits.

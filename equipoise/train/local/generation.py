@@ -22,7 +22,7 @@ from trl import GRPOTrainer
 
 from environments.base import Message, PromptRecord, Rollout
 from equipoise.models.causal import LoadedModel
-from equipoise.train.stages.parts import KeptParts, Part
+from equipoise.train.stages.around_training import KeptParts, Part
 
 Progress = Callable[[int], None]
 #: Tokens of prompts, tokens of completions.

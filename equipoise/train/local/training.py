@@ -13,15 +13,13 @@ from environments.base import TRAIN_SPLIT
 from equipoise.config.schedule import total_steps
 from equipoise.config.task_code import round_parts
 from equipoise.models.causal import LoadedModel
-from equipoise.run import training_rollouts
-from equipoise.run.checkpoints import CheckpointFolder
+from equipoise.run import rollouts
 from equipoise.run.history import Row, restore
-from equipoise.run.kept_files import record_files
-from equipoise.run.ownership import confirm_owner
+from equipoise.run.ledger import confirm_owner
 from equipoise.run.resume import set_result_aside
-from equipoise.run.rollouts import read_rollouts
-from equipoise.run.training_rollouts import TrainingRollouts, choose
-from equipoise.terminal.interrupts import Stopped, deferring
+from equipoise.run.rollouts import TrainingRollouts, choose, read_rollouts
+from equipoise.run.seals import CheckpointFolder, record_files
+from equipoise.terminal.exits import Stopped, deferring
 from equipoise.train.local.callbacks import (
     CheckpointCallback,
     HistoryCallback,
@@ -35,8 +33,7 @@ from equipoise.train.local.reward import reward_function
 from equipoise.train.local.trainer import build_trainer, trainable
 from equipoise.train.stages.alarms import watching_steps
 from equipoise.train.stages.around_training import begin_training
-from equipoise.train.stages.failures import FailureMonitor
-from equipoise.train.stages.job import Job
+from equipoise.train.stages.job import FailureMonitor, Job
 
 
 def train(job: Job, loaded: LoadedModel) -> None:
@@ -47,9 +44,7 @@ def train(job: Job, loaded: LoadedModel) -> None:
         begin_training(job, steps)
     checkpoint = latest_checkpoint(run.checkpoints, job.reporter.warn)
     restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
-    training_rollouts.restore(
-        run.training, checkpoint.path / run.training.name if checkpoint else None
-    )
+    rollouts.restore(run.training, checkpoint.path / run.training.name if checkpoint else None)
     set_seed(config.grpo.seed)
     model = trainable(loaded, config)
     if not checkpoint:

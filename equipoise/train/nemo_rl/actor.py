@@ -11,8 +11,7 @@ from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentRet
 
 from environments.chat.accounting import spent
 from equipoise.models.task_environment import build_environment
-from equipoise.run.rollouts import read_rollouts
-from equipoise.run.training_rollouts import choose
+from equipoise.run.rollouts import choose, read_rollouts
 from equipoise.train.nemo_rl.process import beside_driver
 from equipoise.train.nemo_rl.scoring import MessageLog, StepScorer, StepSummary
 from equipoise.train.nemo_rl.together import single_turn_return

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from equipoise.run.checkpoints import CheckpointFolder, find_checkpoints, newest_whole
-from equipoise.run.seals import is_sealed, seal
+from equipoise.run.seals import CheckpointFolder, find_checkpoints, is_sealed, newest_whole, seal
 
 _PREFIX = "step_"
 _MARK = "training_info.json"

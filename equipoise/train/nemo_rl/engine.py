@@ -28,12 +28,12 @@ from equipoise.models.pretrained import (
     template_of,
     tokenizer_of,
 )
-from equipoise.run import training_rollouts
+from equipoise.run import rollouts
 from equipoise.run.history import keep_steps
-from equipoise.run.kept_files import record_files
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.resume import has_result
-from equipoise.terminal.interrupts import Stopped
+from equipoise.run.seals import record_files
+from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl.checkpoints import (
     how_to_convert,
     latest_checkpoint,
@@ -202,7 +202,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     if done >= steps:
         return
     keep_steps(job.run.history, done)
-    training_rollouts.keep_steps(job.run.training, done)
+    rollouts.keep_steps(job.run.training, done)
     log = job.run.root / "nemo_rl.log"
     job.reporter.say(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()

@@ -31,14 +31,13 @@ from equipoise.config.nemo_rl.assumptions import RELEASE, TRAINER
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError
 from equipoise.statistics.trivial import GREEDY
-from equipoise.terminal.interrupts import Stopped, deferring
+from equipoise.terminal.exits import Stopped, deferring
 from equipoise.train.nemo_rl.process import beside_driver
 from equipoise.train.nemo_rl.reference_policy import policy_with_first_reference
 from equipoise.train.nemo_rl.scoring import StepSummary, is_generated, to_rollouts
 from equipoise.train.nemo_rl.together import collecting, end, replaced, scored_together
 from equipoise.train.nemo_rl.watch import Watch
-from equipoise.train.stages.around_training import Sample
-from equipoise.train.stages.parts import KeptParts, Part
+from equipoise.train.stages.around_training import KeptParts, Part, Sample
 
 _ROW = "row"
 #: NeMo-RL looks up the one metric when it saves.

@@ -9,8 +9,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import BinaryIO
 
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.foreign_text import escaped
+from equipoise.terminal.console import Reporter, escaped
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 

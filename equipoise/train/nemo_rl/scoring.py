@@ -9,8 +9,8 @@ from typing import Any
 from environments.base import TRAIN_SPLIT, Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.run.history import step_row
-from equipoise.run.training_rollouts import Choice, Sample, nothing
-from equipoise.train.stages.failures import score_within_budget
+from equipoise.run.rollouts import Choice, Sample, nothing
+from equipoise.train.stages.job import score_within_budget
 
 MessageLog = Sequence[Mapping[str, Any]]
 

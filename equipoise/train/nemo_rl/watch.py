@@ -13,9 +13,9 @@ from data_prep.files import read_json
 from environments.base import VALIDATION_SPLIT
 from equipoise.errors import EquipoiseError
 from equipoise.run.history import Row, append_row
-from equipoise.run.ownership import confirm_owner
+from equipoise.run.ledger import confirm_owner
 from equipoise.run.resume import has_result
-from equipoise.run.training_rollouts import TrainingRollouts
+from equipoise.run.rollouts import TrainingRollouts
 from equipoise.train.nemo_rl.checkpoints import seal_newest
 from equipoise.train.nemo_rl.mismatch import METRIC, MismatchMonitor
 from equipoise.train.nemo_rl.scoring import MessageLog, StepSummary
@@ -28,8 +28,7 @@ from equipoise.train.stages.around_training import (
     score,
     use_reference,
 )
-from equipoise.train.stages.failures import FailureMonitor
-from equipoise.train.stages.job import Job
+from equipoise.train.stages.job import FailureMonitor, Job
 from equipoise.train.stages.probe import draw_greedy, probe, score_greedy
 
 #: NeMo-RL's names for what the history keeps of its training metrics.

@@ -14,12 +14,11 @@ from equipoise.config.dry_run import Row, dry_run_rows
 from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
 from equipoise.config.workload import probe_replies, run_time, total_generations, workload_of
-from equipoise.models.packaged import refuse_missing_package
+from equipoise.models.hub import refuse_missing_package
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
 from equipoise.run.prompts import check_task, fit_steps, prepare_task, prompts_here
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
+from equipoise.terminal.console import Column, Reporter
 from equipoise.train.stages.job import check_environment
 
 _SCRIPT = "containers/slurm/grpo.sbatch"

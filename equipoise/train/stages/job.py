@@ -1,15 +1,18 @@
 """The job that an engine is given, and the checks before it begins."""
 
 import time
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from environments.base import PromptRecord
+from environments.base import Failure, PromptRecord, Rollout, Score
+from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from equipoise.config import Config, LoadedConfig
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
+from equipoise.run.prompts import BUDGET_REMEDY
 from equipoise.run.usage import Meter
 from equipoise.terminal.console import Reporter
 from equipoise.train.stages.tracking import Tracker
@@ -90,4 +93,97 @@ def check_environment(environment: Environment, reporter: Reporter) -> None:
             f"what gives reward does not answer: {problem}",
             "Check its address, name and key, and that it runs: see docs/judge-client.md. Nothing "
             "was generated.",
+        )
+
+
+# --- failures -------------------------------------------------------------------------------------
+# Scores that failed: when there are so many, or of such a kind, that a run must stop.
+
+
+#: A score that has not failed.
+_MEASURED = Score(0.0)
+
+
+def score_within_budget(environment: Environment, rollouts: Sequence[Rollout]) -> list[Score]:
+    """The environment's scores; when a budget is used up, all failed, for `FailureMonitor`."""
+    try:
+        return environment.score(rollouts)
+    except BudgetSpentError as error:
+        return [Score(None, error=Failure("budget", str(error)))] * len(rollouts)
+
+
+def refuse_failures(scores: Sequence[Score], max_rate: float, subject: str) -> None:
+    """Raise `EquipoiseError` when so many rollouts failed that their metrics would mislead."""
+    failures = [score.error for score in scores if score.error]
+    if len(failures) > max_rate * len(scores):
+        raise EquipoiseError(
+            "evaluation.failed-scores",
+            f"{len(failures):,} of {len(scores):,} rollouts of {subject} could not be scored, more "
+            f"than equipoise.max_failure_rate = {max_rate:.0%}: {_most_common(Counter(failures))}",
+            "Remove the cause, then continue with --resume.",
+        )
+
+
+def refuse_unmeasured(scores: Sequence[Score], max_rate: float, subject: str) -> str:
+    """`refuse_failures` of what nothing is trained on: a score with an outcome is measured.
+
+    Returns why rewards are missing beside outcomes, empty where none is.
+    """
+    measured = [score.error for score in scores if score.error and score.outcome is not None]
+    refuse_failures([s if s.outcome is None else _MEASURED for s in scores], max_rate, subject)
+    if not measured:
+        return ""
+    return (
+        f"{len(measured):,} of {len(scores):,} replies of {subject} have no reward "
+        f"({_most_common(Counter(measured))}); what needs none is measured all the same"
+    )
+
+
+def _most_common(failures: Counter[Failure]) -> str:
+    return "; ".join(f"{f.kind}: {f.text} ({n}x)" for f, n in failures.most_common(3))
+
+
+@dataclass(slots=True)
+class FailureMonitor:
+    """Counts failed scores over a window of steps and says when there are too many."""
+
+    max_rate: float
+    window: int
+    _steps: deque[tuple[int, int]] = field(init=False)
+    _failures: Counter[Failure] = field(init=False, default_factory=Counter)
+    _budget_spent: Failure | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self._steps = deque(maxlen=self.window)
+
+    def add(self, errors: Sequence[Failure | None]) -> None:
+        """Count one step, from the error of each of its rollouts, None where there was none."""
+        failures = [error for error in errors if error is not None]
+        self._steps.append((len(failures), len(errors)))
+        self._failures.update(failures)
+        spent = (failure for failure in failures if failure.kind == "budget")
+        self._budget_spent = next(spent, self._budget_spent)
+
+    @property
+    def rate(self) -> float:
+        """Failed share over the window, 0 to 1."""
+        failed = sum(count for count, _ in self._steps)
+        return failed / max(1, sum(total for _, total in self._steps))
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the run must stop."""
+        return self._budget_spent is not None or self.rate > self.max_rate
+
+    def error(self) -> EquipoiseError:
+        """The message of a run that stopped."""
+        if self._budget_spent is not None:
+            remedy = f"A checkpoint was saved. {BUDGET_REMEDY}"
+            return EquipoiseError("training.spent-budget", self._budget_spent.text, remedy)
+        return EquipoiseError(
+            "training.failed-scores",
+            f"{self.rate:.0%} of the rollouts of the last {len(self._steps)} steps could not be "
+            f"scored, more than equipoise.max_failure_rate = {self.max_rate:.0%}: "
+            f"{_most_common(self._failures)}",
+            "A checkpoint was saved. Remove the cause, then continue with --resume.",
         )

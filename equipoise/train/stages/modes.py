@@ -12,10 +12,10 @@ from typing import Any
 from data_prep.files import write_json
 from environments.contract import Environment
 from environments.measurement import Measurement, Modes
+from equipoise.report.renderers import print_beside
 from equipoise.report.run_files import RunFiles
-from equipoise.report.terminal import print_beside
-from equipoise.run.kept_files import record_files
 from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.run.seals import record_files
 from equipoise.statistics.compare import compare, with_verdicts
 from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings

@@ -24,17 +24,17 @@ from equipoise.config.workload import (
     PROBE_GENERATIONS,
     PROBE_SENTENCES,
 )
+from equipoise.report.renderers import print_beside
 from equipoise.report.run_files import RunFiles
-from equipoise.report.terminal import print_beside
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import record_files
-from equipoise.run.ownership import confirm_owner
+from equipoise.run.ledger import confirm_owner
 from equipoise.run.rollouts import (
     read_generations,
     read_scored_rollouts,
     write_generations,
     write_rollouts,
 )
+from equipoise.run.seals import record_files
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import (
     BEST_OF_N,
@@ -53,10 +53,8 @@ from equipoise.statistics.trivial import (
     not_beaten,
     vote,
 )
-from equipoise.train.stages.around_training import BASELINE, FINAL, Sample
-from equipoise.train.stages.failures import refuse_failures
-from equipoise.train.stages.job import Job
-from equipoise.train.stages.parts import drop_parts
+from equipoise.train.stages.around_training import BASELINE, FINAL, Sample, drop_parts
+from equipoise.train.stages.job import Job, refuse_failures
 
 SCHEMA = 1
 PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"

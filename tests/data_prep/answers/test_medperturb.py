@@ -3,7 +3,7 @@
 import pytest
 
 from data_prep.answers.medperturb import read
-from data_prep.faults import DataError
+from data_prep.text_files import DataError
 from tests.data_prep.answers.published import MEDPERTURB, perturbed, write_medperturb
 from tests.refusals import refusal
 

@@ -10,7 +10,7 @@ import pytest
 
 from data_prep.choice import PromptSettings, build_prompts, prompt_problems
 from data_prep.choice.sources import Q_PAIN_FILES, labelled, listed
-from data_prep.faults import DataError
+from data_prep.text_files import DataError
 from environments.base import PromptRecord, Rollout
 from environments.choice import ChoiceEnvironment, ChoiceSettings
 from tests.data_prep.answers.published import MEDPERTURB, perturbed, write_medperturb

@@ -23,11 +23,11 @@ from data_prep.dharma.invented import (
 )
 from data_prep.dharma.local_model import MISSES_REFERRAL, WANDERS, answer, imitated_replies
 from data_prep.dharma.prompts import import_prompts
-from data_prep.faults import DataError
+from data_prep.text_files import DataError
 from environments.base import PromptRecord
+from environments.dharma.metrics import SAME_ADVICE
 from environments.dharma.ratings import SCOPES
 from environments.dharma.rules import label_prompt, rate_response, read_clauses
-from environments.dharma.yardstick import SAME_ADVICE
 from equipoise.config import check_prompts, load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.run.prompts import fit_steps, make_prompts

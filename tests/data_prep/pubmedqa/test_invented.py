@@ -21,8 +21,7 @@ from data_prep.pubmedqa.invented import (
 )
 from data_prep.pubmedqa.local_model import imitated_replies
 from environments.base import PromptRecord
-from environments.pubmedqa.grounding import closeness
-from environments.pubmedqa.reply import parse_reply
+from environments.pubmedqa.reply import closeness, parse_reply
 
 WARM_START = "warm start"
 #: A finding of an invented abstract: the outcome, its rank, what is said of it, its P value.

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from data_prep.pubmedqa import PromptSettings, build_prompts, prompt_problems, published
+from data_prep.pubmedqa import PromptSettings, build_prompts, prompt_problems, sources
 from data_prep.pubmedqa.items import Item, Section, normal_question
 from data_prep.pubmedqa.prompts import prompt_record
-from data_prep.pubmedqa.published import (
+from data_prep.pubmedqa.sources import (
     Fingerprints,
     fingerprint,
     is_official_test,
@@ -58,13 +58,13 @@ def invented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         }
         for name, label in gold.items()
     }
-    rng = random.Random(published.SEED)
-    test = published._parts(list(gold), gold, 2, rng)[1]
+    rng = random.Random(sources.SEED)
+    test = sources._parts(list(gold), gold, 2, rng)[1]
     known = Fingerprints(
         frozenset(fingerprint(name) for name in test),
         frozenset(fingerprint(normal_question(f"Is {name} so?")) for name in test),
     )
-    monkeypatch.setattr(published, "official_fingerprints", lambda: known)
+    monkeypatch.setattr(sources, "official_fingerprints", lambda: known)
     path = tmp_path / "set.json"
     path.write_text(json.dumps(rows))
     return path
@@ -187,7 +187,7 @@ def test_another_set_or_order_has_no_published_split(invented: Path, tmp_path: P
 
 def test_parts_are_of_equal_size_where_labels_do_not_divide() -> None:
     gold = {str(n): label for n, label in enumerate(["yes"] * 13 + ["no"] * 14 + ["maybe"] * 3)}
-    parts = published._parts(list(gold), gold, 3, random.Random(0))
+    parts = sources._parts(list(gold), gold, 3, random.Random(0))
     assert sorted(name for part in parts for name in part) == sorted(gold)
     assert max(map(len, parts)) - min(map(len, parts)) <= 2
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.faults import DataError
 from data_prep.pubmedqa.items import Item, Section, normal_question
 from data_prep.pubmedqa.sources import Fields, load_hub, read_items
+from data_prep.text_files import DataError
 from tests.refusals import refusal
 
 OFFICIAL = {

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.faults import DataError
 from data_prep.rag.sources import Question, read_questions
+from data_prep.text_files import DataError
 from tests.refusals import refusal
 
 FOUR = {"A": "one", "B": "two", "C": "three", "D": "four"}

@@ -15,9 +15,9 @@ from environments.dharma.environment import CONSTANT_REPLIES
 from environments.dharma.judge import Exchange
 from environments.dharma.key_judge import rate_by_key
 from environments.dharma.lexicon import FIELDS_OUTSIDE
+from environments.dharma.metrics import Yardstick, yardsticks
 from environments.dharma.polarity import polarity, retracts, turns_round
 from environments.dharma.ratings import AnswerKey, PromptLabel
-from environments.dharma.yardstick import Yardstick, yardsticks
 from equipoise.statistics.trivial import DECLINING, best_constant
 from tests.environments.dharma import attacks
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.pubmedqa.grounding import (
+from environments.pubmedqa.reply import (
     Abstract,
     Grounds,
     closeness,

@@ -7,7 +7,7 @@ import yaml
 
 from equipoise.config import LoadedConfig, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.parallelism import layout_of
+from equipoise.config.memory import layout_of
 from equipoise.config.training_words import parse_flags
 from tests.refusals import refusal
 

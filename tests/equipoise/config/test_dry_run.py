@@ -7,9 +7,8 @@ import pytest
 from equipoise.config.dry_run import dry_run_rows
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.schedule import total_steps
-from equipoise.config.step_time import total
 from equipoise.config.task_code import set_size
-from equipoise.config.workload import run_time, workload_of
+from equipoise.config.workload import run_time, total, workload_of
 
 ONE_INJURY = ("equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]")
 

@@ -13,7 +13,7 @@ def installed(monkeypatch, tmp_path):
     """A folder that looks like NeMo-RL, and a GPU."""
     write_checkout(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("equipoise.config.engine.count_gpus", lambda: 1)
+    monkeypatch.setattr("equipoise.config.load.count_gpus", lambda: 1)
 
 
 @pytest.fixture(autouse=True)

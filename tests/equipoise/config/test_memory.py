@@ -2,9 +2,8 @@
 
 import pytest
 
-from equipoise.config.memory import GB, cached_tokens, estimate, lora_rank, vllm_share
+from equipoise.config.memory import GB, cached_tokens, estimate, layout_of, lora_rank, vllm_share
 from equipoise.config.models import KNOWN_MODELS
-from equipoise.config.parallelism import layout_of
 from tests.equipoise.config.conftest import scale
 
 LLAMA = KNOWN_MODELS["meta-llama/Llama-3.3-70B-Instruct"]

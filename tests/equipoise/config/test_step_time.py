@@ -10,7 +10,7 @@ import pytest
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.models import KNOWN_MODELS, ModelShape
 from equipoise.config.schema import GpuName
-from equipoise.config.step_time import (
+from equipoise.config.workload import (
     FASTEST,
     GPUS,
     SLOWEST,

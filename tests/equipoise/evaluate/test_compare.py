@@ -9,7 +9,7 @@ from environments.presentation import Presentation, Words
 from equipoise.evaluate.compare import Pair
 from equipoise.evaluate.compare_report import OWN_REFERENCE, comparison_notes, comparison_sections
 from equipoise.evaluate.entries import Entry, Evaluated
-from equipoise.report.terminal import print_sections
+from equipoise.report.renderers import print_sections
 from equipoise.terminal.console import Reporter
 
 

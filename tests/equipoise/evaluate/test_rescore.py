@@ -12,13 +12,12 @@ from data_prep.records import manifest_path, write_prompts
 from environments.base import Failure, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Modes
-from equipoise.evaluate.rescore import omitted_parts, rescore
-from equipoise.evaluate.rescorer import Rescorer
+from equipoise.evaluate.rescore import Rescorer, omitted_parts, rescore
 from equipoise.report.head import run_notes
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import open_run, record_files
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
+from equipoise.run.seals import open_run, record_files
 from equipoise.train.stages.around_training import before_training, evaluate
 from equipoise.train.stages.job import Job
 from equipoise.train.stages.modes import write_modes

@@ -8,7 +8,7 @@ import pytest
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.errors import UsageError
-from equipoise.evaluate.subjects import Subject, endpoint_settings, label_of, read_subjects
+from equipoise.evaluate.plan import Subject, endpoint_settings, label_of, read_subjects
 from tests.refusals import refusal
 
 

@@ -9,9 +9,9 @@ import pytest
 from environments.chat.accounting import Accounts, Usage
 from environments.chat.settings import Budget
 from equipoise.errors import EquipoiseError
-from equipoise.evaluate.turns import Turn, Work, in_thread, run_concurrently
+from equipoise.evaluate.evaluate import Turn, Work, in_thread, run_concurrently
 from equipoise.run.usage import Meter
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 
 
 def nothing(*_: object) -> None:

@@ -15,7 +15,7 @@ from environments.fairness.decision import Decision
 from environments.fairness.spine import FORM
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, single_tasks
-from equipoise.evaluate.subjects import PLAIN, Variant, make_ask, unsuited
+from equipoise.evaluate.plan import PLAIN, Variant, make_ask, unsuited
 from equipoise.models.task_environment import make_environment
 from equipoise.run.prompts import make_prompts, prepare_task
 from tests.refusals import refusal

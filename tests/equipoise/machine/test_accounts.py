@@ -232,7 +232,7 @@ class TestPackagedModel:
         return case("fairness", "--model-name", "smollm2")
 
     def test_it_needs_its_package_and_no_hub(self, packaged, monkeypatch, tmp_path):
-        monkeypatch.setattr("equipoise.models.packaged.shipped_file", lambda _: tmp_path)
+        monkeypatch.setattr("equipoise.models.hub.shipped_file", lambda _: tmp_path)
         assert not needs_hub(packaged.config)
         (result,) = model(packaged)
         assert (result.status, "package is installed" in result.says) == ("ok", True)

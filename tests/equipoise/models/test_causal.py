@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from data_prep.model_identity import model_identity
+from data_prep.hub import model_identity
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.models.causal import LoadedModel, identity_of, load_model, load_trained

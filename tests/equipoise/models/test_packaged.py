@@ -21,8 +21,8 @@ from environments.chat import ChatRequest
 from equipoise.config import load_config
 from equipoise.config.schema import CACHE_DIR
 from equipoise.config.training_words import parse_flags
-from equipoise.evaluate.subjects import Subject, as_model_folder
-from equipoise.models.packaged import located
+from equipoise.evaluate.plan import Subject, as_model_folder
+from equipoise.models.hub import located
 from equipoise.models.task_environment import load_chat_model
 from equipoise.run.prompts import prepare_task
 from equipoise.terminal.console import Reporter
@@ -97,7 +97,7 @@ def test_an_adapter_is_merged_into_the_folder_that_was_made(
         patch.setattr("data_prep.packaged_models.find_spec", lambda _: None)
         patch.setattr("data_prep.packaged_models.smollm2_folder", lambda _: tmp_path / "none")
         refused(lambda: as_model_folder(subject, tmp_path / "made", Reporter()))
-    monkeypatch.setattr("equipoise.models.packaged.located_model", lambda name, cache: str(base))
+    monkeypatch.setattr("equipoise.models.hub.located_model", lambda name, cache: str(base))
     made = Path(as_model_folder(subject, tmp_path / "made", Reporter())[0])
     before, after = (load_file(path / "model.safetensors") for path in (base, made))
     changed = [name for name in after if not (before[name] == after[name]).all()]

@@ -14,9 +14,8 @@ from equipoise.report.card import read_trained, write_card
 from equipoise.report.head import run_notes
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import damage_of, record_files
-from equipoise.run.ledger import Ledger
-from equipoise.run.provenance import REPLACES
+from equipoise.run.ledger import REPLACES, Ledger
+from equipoise.run.seals import damage_of, record_files
 from tests.refusals import refusal
 
 TABLE = "x | y |\n|---|\n"

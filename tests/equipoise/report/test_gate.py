@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from data_prep.files import write_json
-from equipoise.report.gate import gate_alerts, gate_sections
-from equipoise.report.html import page
+from equipoise.report.head import gate_alerts, gate_sections
+from equipoise.report.renderers import page
 from equipoise.report.report import run_document
 from equipoise.report.run_files import RunFiles, read_run
 

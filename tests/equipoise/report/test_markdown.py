@@ -6,7 +6,7 @@ from markdown_it import MarkdownIt
 from equipoise.evaluate.gate import GateResult
 from equipoise.evaluate.gate_report import markdown_of
 from equipoise.report.document import Cell, Table
-from equipoise.report.markdown import escaped, fenced, grid
+from equipoise.report.renderers import escaped, fenced, grid
 from tests.equipoise.report.test_card import HOSTILE
 
 TEXTS = (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from equipoise.report.head import LOCAL_MODEL_NOTE
-from equipoise.report.html import marked
+from equipoise.report.renderers import marked
 from equipoise.report.report import describe_provenance, write_report
 from tests.refusals import refusal
 

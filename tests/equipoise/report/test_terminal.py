@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from environments.fairness.presentation import PRESENTATION
+from equipoise.report.renderers import print_beside, print_comparison, print_evaluation
 from equipoise.report.run_files import RunFiles
 from equipoise.report.tables import comparison_table, verdict_table
-from equipoise.report.terminal import print_beside, print_comparison, print_evaluation
 from equipoise.report.words import MINUS, MISSING
 from equipoise.terminal.console import Reporter
 

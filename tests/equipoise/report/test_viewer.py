@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from equipoise.report import viewer as module
+from equipoise.report import replies as module
+from equipoise.report.replies import viewer
 from equipoise.report.report import write_report
 from equipoise.report.run_files import read_run
-from equipoise.report.viewer import viewer
 from tests.equipoise.report.browser import CHROMIUM, Browser
 from tests.equipoise.report.conftest import write_finished, write_json, write_jsonl
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.run.checkpoints import find_checkpoints, newest_whole
-from equipoise.run.seals import seal
+from equipoise.run.seals import find_checkpoints, newest_whole, seal
 from tests.refusals import refusal
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")

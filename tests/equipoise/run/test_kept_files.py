@@ -8,7 +8,7 @@ import pytest
 from data_prep.files import read_json, write_json
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import check_files, check_part, forget_files, open_run, record_files
+from equipoise.run.seals import check_files, check_part, forget_files, open_run, record_files
 from tests.refusals import refusal
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from equipoise.errors import EquipoiseError
 from equipoise.run.log import kept_log
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 from tests.refusals import refusal
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) [\w.]+: .*")

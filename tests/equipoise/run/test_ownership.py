@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import UsageError
-from equipoise.run.ledger import Ledger
-from equipoise.run.ownership import confirm_owner, owning, read_owner
+from equipoise.run.ledger import Ledger, confirm_owner, owning, read_owner
 from tests.refusals import refusal
 
 OWNER = """
 import sys
 from pathlib import Path
-from equipoise.run.ownership import owning
+from equipoise.run.ledger import owning
 with owning(Path(sys.argv[1]), print):
     print("mine", flush=True)
     sys.stdin.readline()
@@ -120,7 +119,7 @@ def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch):
     def no_locks(*_: object, **__: object) -> None:
         raise NotImplementedError
 
-    monkeypatch.setattr("equipoise.run.ownership.FileLock.acquire", no_locks)
+    monkeypatch.setattr("equipoise.run.ledger.FileLock.acquire", no_locks)
     said: list[str] = []
     with owning(tmp_path, said.append):
         confirm_owner(tmp_path)

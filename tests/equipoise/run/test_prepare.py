@@ -12,7 +12,7 @@ import pytest
 
 from data_prep.records import read_prompts
 from equipoise.__main__ import main
-from equipoise.run.prepare import described_keys
+from equipoise.run.prompts import described_keys
 from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]

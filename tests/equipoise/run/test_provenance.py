@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from equipoise.config import Options, load_config
-from equipoise.run import provenance
+from equipoise.run import ledger
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of one commit in the place of ours."""
-    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
+    monkeypatch.setattr(ledger, "_ROOT", tmp_path)
     git(tmp_path, "init", "-q")
     (tmp_path / "notes.txt").write_bytes(b"caf\xe9\nsame\n")
     git(tmp_path, "add", ".")
@@ -27,8 +27,8 @@ def git(folder: Path, *words: str) -> bytes:
 
 
 def test_a_clean_checkout_has_no_diff(checkout: Path) -> None:
-    assert provenance.code_diff() == (b"", 0)
-    assert provenance.git_state() == {
+    assert ledger.code_diff() == (b"", 0)
+    assert ledger.git_state() == {
         "commit": git(checkout, "rev-parse", "HEAD").decode().strip(),
         "dirty": False,
     }
@@ -42,8 +42,8 @@ def test_a_file_that_is_not_utf_8_can_be_put_back_from_the_diff(
         git(checkout, "config", name, value)
     changed = b"th\xe9\xff\nsame\n"
     (checkout / "notes.txt").write_bytes(changed)
-    assert provenance.git_state()["dirty"] is True
-    diff, masked = provenance.code_diff()
+    assert ledger.git_state()["dirty"] is True
+    diff, masked = ledger.code_diff()
     assert masked == 0
     git(checkout, "checkout", "-q", ".")
     (checkout / "x.diff").write_bytes(diff)
@@ -52,14 +52,14 @@ def test_a_file_that_is_not_utf_8_can_be_put_back_from_the_diff(
 
 
 def test_outside_a_checkout_there_is_nothing(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
-    assert provenance.git_state() == {}
-    assert provenance.code_diff() == (b"", 0)
+    monkeypatch.setattr(ledger, "_ROOT", tmp_path)
+    assert ledger.git_state() == {}
+    assert ledger.code_diff() == (b"", 0)
 
 
 def test_a_key_in_a_tracked_file_is_masked_and_counted(checkout: Path) -> None:
     (checkout / "notes.txt").write_bytes(b"caf\xe9 http://me:hunter2@host\nsame\n")
-    diff, masked = provenance.code_diff()
+    diff, masked = ledger.code_diff()
     assert b"+caf\xe9 http://***@host" in diff
     assert masked == 1
 
@@ -73,15 +73,15 @@ def test_the_code_of_a_mixture_is_that_of_its_tasks_too(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     words = ("env.mixture.tasks.pubmedqa.environment=a_task.Task",)
     loaded = load_config("mixture", Options((), assignments=words))
-    before = provenance.code_hash(loaded)
-    assert before == provenance.code_hash(loaded)
+    before = ledger.code_hash(loaded)
+    assert before == ledger.code_hash(loaded)
     source.write_text(source.read_text() + "# changed")
-    assert before != provenance.code_hash(loaded)
+    assert before != ledger.code_hash(loaded)
 
 
 def test_a_key_on_the_command_line_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provenance.sys, "argv", ["x.py", "url=http://me:hunter2@host"])
-    about = provenance.describe_run(
+    monkeypatch.setattr(ledger.sys, "argv", ["x.py", "url=http://me:hunter2@host"])
+    about = ledger.describe_run(
         task="t", run_name="r", engine="local", model="m", local_model=False, seed=0
     )
     assert about["command"] == ["python", "x.py", "url=http://***@host"]

@@ -9,7 +9,6 @@ from data_prep.files import write_json, write_text
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import check_files, record_files
 from equipoise.run.resume import (
     Resumption,
     _may_change,
@@ -18,8 +17,9 @@ from equipoise.run.resume import (
     record_changes,
     set_result_aside,
 )
+from equipoise.run.seals import check_files, record_files
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 from equipoise.train.start import resumed
 from tests.refusals import refusal
 

@@ -9,7 +9,7 @@ import pytest
 
 from environments.base import Failure, Rollout, Score
 from equipoise.errors import EquipoiseError
-from equipoise.run.training_rollouts import (
+from equipoise.run.rollouts import (
     TrainingRollouts,
     choose,
     chosen_sets,

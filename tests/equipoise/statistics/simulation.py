@@ -14,15 +14,23 @@ import numpy as np
 
 from environments.measurement import Array, Margin, Measurement, Metric, quotient
 from equipoise.statistics.compare import compare
-from equipoise.statistics.evaluation import headline_figures
-from equipoise.statistics.excess import Effect, excess, excess_cut, widening_for
+from equipoise.statistics.evaluation import (
+    Effect,
+    excess,
+    excess_cut,
+    headline_figures,
+    widening_for,
+)
 from equipoise.statistics.intervals import (
+    Shares,
     StatisticsSettings,
     bootstrap_sums,
+    difference_bounds,
     mcnemar,
     merge_clusters,
+    share_bounds,
+    swap_p,
 )
-from equipoise.statistics.shares import Shares, difference_bounds, share_bounds, swap_p
 
 RACES, REPLIES = 4, 8
 SETTINGS = StatisticsSettings(bootstrap_draws=1_000, permutations=500)

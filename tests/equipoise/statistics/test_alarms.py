@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.statistics.alarms import FEWEST, MOST, reward_alone, trend
+from equipoise.report.alarms import FEWEST, MOST, reward_alone, trend
 
 RISING = [step / 10 for step in range(20)]
 FALLING = RISING[::-1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from environments.measurement import Array, Metric
-from equipoise.statistics.excess import Effect, excess, excess_cut
+from equipoise.statistics.evaluation import Effect, excess, excess_cut
 from equipoise.statistics.intervals import floor
 
 DRAWS = 2_000

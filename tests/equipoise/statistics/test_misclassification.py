@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from environments.measurement import Array
-from equipoise.statistics.misclassification import (
+from equipoise.evaluate.calibrate import (
     ErrorRates,
     corrected_bounds,
     corrected_change_bounds,
     corrected_rate,
 )
-from equipoise.statistics.shares import Shares, share_bounds
+from equipoise.statistics.intervals import Shares, share_bounds
 from tests.equipoise.statistics.simulation import beta_binomial, rate, shares_of
 
 GOOD, FAIR, POOR = (0.95, 0.95), (0.7, 0.95), (0.6, 0.7)

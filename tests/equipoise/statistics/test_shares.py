@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from environments.measurement import Array, Mean, measure_means
-from equipoise.statistics.shares import (
+from equipoise.statistics.intervals import (
     Shares,
     beyond_p,
     difference_bounds,

@@ -11,9 +11,8 @@ from rich.console import Console
 
 from equipoise.errors import EquipoiseError
 from equipoise.terminal import console
-from equipoise.terminal.console import Reporter, StepPrinter
+from equipoise.terminal.console import Column, Reporter, StepPrinter
 from equipoise.terminal.exits import guarded
-from equipoise.terminal.layout import Column
 
 WIDTHS = (60, 80, 120, 160)
 SENTENCE = (

@@ -8,8 +8,7 @@ import torch
 
 from data_prep.files import DamagedFileError
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.terminal.exits import EXIT_STOPPED, guarded
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import EXIT_STOPPED, Stopped, guarded
 
 
 def raising(error: BaseException):

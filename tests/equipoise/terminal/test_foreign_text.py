@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.terminal.foreign_text import escaped
+from equipoise.terminal.console import escaped
 
 HOSTILE = {
     "clears the screen": "\x1b[2J",

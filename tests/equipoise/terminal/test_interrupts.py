@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from equipoise.terminal.interrupts import Stopped, deferring, raising
+from equipoise.terminal.exits import Stopped, deferring, raising
 
 
 def send(number: signal.Signals) -> None:

@@ -7,7 +7,7 @@ from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import Config
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.config.schedule import total_steps
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl.checkpoints import latest_checkpoint
 from equipoise.train.nemo_rl.engine import Rehearsal
 from equipoise.train.nemo_rl.engine import prepare as prepare_nemo_rl

@@ -17,7 +17,7 @@ from equipoise.exports.gym.cohorts import (
     NoSuchSeatError,
     SeatTakenError,
 )
-from equipoise.exports.rewards import Scorer
+from equipoise.exports.task import Scorer
 
 SETS = [f"s{n}" for n in range(4)]
 VARIANTS, GENERATIONS = ("a", "b"), 3

@@ -6,14 +6,14 @@ from pathlib import Path
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from environments.base import Rollout, Score
-from equipoise.run.ownership import Owner, confirm_owner
-from equipoise.run.training_rollouts import TrainingRollouts, choose, read_kept
+from equipoise.run.ledger import Owner, confirm_owner
+from equipoise.run.rollouts import TrainingRollouts, choose, read_kept
 from equipoise.train.local.callbacks import (
     CheckpointCallback,
     RolloutsCallback,
     StopCallback,
 )
-from equipoise.train.stages.failures import FailureMonitor
+from equipoise.train.stages.job import FailureMonitor
 from tests.refusals import refusal
 
 

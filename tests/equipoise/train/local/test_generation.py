@@ -32,7 +32,7 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.usage import Meter
 from equipoise.train.local import generation
 from equipoise.train.local.generation import Sampling, sample
-from equipoise.train.stages.parts import KeptParts
+from equipoise.train.stages.around_training import KeptParts
 
 ROOT = Path(__file__).resolve().parents[4]
 RECORDS = [
@@ -81,16 +81,16 @@ def kill_within(part: int) -> None:
 
 def kill_before_seal(part: int) -> None:
     """This process dies between the writing of the part and its seal."""
-    from equipoise.train.stages import parts
+    from equipoise.train.stages import around_training
 
-    seal = parts.seal_file
+    seal = around_training.seal_file
 
     def dying(path: Path) -> None:
         if path.name == f"part-{part:05}.jsonl":
             signal.raise_signal(signal.SIGKILL)
         seal(path)
 
-    parts.seal_file = dying
+    around_training.seal_file = dying
 
 
 def killed(model: str, root: Path, kill: Callable[[int], None], part: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl import engine
 from equipoise.train.nemo_rl.scoring import StepSummary
 from equipoise.train.nemo_rl.watch import Watch

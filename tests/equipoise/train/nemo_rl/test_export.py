@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import damage_of
+from equipoise.run.seals import damage_of
 from equipoise.terminal.console import Reporter
 from equipoise.train.nemo_rl.engine import export
 from tests.equipoise.checkpoints.conftest import model  # noqa: F401  the tiny Llama

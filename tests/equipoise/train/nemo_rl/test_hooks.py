@@ -14,7 +14,7 @@ from equipoise.config.nemo_rl.assumptions import TRAINER
 from equipoise.config.schema import AsyncGrpoConfig
 from equipoise.errors import EquipoiseError
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
-from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl import hooks, together
 from equipoise.train.nemo_rl.scoring import metadata_of
 from equipoise.train.nemo_rl.together import Collecting

@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.config import LOCAL_MODEL, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.parallelism import layout_of
+from equipoise.config.memory import layout_of
 from equipoise.config.training_words import parse_flags
 from equipoise.train.nemo_rl.rehearsal import shrink
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config

@@ -11,11 +11,9 @@ import pytest
 
 from environments.base import Failure, Rollout, Score
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import damage_of
-from equipoise.run.ownership import Owner
-from equipoise.run.rollouts import read_rollouts
-from equipoise.run.seals import is_sealed
-from equipoise.run.training_rollouts import read_kept
+from equipoise.run.ledger import Owner
+from equipoise.run.rollouts import read_kept, read_rollouts
+from equipoise.run.seals import damage_of, is_sealed
 from equipoise.train.nemo_rl.scoring import StepSummary
 from equipoise.train.nemo_rl.watch import Watch, score_final
 from tests.refusals import refusal

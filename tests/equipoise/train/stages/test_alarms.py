@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from data_prep.files import write_json
 from environments.base import Rollout, Score
 from environments.measurement import Mean, measure_means
+from equipoise.report.alarms import FEWEST
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
 from equipoise.run.history import append_row
-from equipoise.statistics.alarms import FEWEST
 from equipoise.train.stages import alarms
 from equipoise.train.stages.alarms import watching_steps
 from equipoise.train.stages.around_training import write_evaluation

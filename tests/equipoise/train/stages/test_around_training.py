@@ -12,9 +12,9 @@ from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import check_files, damage_of
 from equipoise.run.ledger import Ledger
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
+from equipoise.run.seals import check_files, damage_of
 from equipoise.train.stages import around_training
 from equipoise.train.stages.around_training import before_training, begin_training, evaluate
 from equipoise.train.stages.job import Job

@@ -1,6 +1,6 @@
 from environments.base import Failure, Score
 from environments.chat import BudgetSpentError
-from equipoise.train.stages.failures import (
+from equipoise.train.stages.job import (
     FailureMonitor,
     refuse_failures,
     score_within_budget,

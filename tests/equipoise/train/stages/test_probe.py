@@ -8,8 +8,8 @@ import pytest
 from data_prep.files import read_json
 from data_prep.splits import sample_names
 from environments.base import Failure, PromptRecord, Rollout, Score
-from equipoise.run.kept_files import damage_of
 from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.run.seals import damage_of
 from equipoise.train.stages.around_training import before_training, evaluate
 from equipoise.train.stages.job import Job
 from equipoise.train.stages.modes import write_modes

@@ -1,17 +1,103 @@
-"""Sections of a document on a terminal: tables with what their small print says below them."""
+"""Renderers of a document: one self-contained page, Markdown, tables on a terminal."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
 from environments.presentation import Words
 from equipoise.report.beside import mode_sections, probe_sections
-from equipoise.report.document import Table, Tables
+from equipoise.report.document import Cell, Document, Table, Tables
 from equipoise.report.head import policy_alerts
 from equipoise.report.run_files import RunFiles, read_presentation
 from equipoise.report.tables import charted_breakdown, comparison_table, outcome, verdict_table
-from equipoise.report.words import MINUS, MISSING, NO_BREAK, Stage
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
+from equipoise.report.words import MINUS, MISSING, NO_BREAK, Stage, printable
+from equipoise.terminal.console import Column, Reporter
+
+# --- html -----------------------------------------------------------------------------------------
+# One self-contained page, all text of which the template escapes.
+
+
+_VERDICT_MARKS = {
+    **dict.fromkeys(("worse", "guard lost"), "\N{BALLOT X}"),
+    **dict.fromkeys(("better", "guard kept"), "\N{CHECK MARK}"),
+    "changed": "\N{LEFT RIGHT ARROW}",
+    "no evidence": "\N{EN DASH}",
+    "guard not shown": "?",
+}
+
+
+def page(document: Document) -> str:
+    """The page. The same document gives the same bytes."""
+    environment = templates()
+    environment.filters["marked"] = marked
+    return environment.get_template("template.html.j2").render(document=document) + "\n"
+
+
+def templates(**options: Any) -> Environment:
+    """The templates beside this file; what they show is escaped."""
+    return Environment(
+        loader=PackageLoader("equipoise.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
+
+
+def marked(text: str) -> str:
+    """A verdict, or the outcome of a guard, with a mark, so that no reader depends on colour."""
+    mark = next((mark for word, mark in _VERDICT_MARKS.items() if text.startswith(word)), "")
+    return f"{mark} {text}".lstrip()
+
+
+# --- markdown -------------------------------------------------------------------------------------
+# Text and tables of others as Markdown that shows them as they are.
+#
+# All of it is escaped, as Markdown and as HTML, and a reader can see whatever is in it.
+
+
+#: What Markdown, HTML and the hub's own pages read as more than a character.
+_MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~!$@^]|:(?=//)")
+_LIMIT = 10_000
+
+
+def escaped(text: object) -> Markup:
+    """Text on one line without a table, link, name, formula or tag."""
+    line = " ".join(printable(text, _LIMIT).split()).replace("&", "&amp;")
+    return Markup(_MARKUP.sub(_escape, line))  # noqa: S704  that is what the escaping is for
+
+
+def _escape(mark: re.Match[str]) -> str:
+    return {"<": "&lt;", ">": "&gt;"}.get(mark[0], f"\\{mark[0]}")
+
+
+def fenced(text: str) -> Markup:
+    """A block of code that no text within can end."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return Markup(f"{fence}bash\n{text}\n{fence}")  # noqa: S704  nothing in such a block is read
+
+
+def grid(table: Table) -> Markup:
+    """A table, the intervals in brackets and the notes below their figures."""
+    rows = [list(map(escaped, table.columns)), [Markup("---")] * len(table.columns)]
+    rows += [list(map(_cell, row)) for row in table.rows]
+    return Markup("\n").join(Markup("| {} |").format(Markup(" | ").join(row)) for row in rows)
+
+
+def _cell(cell: Cell) -> Markup:
+    interval = f" ({cell.interval})" if cell.interval else ""
+    note = Markup("<br>") + escaped(cell.note) if cell.note else ""
+    return escaped(cell.text + interval) + note
+
+
+# --- terminal -------------------------------------------------------------------------------------
+# Sections of a document on a terminal: tables with what their small print says below them.
+
 
 #: A terminal's text is searched, and may be in an encoding without them.
 _PLAIN = str.maketrans({MINUS: "-", MISSING: "-", NO_BREAK: " ", "\N{RIGHTWARDS ARROW}": "to"})
