@@ -7,8 +7,7 @@ from threading import Lock, Thread
 from typing import Any, Self, TypeVar
 
 from environments.chat.accounting import Accounts
-from environments.chat.cache import Missing, ReplyCache, ask_through_cache
-from environments.chat.client import ChatClient
+from environments.chat.client import ChatClient, Missing, ReplyCache, ask_through_cache
 from environments.chat.model import ChatModel, ChatReply, ChatRequest
 from environments.chat.settings import ApiKey, EndpointSettings, read_key
 

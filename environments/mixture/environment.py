@@ -24,8 +24,7 @@ from environments.chat import ChatModel
 from environments.contract import Environment
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Mean, Measurement, measure_means
-from environments.mixture.measurement import Objective, TaskPart, joined
-from environments.mixture.presentation import presentation_of
+from environments.mixture.measurement import Objective, TaskPart, joined, presentation_of
 from environments.mixture.settings import MixtureSettings, scale_sets
 
 #: The metadata key that says of which task a prompt is.

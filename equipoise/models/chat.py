@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 from environments.base import Failure, FailureKind, Message
 from environments.chat import Budget, ChatReply, ChatRequest, Valid
 from environments.chat.accounting import Accounts, Usage
-from environments.chat.cache import Missing, ReplyCache, ask_through_cache
+from environments.chat.client import Missing, ReplyCache, ask_through_cache
 from equipoise.errors import EquipoiseError
 from equipoise.models.causal import LoadedModel, load_model
 from equipoise.models.pretrained import control_tokens

@@ -17,7 +17,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from environments.chat import ChatRequest, EndpointModel, EndpointSettings, Limits
-from environments.chat.cache import ReplyCache, request_key
+from environments.chat.client import ReplyCache, request_key
 
 LATENCY = 0.5
 CALLS_PER_SECOND = 300  # with 256 in flight on two cores

@@ -17,8 +17,12 @@ from equipoise.config.training_words import parse_flags
 from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
 from equipoise.run.usage import Meter
-from equipoise.train.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
-from equipoise.train.local.checkpoints import latest_checkpoint
+from equipoise.train.local.callbacks import (
+    CheckpointCallback,
+    HistoryCallback,
+    StopCallback,
+    latest_checkpoint,
+)
 from equipoise.train.local.generation import Sampling, count_tokens, sample
 from equipoise.train.local.imitation import imitate
 from equipoise.train.local.trainer import build_trainer, train_rows, trainable

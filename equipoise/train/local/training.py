@@ -25,8 +25,8 @@ from equipoise.train.local.callbacks import (
     HistoryCallback,
     RolloutsCallback,
     StopCallback,
+    latest_checkpoint,
 )
-from equipoise.train.local.checkpoints import latest_checkpoint
 from equipoise.train.local.distillation import distil
 from equipoise.train.local.generation import render_prompt
 from equipoise.train.local.reward import reward_function

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.chat import ChatReply, ChatRequest, Source
-from environments.chat.cache import ReplyCache, ask_through_cache, request_key
+from environments.chat.client import ReplyCache, ask_through_cache, request_key
 from tests.refusals import refusal
 
 
@@ -112,7 +112,7 @@ def test_an_answer_that_was_changed_on_the_disk_is_asked_for_again(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from environments.chat.cache import ReplyCache
+from environments.chat.client import ReplyCache
 cache = ReplyCache(Path(sys.argv[1]))
 for n in range(int(sys.argv[2]), int(sys.argv[3])):
     cache.put(n.to_bytes(32, "big"), f"text {n}")

@@ -20,7 +20,7 @@ from environments.chat import (
     EndpointSettings,
     Source,
 )
-from environments.chat.cache import ReplyCache
+from environments.chat.client import ReplyCache
 from environments.replies import has_text
 from tests.refusals import refusal
 

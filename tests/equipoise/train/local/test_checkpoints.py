@@ -2,7 +2,7 @@ import shutil
 from pathlib import Path
 
 from equipoise.run.history import append_row, restore
-from equipoise.train.local.checkpoints import (
+from equipoise.train.local.callbacks import (
     checkpoint_path,
     finish_checkpoint,
     latest_checkpoint,

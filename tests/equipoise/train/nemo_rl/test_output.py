@@ -9,7 +9,7 @@ SCRIPT = """
 import os, subprocess, sys
 from pathlib import Path
 from equipoise.terminal.console import Reporter
-from equipoise.train.nemo_rl.output import output_to
+from equipoise.train.nemo_rl.engine import output_to
 
 reporter, log = Reporter(), Path(sys.argv[1])
 try:
@@ -30,7 +30,7 @@ FOREIGN = r"""
 import logging, os, sys
 from pathlib import Path
 from equipoise.terminal.console import Reporter
-from equipoise.train.nemo_rl.output import output_to
+from equipoise.train.nemo_rl.engine import output_to
 
 with output_to(Path(sys.argv[1]), Reporter()):
     print("\x1b[36ma worker\x1b[0m: \x1b]52;c;eA==\x07 \ud800")
