@@ -33,7 +33,7 @@ class LocalModelSettings(WarmStart, frozen=True):
     modules: Mapping[str, str] = Field(
         default_factory=dict, description="data modules by task, whose replies it imitates"
     )
-    vocab_size: int = Field(2048, ge=300)
+    vocab_size: int = Field(4096, ge=300)  # with 2048 dharma's words were spelt, and misspelt
     phrases: bool = False
     layers: int = Field(3, ge=1)
     initializer_range: float = Field(0.1, gt=0, le=1)

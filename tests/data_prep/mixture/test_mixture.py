@@ -12,11 +12,14 @@ from data_prep.contract import DataModule, hook_problems
 from data_prep.mixture import (
     LocalModelSettings,
     PromptSettings,
+    build_local_model,
     build_prompts,
     imitated_replies,
     prompt_problems,
 )
 from data_prep.mixture.local_model import clauses
+from data_prep.tiny_model import train_tokenizer
+from data_prep.warm_start import Example
 from environments.base import PromptRecord
 from equipoise.config import check_prompts
 from tests.refusals import refusal
@@ -161,6 +164,19 @@ def test_the_local_model_imitates_all_tasks_by_the_length_of_their_own_warm_star
     assert set(first) == set(MODULES)  # every batch has all of them
     assert imitated_replies(built()[1], warm()) == replies
     assert imitated_replies(built()[1], warm(seed=1)) != replies
+
+
+def test_replies_in_words_have_no_more_tokens_than_of_their_own_local_model(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        "data_prep.tiny_model.warm_start", lambda examples, settings, _: (examples, settings)
+    )
+    records, settings = built()[1], warm(steps=400)
+    mixed = train_tokenizer(*build_local_model(records, settings, tmp_path))
+    replies = [pair for pair in imitated_replies(records, settings) if pair[0].task == "dharma"]
+    examples = [Example(record.messages, reply) for record, reply in replies]
+    alone = train_tokenizer(examples, dharma.LocalModelSettings())
+    texts = {reply for _, reply in replies}
+    assert sum(len(mixed.encode(t)) for t in texts) <= sum(len(alone.encode(t)) for t in texts)
 
 
 def test_it_is_shown_no_prompt_of_an_evaluation_split():
