@@ -6,7 +6,7 @@ Preparation and check of a task are hooks of its data module, see data_prep/cont
 import difflib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -129,12 +129,14 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
 
 
 def fit_steps(
-    loaded: LoadedConfig, records: Iterable[PromptRecord], warn: Callable[[str], None]
+    loaded: LoadedConfig, records: Sequence[PromptRecord], warn: Callable[[str], None]
 ) -> LoadedConfig:
     """The configuration with steps of no more prompts than there are to train on.
 
-    Raises `UsageError` where the user has chosen larger ones.
+    Raises `UsageError` where the user has chosen larger ones, and where no prompt is of the split
+    to evaluate on.
     """
+    _refuse_no_evaluation(records, loaded.config.equipoise.evaluation.split)
     trained = [record for record in records if record.split == TRAIN_SPLIT]
     parts = round_parts(loaded.env_settings)
     available = prompts_in_rounds(trained, parts) if parts else len(trained)
@@ -156,6 +158,18 @@ def fit_steps(
         if warning not in loaded.warnings:
             warn(warning)
     return fitted
+
+
+def _refuse_no_evaluation(records: Sequence[PromptRecord], split: str) -> None:
+    """The baseline would have no reply, which shows when the model has been loaded."""
+    splits = Counter(record.split for record in records)
+    if split not in splits:
+        found = ", ".join(f"{count:,} {name}" for name, count in splits.items())
+        raise UsageError(
+            "prompts.no-evaluation-split",
+            f"no prompt is of the split {split}, on which a run is evaluated; there are {found}",
+            "Name one of these splits in equipoise.evaluation.split, or correct the prompts' own.",
+        )
 
 
 def prompts_here(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[PromptRecord]:

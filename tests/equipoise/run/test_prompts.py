@@ -66,6 +66,11 @@ def test_enough_prompts_change_nothing() -> None:
     assert (found.config.grpo.num_prompts_per_step, said) == (64, [])
 
 
+def test_a_split_without_a_prompt_to_evaluate_on_is_refused() -> None:
+    with refusal("prompts.no-evaluation-split", "the split tset", "test", "train"):
+        fitted("fairness", "--num-samples=20", "equipoise.evaluation.split=tset")
+
+
 def test_a_chosen_step_is_refused(tmp_path: Path) -> None:
     own = tmp_path / "mine.yaml"
     own.write_text(json.dumps({"grpo": {"num_prompts_per_step": 32}}))
