@@ -15,21 +15,25 @@ A new environment joins by one entry in `SUBJECTS`.
 import atexit
 import functools
 import json
+import pkgutil
 import re
 import shutil
 import tempfile
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+import environments
 from data_prep.rag.index import build_index
 from environments import contract
 from environments.addresses import AbsolutePath
@@ -388,6 +392,42 @@ def test_scores_without_their_outcome_are_not_measured(subject: Subject, lost: A
     scores = [replace(score, outcome=lost) for score in environment.score(rollouts)]
     with refusal("score.invalid-evidence"):
         environment.measure(rollouts, scores)
+
+
+def test_every_environment_is_a_subject() -> None:
+    """One that is missing from `SUBJECTS` would be held to nothing."""
+    packages = [
+        import_module(m.name) for m in pkgutil.iter_modules(environments.__path__, "environments.")
+    ]
+    shipped = {
+        value
+        for package in packages
+        for value in vars(package).values()
+        if isinstance(value, type) and issubclass(value, Environment) and value is not Environment
+    }
+    assert len(shipped) > 5
+    assert shipped <= {base for subject in SUBJECTS.values() for base in subject.make().__mro__}
+
+
+@subjects()
+def test_a_figure_that_has_a_floor_has_its_null(subject: Subject) -> None:
+    """What `null_sums` leaves out is NaN: the report would show no figure, and say nothing."""
+    environment = subject.build()
+    rollouts = subject.rollouts(subject.keeps)
+    measurement = environment.measure(rollouts, environment.score(rollouts))
+    if measurement.null_sums is None:
+        return
+    null = measurement.null_sums(np.random.default_rng(0), 50)
+    total = measurement.sums.sum(axis=0)
+    sections = {"": {"": measurement.metrics}} | dict(measurement.breakdowns)
+    floored = {
+        (section, key, name): metric
+        for section, keys in sections.items()
+        for key, metrics in keys.items()
+        for name, metric in metrics.items()
+        if metric.floor and np.isfinite(metric.at(total))
+    }
+    assert [address for address, m in floored.items() if not np.isfinite(m.at(null)).any()] == []
 
 
 @subjects()
