@@ -137,7 +137,7 @@ def unknown_to_installed(keys: Iterable[str]) -> Iterator[str]:
     What every version has is not looked up; without an installation there is nothing to say.
     """
     known_to = {
-        key: [name for name, keys_of_version in versions().items() if _knows(keys_of_version, key)]
+        key: [name for name, keys_of_version in versions().items() if knows(keys_of_version, key)]
         for key in keys
     }
     of_some = {key: names for key, names in known_to.items() if 0 < len(names) < len(versions())}
@@ -149,7 +149,7 @@ def unknown_to_installed(keys: Iterable[str]) -> Iterator[str]:
     except (EquipoiseError, OSError, SyntaxError, ValueError):
         return
     for key, names in of_some.items():
-        if not _knows(installed, key):
+        if not knows(installed, key):
             yield (
                 f"{key} is a key of NeMo-RL {', '.join(names)}; the installed "
                 f"{installation.version} does not know it and will ignore it"
@@ -165,12 +165,12 @@ def missing_keys(installed: Mapping[str, str]) -> list[str]:
     missing = {
         key
         for key in known_keys(Config)
-        if all(_knows(keys, key) for keys in tried) and not _knows(installed, key)
+        if all(knows(keys, key) for keys in tried) and not knows(installed, key)
     }
     return sorted(key for key in missing if not any(within(key, m) for m in missing - {key}))
 
 
-def _knows(types: Mapping[str, str], key: str) -> bool:
+def knows(types: Mapping[str, str], key: str) -> bool:
     """Whether a version has the key, or a key above it that takes any."""
     return key in types or any(
         within(key, name) and SECTION not in text for name, text in types.items()
