@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.config.flags import tasks
+from equipoise.config.nemo_rl.assumptions import RELEASE
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -14,6 +17,21 @@ def test_a_page_links_to_files_that_are_there(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8"))
     for target in targets:
         assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_every_task_has_a_recipe_a_page_and_a_row_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    recipes = [f"grpo_{task}.py" for task in tasks()]
+    assert sorted(path.name for path in (ROOT / "recipes").glob("grpo_*.py")) == recipes
+    row = re.compile(r"^\| \[.*\]\(docs/(\w+)\.md\) .* `grpo_(\w+)\.py` \|$", re.MULTILINE)
+    assert sorted(row.findall(readme)) == [(task, task) for task in tasks()]
+
+
+def test_the_image_is_the_release_wherever_it_is_named() -> None:
+    """The Dockerfile and the pages cannot take it from assumptions.py."""
+    files = [ROOT / "containers" / "Dockerfile", *(ROOT / "docs").glob("*.md")]
+    named = [re.findall(r"nvidia/nemo-rl:(v[\d.]+\d)", path.read_text("utf-8")) for path in files]
+    assert {version for versions in named for version in versions} == {RELEASE}
 
 
 def test_the_errors_that_troubleshooting_explains_are_in_the_code() -> None:

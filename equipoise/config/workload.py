@@ -314,7 +314,7 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
 PROBE_GENERATIONS, BLINDED_GENERATIONS = 4, 8
 #: Sentences that a constant reply is made longer by, other replies that are tried as one, and
 #: policies that are scored on the evaluation's prompts, at most.
-PROBE_SENTENCES, _OTHER_CONSTANTS, _POLICIES = 24, 16, 11
+PROBE_SENTENCES, _OTHER_CONSTANTS, PROBE_POLICIES = 24, 16, 11
 
 
 def _probe(config: Config, workload: Workload) -> tuple[int, str]:
@@ -334,7 +334,7 @@ def probe_replies(config: Config, workload: Workload) -> int:
     settings = config.equipoise.probe
     tried = settings.constants + _OTHER_CONSTANTS + settings.rounds * PROBE_SENTENCES
     evaluated = workload.prompts.get(config.equipoise.evaluation.split, 0)
-    return tried * settings.prompts + _POLICIES * evaluated if settings.prompts else 0
+    return tried * settings.prompts + PROBE_POLICIES * evaluated if settings.prompts else 0
 
 
 def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, str]:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.config.flags import single_tasks
+
 EQUIPOISE = Path(__file__).resolve().parents[2] / "equipoise"
 #: The one verb that is of one task: it measures the model that this task asks.
 OF_A_TASK = ("calibrate.py", "calibrate_command.py")
@@ -15,7 +17,7 @@ FILES = sorted(
     if path.name not in OF_A_TASK
 )
 
-#: What the four tasks are about: as parts of any word, and as words or parts of a name_like_this.
+#: What the tasks are about: as parts of any word, and as words or parts of a name_like_this.
 PARTS = (
     "fairness|dispari|racial|demographic|invasive|vignette|clinic|severity|medication|rationale"
     "|pubmed|macro_f1|dharma|ahimsa|helpfulness|refusal_rate|healthcare|medqa|retriev|rewriter|corpus"
@@ -47,6 +49,10 @@ def lines() -> list[tuple[str, str]]:
         for path in FILES
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
     ]
+
+
+def test_every_task_has_its_words() -> None:
+    assert [task for task in single_tasks() if not WORDS.search(task)] == []
 
 
 def test_no_word_of_a_task_occurs() -> None:

@@ -93,7 +93,7 @@ def newer(monkeypatch):
         keys = versions()["v0.7.0"]
         installed = {key: text for key, text in keys.items() if not key.startswith(missing)}
         monkeypatch.setattr(nemo_rl, "read_keys", lambda _: installed)
-        monkeypatch.setattr(Installation, "version", "0.9.0+abcdef0")
+        monkeypatch.setattr(Installation, "version", "99.0.0+abcdef0")
         return list(nemo_rl.untried(Installation(HERE.root)))
 
     return found
@@ -101,21 +101,21 @@ def newer(monkeypatch):
 
 def test_a_version_that_was_not_tried_is_one_line_and_goes_on(newer):
     (finding,) = newer("no such key")
-    assert (finding.status, "not tried with NeMo-RL 0.9.0" in finding.says) == ("warning", True)
+    assert (finding.status, "not tried with NeMo-RL 99.0.0" in finding.says) == ("warning", True)
     assert finding.remedy == "Tried were v0.7.0 and main-7ea279a."
 
 
 def test_one_that_lacks_a_key_is_refused(newer):
     (finding,) = newer("policy.dtensor_cfg", "grpo.seed")
     assert finding.status == "failure"
-    assert "0.9.0+abcdef0 has no grpo.seed, policy.dtensor_cfg, which Equip" in finding.says
+    assert "99.0.0+abcdef0 has no grpo.seed, policy.dtensor_cfg, which Equip" in finding.says
 
 
 def test_one_whose_keys_cannot_be_read_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(Installation, "version", "0.9.0")
+    monkeypatch.setattr(Installation, "version", "99.0.0")
     (finding,) = nemo_rl.untried(Installation(tmp_path))
     assert finding.status == "failure"
-    assert "the keys of NeMo-RL 0.9.0 cannot be read" in finding.says
+    assert "the keys of NeMo-RL 99.0.0 cannot be read" in finding.says
     monkeypatch.setattr(Installation, "version", "0.7.0")
     assert not list(nemo_rl.untried(Installation(tmp_path)))
 

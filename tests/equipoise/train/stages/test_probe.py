@@ -1,13 +1,16 @@
 """The probe: which policies a run samples, scores and keeps, and what it says of them later."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from data_prep.files import read_json
 from data_prep.splits import sample_names
 from environments.base import Failure, PromptRecord, Rollout, Score
+from equipoise.config.workload import PROBE_POLICIES
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import damage_of
 from equipoise.train.stages.around_training import before_training, evaluate
@@ -95,6 +98,15 @@ def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None
     }
     assert all(list(p["metrics"]) == ["reward", "accuracy"] for p in policies.values())
     assert [n for n, p in policies.items() if not p["note"]] == ["../shouting, loud"], "the task's"
+
+
+def test_the_policies_of_all_tasks_are_on_the_page_and_in_the_dry_runs_count(skilled: Job) -> None:
+    policies = [n for n, p in probed(skilled, Model())["policies"].items() if p["note"]]
+    page = (Path(__file__).parents[4] / "docs" / "probe.md").read_text("utf-8")
+    bold = ", ".join(re.findall(r"^- \*\*(.+?)\*\*:", page, re.MULTILINE)).split(", ")
+    assert sorted(bold) == sorted(name.replace("_", " ") for name in policies)
+    # The untrained model is scored anyway; retrieval has three of its own.
+    assert len(policies) - 1 + 3 == PROBE_POLICIES
 
 
 def test_the_constant_is_searched_on_training_prompts(skilled: Job) -> None:
