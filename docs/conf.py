@@ -32,8 +32,6 @@ NAVIGATION = {
     "Guides": [
         "Audit <docs/audit>",
         "Gate <docs/gate>",
-        "docs/own-cases",
-        "docs/published-answers",
         "Probe a reward <docs/probe>",
         "Alarms <docs/alarms>",
         "Cold start <docs/cold-start>",
