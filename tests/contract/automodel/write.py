@@ -209,7 +209,7 @@ def step(run: Path, write: Callable[[str], None]) -> None:
     class MasterConfig(BaseModel):
         policy: dict[str, str] = {"model_name": str(run.parent / "base")}
 
-    settings = {"metric_name": None, "higher_is_better": True}
+    settings = {"metric_name": None, "higher_is_better": True, "save_period": 1}
     settings |= {"checkpoint_dir": str(run), "keep_top_k": None, "save_optimizer": True}
     manager = CheckpointManager(settings)
     temporary = [None]
