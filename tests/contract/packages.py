@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 #: Names another parent of the folders, such as one that is kept between runs of a build machine.
@@ -63,13 +64,13 @@ class Packages:
             scratch.rename(self.folder)
 
 
-def _bridge(version: str, core: str, *others: str) -> Packages:
+def _bridge(bridge: str, core: str, *others: str) -> Packages:
     """Megatron-Bridge and Megatron core, and what else their imports need.
 
     Both ask for Transformer Engine and other packages that are built for a GPU. Their own Python
     code runs without them, but for a module that no test imports; the wheels' names say 3.12.
     """
-    names = (f"megatron-bridge=={version}", f"megatron-core=={core}")
+    names = (f"megatron-bridge=={bridge}", f"megatron-core=={core}")
     return Packages(
         names,
         (
@@ -79,8 +80,10 @@ def _bridge(version: str, core: str, *others: str) -> Packages:
     )
 
 
-#: The nearest release to what NeMo-RL v0.7.0 carries; 70 MB.
-MEGATRON = _bridge("0.5.1", "0.18.2")
+#: The nearest releases to what NeMo-RL v0.8.0, in the environment with its versions, and v0.7.0
+#: carry; 70 MB.
+OF_V080 = version("transformers").startswith("5.12.")
+MEGATRON = _bridge("0.6.2", "0.19.2") if OF_V080 else _bridge("0.5.1", "0.18.2")
 #: Its transformers is older than the project's; 120 MB.
 OLDER_MEGATRON = _bridge(
     "0.3.1", "0.16.1", "transformers==4.57.6", "huggingface-hub==0.36.2", "datasets==5.0.1"

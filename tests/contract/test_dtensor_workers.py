@@ -4,12 +4,7 @@ NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_dtens
 """
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,9 +22,8 @@ from equipoise.config.training_words import parse_flags
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from tests.contract.dtensor_worker import LENGTHS
-from tests.contract.rehearsal import needs_checkout, needs_extra
+from tests.contract.rehearsal import needs_checkout, needs_extra, run_ranks
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKERS = "equipoise.train.nemo_rl.rehearsal"
 SECOND = f"{WORKERS}.policy_worker.CpuPolicyWorkerImpl"
 FIRST = f"{WORKERS}.first_policy_worker.FirstCpuPolicyWorkerImpl"
@@ -45,14 +39,33 @@ PACKED = (
     "policy.sequence_packing.enabled=true",
     *(f"policy.sequence_packing.{stage}_mb_tokens={2 * TOKENS}" for stage in ("train", "logprob")),
 )
+#: Corrections for another policy's rollouts, where generation is the policy itself.
+CORRECTIONS = {
+    kind: (
+        "loss_fn.use_importance_sampling_correction=true",
+        f"loss_fn.truncated_importance_sampling_type={kind}",
+        "loss_fn.truncated_importance_sampling_ratio=1.002",
+        "loss_fn.truncated_importance_sampling_ratio_min=0.999",
+    )
+    for kind in ("tis", "icepop", "seq-mask-tis")
+}
 SPLIT = (f"{DTENSOR}.tensor_parallel_size=2", "cluster.gpus_per_node=2")
 #: Sequences are shared as well, and logits are computed in pieces.
 SPLIT_TWICE = (*SPLIT, f"{DTENSOR}.sequence_parallel=true", "policy.logprob_chunk_size=4")
 #: The worker and its ranks -> name -> what differs in the configuration.
 GROUPS = {
-    (SECOND, 1): {"plain": (), "dynamic batches": DYNAMIC, "packed sequences": PACKED},
+    (SECOND, 1): {
+        "plain": (),
+        "dynamic batches": DYNAMIC,
+        "packed sequences": PACKED,
+        **CORRECTIONS,
+    },
     (SECOND, 2): {"tensor parallel": SPLIT, "sequence parallel": SPLIT_TWICE},
-    (FIRST, 1): {"first": (), "first, dynamic batches": DYNAMIC, "first, packed": PACKED},
+    (FIRST, 1): {
+        "first": (),
+        "first, dynamic batches": DYNAMIC,
+        "first, packed": (*PACKED, "policy.sequence_packing.algorithm=first_fit_decreasing"),
+    },
     (FIRST, 2): {"first, tensor parallel": SPLIT},
 }
 OTHERS = tuple(name for cases in GROUPS.values() for name in cases if name != "plain")
@@ -93,7 +106,8 @@ def out(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, words in cases.items():
             which = f"{DTENSOR}._v2={'true' if worker == SECOND else 'false'}"
             write_config(folder / f"{name}.yaml", model, (which, *words))
-        run_ranks(ranks, (str(model), str(folder), worker, *cases), 2 * len(cases))
+        words = (str(model), str(folder), worker, *cases)
+        run_ranks(ranks, ("-m", "tests.contract.dtensor_worker", *words), 2 * len(cases))
     return folder
 
 
@@ -106,34 +120,6 @@ def write_config(path: Path, model: Path, words: Sequence[str]) -> None:
     base = find_installation().base_config
     run = RunDirectory(path.parent / "run")
     OmegaConf.save(OmegaConf.create(nemo_rl_config(loaded, base, run, str(model))), path)
-
-
-def run_ranks(ranks: int, words: Sequence[str], groups: int) -> None:
-    """Run all ranks, which form `groups` in turn. Raises with their output when one fails."""
-    with ExitStack() as stack:
-        servers = [stack.enter_context(socket.socket()) for _ in range(groups)]
-        for server in servers:
-            server.bind(("127.0.0.1", 0))
-        ports = ",".join(str(server.getsockname()[1]) for server in servers)
-    group = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "PORTS": ports}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.dtensor_worker", *words],
-            cwd=ROOT,
-            env=os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        for process in started:
-            said = process.communicate(timeout=1500)[0]
-            assert process.returncode == 0, said[-4000:]
-    finally:
-        for process in started:
-            process.kill()
 
 
 def logprobs(out: Path, name: str) -> dict[str, torch.Tensor]:

@@ -52,7 +52,7 @@ from equipoise.train.local.trainer import with_adapter
 from equipoise.train.nemo_rl.checkpoints import how_to_convert
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from tests.contract.packages import MEGATRON, OLDER_MEGATRON, missing
-from tests.contract.rehearsal import needs_checkout
+from tests.contract.rehearsal import needs_checkout, run_ranks
 from tests.equipoise.checkpoints.samples import same, save_adapter, weights_of
 from tests.refusals import refusal
 
@@ -60,6 +60,8 @@ WORKERS = Path(__file__).parent / "megatron"
 PACKAGES, OLDER = MEGATRON.folder, OLDER_MEGATRON.folder
 #: The version of NeMo-RL whose Megatron these packages are near to.
 NEMO_RL = "0.7."
+#: How its worker has sequences and the model -> the ranks.
+RANKS = {"plain": 1, "packed": 1, "shared": 2, "packed and shared": 2}
 #: float32 on both sides.
 CLOSE = {"atol": 1e-4, "rtol": 0}
 
@@ -487,21 +489,27 @@ class TestToMegatron:
         assert same(weights_of(tmp_path / "made"), weights_of(converted / "merged"))
 
 
+def written_config(loaded, model, folder):
+    """The file of what a run gives NeMo-RL; skips where its worker needs another megatron-core."""
+    installation = find_installation()
+    if not installation.version.startswith(NEMO_RL):
+        pytest.skip(f"NeMo-RL {installation.version} needs a newer megatron-core")
+    run = RunDirectory(folder / "run")
+    config = nemo_rl_config(loaded, installation.base_config, run, str(model))
+    OmegaConf.save(OmegaConf.create(config), folder / "nemo_rl.yaml")
+    return folder / "nemo_rl.yaml"
+
+
 @needs_checkout
 class TestPolicyWorker:
     """NeMo-RL's own worker through two updates, a checkpoint and a resume."""
 
     @pytest.fixture(scope="class")
     def out(self, model, loaded, converted, tmp_path_factory):
-        installation = find_installation()
-        if not installation.version.startswith(NEMO_RL):
-            pytest.skip(f"NeMo-RL {installation.version} needs a newer megatron-core")
         folder = tmp_path_factory.mktemp("worker")
-        run_directory = RunDirectory(folder / "run")
-        config = nemo_rl_config(loaded, installation.base_config, run_directory, str(model))
-        path = folder / "nemo_rl.yaml"
-        OmegaConf.save(OmegaConf.create(config), path)
-        run("policy_worker.py", installation.root, model, folder, path, converted / "megatron")
+        path = written_config(loaded, model, folder)
+        nemo_rl = find_installation().root
+        run("policy_worker.py", nemo_rl, model, folder, path, converted / "megatron")
         return folder
 
     @pytest.fixture(scope="class")
@@ -568,3 +576,28 @@ class TestPolicyWorker:
         base = AutoModelForCausalLM.from_pretrained(model)
         wanted = self.by_transformers(PeftModel.from_pretrained(base, adapter), logprobs)
         assert torch.allclose(logprobs["trained"][:, 1:], wanted, **CLOSE)
+
+
+@needs_checkout
+class TestOnePolicy:
+    """NeMo-RL's worker with packed sequences, and with the model shared by two ranks."""
+
+    @pytest.fixture(scope="class")
+    def out(self, model, loaded, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("splits")
+        path = written_config(loaded, model, folder)
+        words = (PACKAGES, find_installation().root, model, folder, path)
+        for name, ranks in RANKS.items():
+            run_ranks(ranks, [str(word) for word in (WORKERS / "split_worker.py", *words, name)])
+        return folder
+
+    @pytest.mark.parametrize("name", [name for name in RANKS if name != "plain"])
+    def test_it_trains_the_same(self, name, out):
+        other, plain = (load_file(out / f"{case}.safetensors") for case in (name, "plain"))
+        assert (plain["trained"] - plain["start"]).abs().max() > 1
+        assert torch.allclose(other["start"], plain["start"], atol=1e-5, rtol=0)
+        assert torch.allclose(other["trained"], plain["trained"], atol=2e-3, rtol=0)
+        norms = (
+            json.loads((out / f"{case}.json").read_text())["gradients"] for case in (name, "plain")
+        )
+        assert next(norms) == pytest.approx(next(norms), rel=1e-4)

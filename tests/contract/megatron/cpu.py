@@ -11,6 +11,7 @@
 import contextlib
 import os
 import socket
+from types import SimpleNamespace
 
 import stand_ins
 import torch
@@ -20,8 +21,8 @@ from torch.overrides import TorchFunctionMode
 def prepare(packages: str) -> None:
     """Make Megatron's packages importable, after the project's own, and the CPU its device."""
     stand_ins.install(packages)
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    os.environ["MASTER_PORT"] = str(_free_port())
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= alone | {"MASTER_PORT": str(_free_port())} | os.environ
     _replace_cuda()
     CpuForCuda().__enter__()
     _adjust_megatron()
@@ -42,6 +43,8 @@ class CpuForCuda(TorchFunctionMode):
             return args[0]
         if function is torch.Tensor.pin_memory:
             return args[0].clone()  # Megatron frees the original
+        if function is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+            args = (args[0], "cpu", *args[2:])
         if isinstance(kwargs.get("device"), int):
             kwargs["device"] = "cpu"
         kwargs = {key: _on_cpu(value) for key, value in kwargs.items()}
@@ -70,6 +73,7 @@ def _replace_cuda() -> None:
     torch.cuda.current_device = lambda: 0
     torch.cuda.device_count = lambda: 1
     torch.cuda.get_device_name = lambda *_: "CPU"
+    torch.cuda.get_device_properties = lambda *_: SimpleNamespace(name="CPU", major=0, minor=0)
     torch.cuda.manual_seed = torch.manual_seed
     torch.cuda.get_rng_state = lambda *_: torch.get_rng_state()
     torch.cuda.Stream = torch.cuda.current_stream = _Stream

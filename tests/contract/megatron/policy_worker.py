@@ -94,7 +94,8 @@ def build(policy: dict, **paths: str):
 
     forget_the_last_worker()
     axes = ["pipeline_parallel", "data_parallel", "context_parallel", "tensor_parallel"]
-    ranks = NamedSharding(layout=np.arange(1).reshape(1, 1, 1, 1), names=axes)
+    world = np.arange(int(os.environ["WORLD_SIZE"]))
+    ranks = NamedSharding(layout=world.reshape(1, 1, 1, -1), names=axes)
     on_cpu = {"_transformer_layer_spec": staticmethod(local_layer_spec)}
     worker = type("Worker", (MegatronPolicyWorkerImpl,), on_cpu)
     initialize = partial(setup.initialize_megatron, allow_no_cuda=True)
