@@ -203,7 +203,7 @@ class TestMegatronBridge:
         weights = out / "weights"
         assert (weights / "latest_checkpointed_iteration.txt").read_text() == "0"
         folder = weights / "iter_0000000"
-        for name in (".metadata", "__0_0.distcp", "metadata.json", "common.pt", "train_state.pt"):
+        for name in (".metadata", "__0_0.distcp", "metadata.json", "train_state.pt"):
             assert (folder / name).is_file(), name
         settings = yaml.safe_load((folder / "run_config.yaml").read_text())
         assert settings["peft"]["_target_"] == "megatron.bridge.peft.lora.LoRA"
@@ -595,8 +595,8 @@ class TestOnePolicy:
     def test_it_trains_the_same(self, name, out):
         other, plain = (load_file(out / f"{case}.safetensors") for case in (name, "plain"))
         assert (plain["trained"] - plain["start"]).abs().max() > 1
-        assert torch.allclose(other["start"], plain["start"], atol=1e-5, rtol=0)
-        assert torch.allclose(other["trained"], plain["trained"], atol=2e-3, rtol=0)
+        for moment in ("start", "trained"):
+            assert torch.allclose(other[moment], plain[moment], **CLOSE), moment
         norms = (
             json.loads((out / f"{case}.json").read_text())["gradients"] for case in (name, "plain")
         )

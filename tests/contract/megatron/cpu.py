@@ -13,6 +13,8 @@ import os
 import socket
 from types import SimpleNamespace
 
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # it asks for the GPU's driver from torch 2.13 on
+
 import stand_ins
 import torch
 from torch.overrides import TorchFunctionMode
