@@ -9,7 +9,8 @@ and writes FOLDER/never_ran.txt, line by line. More words name one measurement a
 
 Ray ends its workers without a word, so each process writes what it has run every two seconds.
 Importing a module runs its definitions, which the first column counts. Threads that are not
-Python's own, as those of an actor with max_concurrency, are seen from Python 3.12 on.
+Python's own, as those of an actor with max_concurrency, are seen from Python 3.12 on, with
+COVERAGE_CORE=sysmon.
 """
 
 import os
@@ -17,7 +18,7 @@ import subprocess
 import sys
 from itertools import groupby
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import coverage
 
@@ -26,9 +27,21 @@ from equipoise.train.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE
 from tests.contract.rehearsal import SMALL
 
 _ONE_STEP = "--iterations=1"  # so that nothing is stopped and resumed
-_APART = (
+_ASYNCHRONOUS = (
     *("cluster.gpus_per_node=2", "policy.generation.colocated.enabled=false"),
     "policy.generation.colocated.resources.gpus_per_node=1",
+    *("grpo.async_grpo.enabled=true", "policy.generation.vllm_cfg.async_engine=true"),
+    "loss_fn.use_importance_sampling_correction=true",
+)
+#: Two ranks share a model whose vocabulary they can halve; a loss by sequences.
+_SHARED = (
+    *("cluster.gpus_per_node=2", "policy.dtensor_cfg.tensor_parallel_size=2"),
+    *("policy.dtensor_cfg.lora_cfg.use_triton=false", "equipoise.local_model.vocab_size=1200"),
+    *("grpo.adv_estimator.name=reinforce_plus_plus", "loss_fn.token_level_loss=false"),
+    "loss_fn.sequence_level_importance_ratios=true",
+    "loss_fn.use_importance_sampling_correction=true",
+    "loss_fn.truncated_importance_sampling_type=tis",
+    "loss_fn.truncated_importance_sampling_ratio=2.0",
 )
 
 #: What a configuration may ask of NeMo-RL's loop beside the shipped ones.
@@ -68,16 +81,18 @@ from nemo_rl.models.generation.vllm import vllm_generation, vllm_worker, vllm_wo
 COMMANDS = {
     "imports alone": ["-c", _IMPORTS],
     "two ranks, packed": rehearsal("large", _ONE_STEP),
-    "asynchronous, vLLM": rehearsal(
-        *("small", _ONE_STEP, *_APART, "grpo.async_grpo.enabled=true"),
-        "loss_fn.use_importance_sampling_correction=true",
-        "policy.generation.vllm_cfg.async_engine=true",
+    "asynchronous, vLLM": rehearsal("small", _ONE_STEP, *_ASYNCHRONOUS),
+    "asynchronous": rehearsal(
+        *("small", _ONE_STEP, *_ASYNCHRONOUS, "logger.swanlab_enabled=true"),
+        "logger.mlflow_enabled=true",
+        f"logger.mlflow.tracking_uri=sqlite:///{gettempdir()}/mlflow.db",
     ),
-    "Megatron's worker": contract("test_megatron_bridge.py::TestPolicyWorker"),
+    "Megatron's worker": contract("test_megatron_bridge.py", "-k", "PolicyWorker or OnePolicy"),
     "first worker, resumed": rehearsal(
         *("small", "--iterations=2", "policy.dtensor_cfg._v2=false"),
         *("policy.dtensor_cfg.lora_cfg.enabled=false", *_OPTIONS),
     ),
+    "tensor parallelism": rehearsal("small", _ONE_STEP, *_SHARED),
     "DTensor workers": contract("test_dtensor_workers.py"),
     "vLLM": contract("test_vllm.py", "-k", "not rehearsal"),
 }
@@ -158,6 +173,7 @@ def measure(path: Path, root: Path, label: str, command: list[str]) -> None:
         (Path(made) / "sitecustomize.py").write_text(START.format(config=str(config)))
         paths = (made, str(Path(coverage.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        environment["SWANLAB_MODE"] = "offline"
         if "vLLM" not in label:
             environment.pop(PYTHON_VARIABLE, None)
         subprocess.run([sys.executable, *command], env=environment, check=True)

@@ -68,6 +68,10 @@ class _Stream:
     def wait_stream(self, stream: object) -> None:
         """Nothing to wait for."""
 
+    def is_capturing(self) -> bool:
+        """An optimizer asks, from torch 2.13 on."""
+        return False
+
 
 def _replace_cuda() -> None:
     for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
@@ -78,7 +82,7 @@ def _replace_cuda() -> None:
     torch.cuda.get_device_properties = lambda *_: SimpleNamespace(name="CPU", major=0, minor=0)
     torch.cuda.manual_seed = torch.manual_seed
     torch.cuda.get_rng_state = lambda *_: torch.get_rng_state()
-    torch.cuda.Stream = torch.cuda.current_stream = _Stream
+    torch.cuda.Stream = torch.cuda.current_stream = torch.accelerator.current_stream = _Stream
     torch.cuda.stream = lambda _: contextlib.nullcontext()
     start = torch.distributed.init_process_group
     torch.distributed.init_process_group = lambda _=None, **words: start(
