@@ -36,7 +36,8 @@ class LocalModelSettings(WarmStart, frozen=True):
     vocab_size: int = Field(4096, ge=300)  # with 2048 dharma's words were spelt, and misspelt
     phrases: bool = False
     layers: int = Field(3, ge=1)
-    initializer_range: float = Field(0.1, gt=0, le=1)
+    # From 0.1 one seed in four gives a model that does not read some of dharma's prompts.
+    initializer_range: float = Field(0.05, gt=0, le=1)
     steps: int = Field(3400, ge=1)
     learning_rate: float = Field(5e-3, gt=0, lt=1)
 
