@@ -2,15 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import (
-    Callable,
-    Collection,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,27 +98,22 @@ def whole_sets_near(prompts: int, size: int, available: int | None) -> int:
 
 
 def _sets_stay_together(case: Case) -> Iterator[Problem]:
-    if case.set_size == 1:
-        return
-    if case.config.data.shuffle:
+    grpo = case.config.grpo
+    if case.set_size > 1 and case.config.data.shuffle:
         yield Problem(
             "sets.shuffled-prompts",
             ("data.shuffle",),
             "shuffling single prompts tears nearly every counterfactual set apart; set it to "
             "false: whole sets are shuffled in any case",
         )
-    if case.config.grpo.use_dynamic_sampling:
+    if case.set_size > 1 and grpo.use_dynamic_sampling:
         yield Problem(
             "sets.dynamic-sampling",
             ("grpo.use_dynamic_sampling",),
             "it drops single prompts and leaves parts of counterfactual sets, which cannot be "
             "scored; set it to false",
         )
-
-
-def _steps_stay_mixed(case: Case) -> Iterator[Problem]:
-    asynchronous = case.config.grpo.async_grpo
-    if case.mixed and asynchronous and asynchronous.enabled:
+    if case.mixed and grpo.async_grpo and grpo.async_grpo.enabled:
         yield Problem(
             "mixture.asynchronous-grpo",
             ("grpo.async_grpo.enabled",),
@@ -142,25 +129,18 @@ def _rollouts_come_in_groups(case: Case) -> Iterator[Problem]:
         "policy.generation.use_async_rollouts": generation.use_async_rollouts,
         "policy.generation.backend": generation.backend in _ASYNC_BACKENDS,
     }
+    loss = (
+        "counterfactual sets can only be scored whole"
+        if case.set_size > 1
+        else "a score that failed has no siblings there whose mean it could take, so it would "
+        "become the reward 0"
+    )
     for key, is_asynchronous in asynchronous.items():
         if is_asynchronous:
-            yield Problem(
-                "sets.single-rollouts",
-                (key,),
-                f"{_ONE_BY_ONE}, and {_lost_without_group(case)}; {_TRIED}",
-            )
+            yield Problem("sets.single-rollouts", (key,), f"{_ONE_BY_ONE}, and {loss}; {_TRIED}")
 
 
-def _lost_without_group(case: Case) -> str:
-    if case.set_size > 1:
-        return "counterfactual sets can only be scored whole"
-    return (
-        "a score that failed has no siblings there whose mean it could take, so it would become "
-        "the reward 0"
-    )
-
-
-def _groups_have_siblings(case: Case) -> Iterator[Problem]:
+def _groups_can_be_compared(case: Case) -> Iterator[Problem]:
     minimum = max(2, case.least_generations)
     if case.config.grpo.num_generations_per_prompt < minimum:
         yield Problem(
@@ -169,9 +149,6 @@ def _groups_have_siblings(case: Case) -> Iterator[Problem]:
             "GRPO compares the generations of one prompt; with a single one every advantage is "
             f"0; take at least {minimum}",
         )
-
-
-def _evaluation_can_be_scored(case: Case) -> Iterator[Problem]:
     generations = case.config.equipoise.evaluation.generations
     if generations < case.least_generations:
         yield Problem(
@@ -182,7 +159,7 @@ def _evaluation_can_be_scored(case: Case) -> Iterator[Problem]:
         )
 
 
-def _updates_use_the_batch(case: Case) -> Iterator[Problem]:
+def _batches_are_filled(case: Case) -> Iterator[Problem]:
     grpo, policy = case.config.grpo, case.config.policy
     rollouts, batch = grpo.rollouts_per_step, policy.train_global_batch_size
     keys = (
@@ -207,11 +184,7 @@ def _updates_use_the_batch(case: Case) -> Iterator[Problem]:
             keys,
             f"train_global_batch_size {batch} does not divide {product}",
         )
-
-
-def _micro_batches_fill_the_batch(case: Case) -> Iterator[Problem]:
-    policy = case.config.policy
-    if policy.train_global_batch_size % policy.train_micro_batch_size:
+    if batch % policy.train_micro_batch_size:
         yield Problem(
             "batch.uneven-micro-batches",
             ("policy.train_micro_batch_size", "policy.train_global_batch_size"),
@@ -232,23 +205,18 @@ def _prompts_have_room(case: Case) -> Iterator[Problem]:
         )
 
 
-def _validation_fills_a_batch(case: Case) -> Iterator[Problem]:
+def _stages_have_work(case: Case) -> Iterator[Problem]:
     grpo = case.config.grpo
-    if grpo.max_val_samples is None or grpo.val_batch_size is None:
-        return
-    if grpo.max_val_samples < grpo.val_batch_size:
+    samples, batch = grpo.max_val_samples, grpo.val_batch_size
+    if samples is not None and batch is not None and samples < batch:
         yield Problem(
             "validation.too-few-samples",
             ("grpo.max_val_samples", "grpo.val_batch_size"),
             f"max_val_samples {grpo.max_val_samples} is less than one val_batch_size of "
             f"{grpo.val_batch_size}, so nothing would be validated",
         )
-
-
-def _something_is_trained(case: Case) -> Iterator[Problem]:
-    config = case.config
-    alone = case.engine == "local" and config.equipoise.first_stage.passes
-    if config.grpo.max_num_steps == 0 and not alone:
+    alone = case.engine == "local" and case.config.equipoise.first_stage.passes
+    if grpo.max_num_steps == 0 and not alone:
         yield Problem(
             "training.no-steps",
             ("grpo.max_num_steps",),
@@ -279,27 +247,24 @@ def _checkpoints_have_their_metric(case: Case) -> Iterator[Problem]:
 
 
 def _lora_has_targets(case: Case) -> Iterator[Problem]:
-    lora = case.config.policy.dtensor_cfg.lora_cfg
+    lora, layer = case.config.policy.dtensor_cfg.lora_cfg, "lm_head"
+    if not lora.enabled:
+        return
     named = [lora.match_all_linear, bool(lora.target_modules), bool(lora.exclude_modules)]
-    if lora.enabled and sum(named) != 1:
+    keys = tuple(f"{_LORA}.{key}" for key in _LORA_LAYERS)
+    if sum(named) != 1:
         yield Problem(
             "lora-keys.ambiguous-layers",
-            tuple(f"{_LORA}.{key}" for key in _LORA_LAYERS),
+            keys,
             f"LoRA needs exactly one of {', '.join(_LORA_LAYERS)}, and {sum(named)} are set: name "
             "the layers to adapt, with exclude_modules=[], or those to leave out, [lm_head], with "
             "target_modules=[]",
         )
-
-
-def _output_layer_is_left_out(case: Case) -> Iterator[Problem]:
-    lora, layer = case.config.policy.dtensor_cfg.lora_cfg, "lm_head"
-    if case.engine != "local" or not lora.enabled:
-        return
-    selectors = (lora.match_all_linear, lora.target_modules, lora.exclude_modules)
-    if any(selectors) and adapts(layer, lora.target_modules, lora.exclude_modules):
+    adapted = any(named) and adapts(layer, lora.target_modules, lora.exclude_modules)
+    if case.engine == "local" and adapted:
         yield Problem(
             "lora-keys.untrained-output",
-            tuple(f"{_LORA}.{key}" for key in _LORA_LAYERS),
+            keys,
             f"they adapt {layer}, by whose own weights TRL computes log-probabilities, so its "
             "adapter would never be trained; take exclude_modules=[lm_head] with target_modules=[]",
         )
@@ -347,7 +312,7 @@ def _schedulers_form_a_chain(case: Case) -> Iterator[Problem]:
     yield Problem("scheduler.invalid-chain", ("policy.scheduler",), message)
 
 
-def _local_has_one_gpu(case: Case) -> Iterator[Problem]:
+def _local_can_run(case: Case) -> Iterator[Problem]:
     if case.engine == "local" and case.config.cluster.gpus > 1:
         yield Problem(
             "local.several-gpus",
@@ -357,39 +322,32 @@ def _local_has_one_gpu(case: Case) -> Iterator[Problem]:
             "cluster, or take --config nemo_configs/small.yaml (one GPU) or "
             "nemo_configs/local.yaml (CPU)",
         )
-
-
-def _local_knows_the_precision(case: Case) -> Iterator[Problem]:
-    if case.engine == "local" and case.config.policy.precision == "float16":
+    policy = case.config.policy
+    if case.engine == "local" and policy.precision == "float16":
         yield Problem(
             "local.float16",
             ("policy.precision",),
             "the local engine takes float32 or bfloat16, not float16",
         )
-
-
-def _four_bits_are_of_a_frozen_base(case: Case) -> Iterator[Problem]:
-    if not case.config.equipoise.load_in_4bit:
-        return
-    keys = ("equipoise.load_in_4bit", "equipoise.engine")
-    if case.engine == "nemo_rl":
-        yield Problem(
-            "nemo-rl.4-bit-policy",
-            keys,
-            "NeMo-RL loads no policy in 4 bits; take --engine local, on one GPU or a CPU, or let "
-            "policy.precision=bfloat16 and more GPUs hold the model",
-        )
-    elif not case.config.policy.dtensor_cfg.lora_cfg.enabled:
-        keys = ("equipoise.load_in_4bit", "policy.dtensor_cfg.lora_cfg.enabled")
+    has_lora = policy.dtensor_cfg.lora_cfg.enabled
+    if case.engine == "local" and case.config.equipoise.load_in_4bit and not has_lora:
         yield Problem(
             "local.trained-4-bits",
-            keys,
+            ("equipoise.load_in_4bit", "policy.dtensor_cfg.lora_cfg.enabled"),
             "weights in 4 bits cannot be trained, only a LoRA above them: add --lora-rank 32",
         )
 
 
-def _nemo_rl_has_gpus(case: Case) -> Iterator[Problem]:
-    if case.engine == "nemo_rl" and case.config.equipoise.device == "cpu":
+def _nemo_rl_can_run(case: Case) -> Iterator[Problem]:
+    ours = case.config.equipoise
+    if case.engine == "nemo_rl" and ours.load_in_4bit:
+        yield Problem(
+            "nemo-rl.4-bit-policy",
+            ("equipoise.load_in_4bit", "equipoise.engine"),
+            "NeMo-RL loads no policy in 4 bits; take --engine local, on one GPU or a CPU, or let "
+            "policy.precision=bfloat16 and more GPUs hold the model",
+        )
+    if case.engine == "nemo_rl" and ours.device == "cpu":
         yield Problem(
             "nemo-rl.on-cpu",
             ("equipoise.device", "equipoise.engine"),
@@ -400,24 +358,17 @@ def _nemo_rl_has_gpus(case: Case) -> Iterator[Problem]:
 _CHECKS: tuple[Check, ...] = (
     _sets_fill_batches,
     _sets_stay_together,
-    _steps_stay_mixed,
     _rollouts_come_in_groups,
-    _groups_have_siblings,
-    _evaluation_can_be_scored,
-    _updates_use_the_batch,
-    _micro_batches_fill_the_batch,
+    _groups_can_be_compared,
+    _batches_are_filled,
     _prompts_have_room,
-    _validation_fills_a_batch,
-    _something_is_trained,
+    _stages_have_work,
     _checkpoints_have_their_metric,
     _lora_has_targets,
-    _output_layer_is_left_out,
     _optimizer_takes_its_arguments,
     _schedulers_form_a_chain,
-    _local_has_one_gpu,
-    _local_knows_the_precision,
-    _four_bits_are_of_a_frozen_base,
-    _nemo_rl_has_gpus,
+    _local_can_run,
+    _nemo_rl_can_run,
 )
 
 
@@ -457,15 +408,18 @@ def check_prompts(
     a mixture it is that of each task. A test set that nothing trains on (not `to_train`) needs no
     prompts to train on.
     """
-    sizes = set_size if isinstance(set_size, Mapping) else None
-    return [
-        *_repeated_ids(records),
-        *_repeated_prompts(records, render or _messages),
-        *(() if sizes is None else _unmixed_tasks(records, sizes, to_train=to_train)),
-        *_broken_sets(records, set_size),
-        *(_missing_split(records) if to_train else ()),
-        *_marked(records, _MARK, "marks of chat templates, which a tokenizer may take for its own"),
-    ]
+    faults: list[str] = []
+    counts = Counter(record.id for record in records)
+    if repeated := [prompt_id for prompt_id, count in counts.items() if count > 1]:
+        faults.append(f"{len(repeated)} ids belong to more than one prompt: {_examples(repeated)}")
+    faults += _repeated_prompts(records, render)
+    if isinstance(set_size, Mapping):
+        faults += _unmixed_tasks(records, set_size, to_train=to_train)
+    faults += _broken_sets(records, set_size)
+    if to_train and all(record.split != TRAIN_SPLIT for record in records):
+        faults.append(f"no prompt has the split {TRAIN_SPLIT}")
+    noun = "marks of chat templates, which a tokenizer may take for its own"
+    return [*faults, *_marked(records, _MARK, noun)]
 
 
 def control_token_problems(records: Iterable[PromptRecord], tokens: Collection[str]) -> list[str]:
@@ -485,19 +439,13 @@ def _marked(records: Iterable[PromptRecord], pattern: re.Pattern[str], noun: str
         )
 
 
-def _repeated_ids(records: Iterable[PromptRecord]) -> Iterator[str]:
-    counts = Counter(record.id for record in records)
-    repeated = [prompt_id for prompt_id, count in counts.items() if count > 1]
-    if repeated:
-        yield f"{len(repeated)} ids belong to more than one prompt: {_examples(repeated)}"
-
-
 def _repeated_prompts(
-    records: Iterable[PromptRecord], render: Callable[[PromptRecord], Hashable]
+    records: Iterable[PromptRecord], render: Callable[[PromptRecord], Hashable] | None
 ) -> Iterator[str]:
     by_text: dict[Hashable, list[PromptRecord]] = defaultdict(list)
     for record in records:
-        by_text[render(record)].append(record)
+        messages = tuple((message["role"], message["content"]) for message in record.messages)
+        by_text[render(record) if render else messages].append(record)
     leaked, doubled = [], []
     for members in by_text.values():
         splits = {member.split for member in members}
@@ -539,15 +487,6 @@ def _broken_sets(
             partial.setdefault(size, []).append(f"{name} has {len(prompts)}")
     for size, names in partial.items():
         yield (f"{len(names)} counterfactual sets do not have {size} prompts: {_examples(names)}")
-
-
-def _messages(record: PromptRecord) -> Hashable:
-    return tuple((message["role"], message["content"]) for message in record.messages)
-
-
-def _missing_split(records: Iterable[PromptRecord]) -> Iterator[str]:
-    if all(record.split != TRAIN_SPLIT for record in records):
-        yield f"no prompt has the split {TRAIN_SPLIT}"
 
 
 def _pair(members: Sequence[PromptRecord], *, other_split: bool) -> str:

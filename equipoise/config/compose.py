@@ -8,9 +8,10 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -51,7 +52,9 @@ class Composition:
 
 def compose(sources: Sequence[Source]) -> Composition:
     """Merge the sources, later ones over earlier ones, and resolve the interpolations."""
-    _register_resolvers()
+    for name, function in _RESOLVERS.items():
+        if not OmegaConf.has_resolver(name):
+            _register(name, function)
     merged: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for source in sources:
@@ -61,17 +64,23 @@ def compose(sources: Sequence[Source]) -> Composition:
     references = {key: list(_references(value)) for key, value in leaves(merged)}
     problems = [problem for source in sources for problem in source.problems]
     tree = deepcopy(merged)
-    for key in _multiplying(references):
-        problems.append(
-            Problem(
-                "config.too-many-values",
-                (key,),
-                f"its interpolations lead to more than {_MOST:,} values",
+    counted: dict[str, int] = {}
+    for key in references:
+        if _leads_to_many(key, references, counted):
+            problems.append(
+                Problem(
+                    "config.too-many-values",
+                    (key,),
+                    f"its interpolations lead to more than {_MOST:,} values",
+                )
             )
-        )
-        _leave_out(tree, key.split(SEPARATOR))
-    with _shareable_environment():
+            *sections, name = key.split(SEPARATOR)
+            del reduce(getitem, sections, tree)[name]
+    _register("oc.env", _shareable_variable, replace=True)
+    try:
         values = _resolve(OmegaConf.create(tree), "", problems)
+    finally:
+        _register("oc.env", oc.env, replace=True)
     return Composition(values, merged, origins, references, tuple(problems))
 
 
@@ -104,12 +113,6 @@ def _references(value: Any) -> Iterator[str]:
             yield from _references(item)
 
 
-def _multiplying(references: Mapping[str, Sequence[str]]) -> list[str]:
-    """The keys whose interpolations lead, one through the other, to too many values."""
-    counted: dict[str, int] = {}
-    return [key for key in references if _leads_to_many(key, references, counted)]
-
-
 def _leads_to_many(
     key: str, references: Mapping[str, Sequence[str]], counted: dict[str, int]
 ) -> bool:
@@ -129,12 +132,6 @@ def _count_values(
         named = [name for leaf in leaves for name in references[leaf]]
         counted[key] = len(leaves) + sum(_count_values(n, references, counted) for n in named)
     return counted[key]
-
-
-def _leave_out(tree: dict[str, Any], path: Sequence[str]) -> None:
-    for name in path[:-1]:
-        tree = tree[name]
-    del tree[path[-1]]
 
 
 def _claim(key: str, is_section: bool, origin: Origin, origins: dict[str, Origin]) -> None:
@@ -196,43 +193,17 @@ def _shareable_variable(name: str, *default: Any) -> Any:
     Raises `NotShareableError` when it may be a secret. The value is in no message.
     """
     value = os.environ.get(name)
-    if value is not None and not _is_shareable(name, value):
+    if value is None:
+        return oc.env(name, *default)
+    secret = is_secret_name(name) or has_secret(value)
+    forms = (_SHAREABLE.fullmatch(name), _NUMBER.fullmatch(value), _PATH.fullmatch(value))
+    if secret or not any(forms):
         raise NotShareableError(
             f"${{oc.env:{name}}} would be written in clear into the run's config.yaml; a key stays "
             "in the environment, under the name that api_key_env gives, and for anything else but "
             "a path or a number write the value itself"
         )
     return oc.env(name, *default)
-
-
-def _is_shareable(name: str, value: str) -> bool:
-    if is_secret_name(name) or has_secret(value):
-        return False
-    return any(
-        form.fullmatch(text)
-        for form, text in ((_SHAREABLE, name), (_NUMBER, value), (_PATH, value))
-    )
-
-
-@contextmanager
-def _shareable_environment() -> Iterator[None]:
-    """Inside, `${oc.env:NAME}` is what of the environment may be in a file of the run."""
-    _register("oc.env", _shareable_variable, replace=True)
-    try:
-        yield
-    finally:
-        _register("oc.env", oc.env, replace=True)
-
-
-def _register_resolvers() -> None:
-    """Make `${mul:a,b}`, `${div:a,b}` and `${max:a,b}` work unless NeMo-RL has already.
-
-    `${floordiv:a,b}` is our own: how often b fits into a.
-    """
-    functions = {"mul": _product, "div": _quotient, "max": _largest, "floordiv": _times}
-    for name, function in functions.items():
-        if not OmegaConf.has_resolver(name):
-            _register(name, function)
 
 
 def _register(name: str, function: Callable[..., Any], *, replace: bool = False) -> None:
@@ -242,24 +213,23 @@ def _register(name: str, function: Callable[..., Any], *, replace: bool = False)
         OmegaConf.register_new_resolver(name, function, replace=replace)
 
 
-# OmegaConf compares what it passes with the annotations, hence Any.
-def _product(a: Any, b: Any) -> Any:
-    return _number(a) * _number(b)
-
-
-def _times(a: Any, b: Any) -> Any:
-    return int(_number(a) // _number(b))
-
-
 def _quotient(a: Any, b: Any) -> Any:
-    """An integer where the division leaves no rest, for most keys take nothing else."""
+    """An integer where the division leaves no rest, for most keys take nothing else.
+
+    OmegaConf compares what it passes with the annotations, hence Any.
+    """
     ratio = _number(a) / _number(b)
     exact = isinstance(a, int) and isinstance(b, int) and a % b == 0
     return a // b if exact else ratio
 
 
-def _largest(a: Any, b: Any) -> Any:
-    return max(_number(a), _number(b))
+#: `${floordiv:a,b}`, how often b fits into a, is our own; NeMo-RL registers some of the others too.
+_RESOLVERS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "mul": lambda a, b: _number(a) * _number(b),
+    "div": _quotient,
+    "max": lambda a, b: max(_number(a), _number(b)),
+    "floordiv": lambda a, b: int(_number(a) // _number(b)),
+}
 
 
 def _number(value: Any) -> Any:

@@ -112,17 +112,16 @@ def whole_sets(options: Options, size: int) -> tuple[Options, list[str]]:
 
     With them comes what was rounded, in words. A `key=value` is taken as it is.
     """
-    settings = tuple(_rounded(setting, size) for setting in options.settings)
-    messages = [
-        f"{before.flag} {before.value} is not a whole number of counterfactual sets of {size}: "
-        f"taking {after.value}"
-        for before, after in zip(options.settings, settings, strict=True)
-        if before != after
-    ]
-    return replace(options, settings=settings), messages
-
-
-def _rounded(setting: Setting, size: int) -> Setting:
-    if setting.flag not in _IN_SETS or not isinstance(setting.value, int) or setting.value < 1:
-        return setting
-    return replace(setting, value=-(-setting.value // size) * size)
+    settings, messages = [], []
+    for setting in options.settings:
+        flag, value = setting.flag, setting.value
+        if flag in _IN_SETS and isinstance(value, int) and value > 0 and value % size:
+            whole = -(-value // size) * size
+            messages.append(
+                f"{flag} {value} is not a whole number of counterfactual sets of {size}: "
+                f"taking {whole}"
+            )
+            settings.append(replace(setting, value=whole))
+        else:
+            settings.append(setting)
+    return replace(options, settings=tuple(settings)), messages

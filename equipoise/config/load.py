@@ -79,10 +79,19 @@ class Fitted:
 def fit_batch_sizes(case: Case, is_free: Callable[[str], bool]) -> list[Fitted]:
     """Replace batch sizes that do not fit and that `is_free` says may change.
 
-    The micro batch follows the batch of a step, so it is fitted once nothing else has to be.
+    The micro batch follows the batch of a step, so it is fitted once nothing else has to be: to the
+    largest that fills a rank's share of the batch.
     """
-    fitted = [size for size in _in_sets(case) if is_free(size.key)]
-    return fitted or [size for size in _micro_batch(case) if is_free(size.key)]
+    if fitted := [size for size in _in_sets(case) if is_free(size.key)]:
+        return fitted
+    policy = case.config.policy
+    batch, micro = policy.train_global_batch_size, policy.train_micro_batch_size
+    ranks = layout_of(case.config).data_parallel if case.engine == "nemo_rl" else 1
+    share = batch // ranks if batch % ranks == 0 else batch
+    if share % micro == 0 or not is_free(_MICRO):
+        return []
+    fitting = largest_divisor(share, micro)
+    return [Fitted(_MICRO, micro, fitting, f"does not divide {share} rollouts")]
 
 
 def _in_sets(case: Case) -> Iterator[Fitted]:
@@ -100,17 +109,6 @@ def _in_sets(case: Case) -> Iterator[Fitted]:
         yield Fitted(_PROMPTS, prompts, fitting, reason)
     if batch and batch % size:
         yield Fitted(_VALIDATION, batch, max(size, batch - batch % size), cut)
-
-
-def _micro_batch(case: Case) -> Iterator[Fitted]:
-    """The largest that fills a rank's share of the batch."""
-    policy = case.config.policy
-    batch, micro = policy.train_global_batch_size, policy.train_micro_batch_size
-    ranks = layout_of(case.config).data_parallel if case.engine == "nemo_rl" else 1
-    share = batch // ranks if batch % ranks == 0 else batch
-    if share % micro:
-        fitting = largest_divisor(share, micro)
-        yield Fitted(_MICRO, micro, fitting, f"does not divide {share} rollouts")
 
 
 def largest_divisor(number: int, upper_bound: int) -> int:
@@ -195,12 +193,9 @@ def load_config(
         prompts = code.training_prompts
     case = Case(config, engine, code.set_size, code.least_generations, prompts, code.mixed)
     if fitted := fit_batch_sizes(case, lambda key: not (to_train and _is_chosen(key, origins))):
-        loaded = load_config(
-            task,
-            _with_sizes(options, fitted),
-            to_train=to_train,
-            training_prompts=training_prompts,
-        )
+        sizes = (Setting("fitted batch sizes", size.key, size.value) for size in fitted)
+        options = replace(options, fitted=(*options.fitted, *sizes))
+        loaded = load_config(task, options, to_train=to_train, training_prompts=training_prompts)
         read = [size for size in fitted if engine == "nemo_rl" or honoured_by_local(size.key)]
         return replace(loaded, warnings=(*map(str, read), *loaded.warnings))
     add_problems(problems, [*check_config(case), *(check_also(case) if to_train else ())])
@@ -232,11 +227,6 @@ def _is_chosen(key: str, origins: Mapping[str, Origin]) -> bool:
     return origin is not None and origin.by_user and not origin.shipped
 
 
-def _with_sizes(options: Options, fitted: Iterable[Fitted]) -> Options:
-    settings = (Setting("fitted batch sizes", size.key, size.value) for size in fitted)
-    return replace(options, fitted=(*options.fitted, *settings))
-
-
 def ignored_by_local(loaded: LoadedConfig) -> list[str]:
     """The keys that the user has set and that the local engine does not read."""
     return [
@@ -248,13 +238,7 @@ def ignored_by_local(loaded: LoadedConfig) -> list[str]:
 
 def _nemo_rl_warnings(config: Config, origins: Mapping[str, Origin]) -> Iterator[str]:
     yield from nemo_rl_warnings(config)
-    yield from _unread_data(origins)
-    yield from unknown_to_installed(origins)
-
-
-def _unread_data(origins: Mapping[str, Origin]) -> Iterator[str]:
-    """Name what the user has set in `data` and NeMo-RL does not get: the prompts are ours."""
-    unread = [
+    unread = [  # the prompts are ours, so NeMo-RL gets little of `data`
         key
         for key, origin in origins.items()
         if origin.by_user and key.startswith("data.") and key not in _READ_DATA
@@ -264,6 +248,7 @@ def _unread_data(origins: Mapping[str, Origin]) -> Iterator[str]:
             f"not read: {', '.join(unread)}; NeMo-RL gets its prompts and their order from "
             "Equipoise: say what they are in equipoise.data"
         )
+    yield from unknown_to_installed(origins)
 
 
 def _outranked(sources: Iterable[Source], origins: Mapping[str, Origin]) -> Iterator[str]:

@@ -58,7 +58,14 @@ def layout_of(config: Config) -> Layout:
     policy, generation = config.policy, config.policy.generation
     megatron, dtensor = policy.megatron_cfg, policy.dtensor_cfg
     gpus = config.cluster.gpus
-    generation_gpus = 0 if generation.colocated.enabled else _generation_gpus(config)
+    per_node, resources = config.cluster.gpus_per_node, generation.colocated.resources
+    generation_gpus = 0
+    if not generation.colocated.enabled:  # a part of one node, or whole nodes of several
+        generation_gpus = (
+            resources.gpus_per_node or per_node
+            if config.cluster.num_nodes == 1
+            else per_node * (resources.num_nodes or 1)
+        )
     on_megatron = megatron.enabled
     return Layout(
         gpus=gpus,
@@ -75,17 +82,6 @@ def layout_of(config: Config) -> Layout:
     )
 
 
-def _generation_gpus(config: Config) -> int:
-    """Count the GPUs of generation when it shares none with training.
-
-    A part of one node, or whole nodes of several.
-    """
-    resources, cluster = config.policy.generation.colocated.resources, config.cluster
-    if cluster.num_nodes == 1:
-        return resources.gpus_per_node or cluster.gpus_per_node
-    return cluster.gpus_per_node * (resources.num_nodes or 1)
-
-
 # --- memory ---------------------------------------------------------------------------------------
 
 
@@ -95,7 +91,7 @@ _NF4 = (4 + 0.127) / 8  # with its doubly quantized constants; Dettmers et al. 2
 _ADAM = 2 * _FP32  # first and second moment
 #: FSDP2 gathers the next layer while it computes one.
 _GATHERED_LAYERS = 2
-#: Of `_logits`, per token and word.
+#: bfloat16 logits, float32 logits, log-softmax and its gradient, a token and word: an upper guess.
 _LOGIT_BYTES = _BF16 + 3 * _FP32
 #: Of a checkpoint, per trained parameter: float32 weights and AdamW's two moments.
 _CHECKPOINT_BYTES = _FP32 + _ADAM
@@ -153,7 +149,11 @@ def estimate(config: Config, shape: ModelShape) -> Memory:
     parts = (
         *stored,
         _activations(config, shape, layout, tokens),
-        _logits(shape, layout, tokens),
+        Part(
+            "logits",
+            _LOGIT_BYTES * tokens * shape.vocab / layout.tensor,
+            f"{_LOGIT_BYTES} x {tokens:,} tokens x {shape.vocab:,} words / {layout.tensor} tensor",
+        ),
         Part("CUDA and buffers", _OVERHEAD, "assumed"),
     )
     return Memory(parts, _BF16 * shape.parameters / layout.vllm_gpus)
@@ -305,15 +305,6 @@ def _activations(config: Config, shape: ModelShape, layout: Layout, tokens: int)
     )
     bytes_ = token_bytes * tokens * shape.hidden
     return Part("activations", bytes_, f"{counted} x {tokens:,} tokens x {shape.hidden:,}")
-
-
-def _logits(shape: ModelShape, layout: Layout, tokens: int) -> Part:
-    """bfloat16 logits, float32 logits, log-softmax and its gradient: an upper guess."""
-    return Part(
-        "logits",
-        _LOGIT_BYTES * tokens * shape.vocab / layout.tensor,
-        f"{_LOGIT_BYTES} x {tokens:,} tokens x {shape.vocab:,} words / {layout.tensor} tensor",
-    )
 
 
 def run_bytes(config: Config, shape: ModelShape) -> float:

@@ -7,11 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from data_prep.packaged_models import SMOLLM2
 
-_GATED_MLP_MATRICES = 3  # gate, up, down
 #: Families whose layers `ModelShape` describes -> (biases of q, k and v; norms of q and k).
 _FAMILIES = {"llama": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
 #: What a config.json that is missing, damaged or another family's raises.
@@ -42,14 +40,6 @@ class ModelShape:
         return [*attention, up, up, (self.intermediate, self.hidden)]
 
     @property
-    def _fused(self) -> list[tuple[int, int]]:
-        """The same as Megatron has them: q, k and v are one map, and so are gate and up."""
-        q, kv = self.heads * self.head_size, self.kv_heads * self.head_size
-        attention = [(self.hidden, q + 2 * kv), (q, self.hidden)]
-        mlp = [(self.hidden, 2 * self.intermediate), (self.intermediate, self.hidden)]
-        return attention + mlp
-
-    @property
     def layer_parameters(self) -> int:
         """Of one layer, its two norms included."""
         attention = (self.heads + 2 * self.kv_heads) * self.head_size * self.qkv_bias
@@ -70,9 +60,15 @@ class ModelShape:
     def lora_parameters(self, rank: int, *, fused: bool = False) -> int:
         """Of a LoRA of every linear map of the layers: A is rank x in, B is out x rank.
 
-        Hu et al. 2021, arXiv:2106.09685, section 4.1. Maps that are `fused` share one A.
+        Hu et al. 2021, arXiv:2106.09685, section 4.1. Maps that are `fused` share one A: Megatron
+        has one for q, k and v, and one for gate and up.
         """
-        maps = self._fused if fused else self._linear
+        maps = self._linear
+        if fused:
+            q, kv = self.heads * self.head_size, self.kv_heads * self.head_size
+            attention = [(self.hidden, q + 2 * kv), (q, self.hidden)]
+            mlp = [(self.hidden, 2 * self.intermediate), (self.intermediate, self.hidden)]
+            maps = attention + mlp
         return self.layers * rank * sum(a + b for a, b in maps)
 
     @property
@@ -126,26 +122,19 @@ def model_shape(name: str) -> ModelShape | None:
         return KNOWN_MODELS[name]
     try:
         values = json.loads((Path(name) / "config.json").read_text(encoding="utf-8"))
-        return _shape_of(values)
+        bias, norm = _FAMILIES[values["model_type"]]
+        hidden, heads = int(values["hidden_size"]), int(values["num_attention_heads"])
+        return ModelShape(
+            layers=int(values["num_hidden_layers"]),
+            hidden=hidden,
+            intermediate=int(values["intermediate_size"]),
+            heads=heads,
+            kv_heads=int(values.get("num_key_value_heads") or heads),
+            vocab=int(values["vocab_size"]),
+            tied=bool(values.get("tie_word_embeddings", False)),
+            qkv_bias=bias,
+            qk_norm=norm,
+            head_size=int(values.get("head_dim") or hidden // heads),
+        )
     except _NO_SHAPE:
         return None
-
-
-def _shape_of(values: Mapping[str, Any]) -> ModelShape | None:
-    """From the values of a config.json of transformers."""
-    if values["model_type"] not in _FAMILIES:
-        return None
-    bias, norm = _FAMILIES[values["model_type"]]
-    hidden, heads = int(values["hidden_size"]), int(values["num_attention_heads"])
-    return ModelShape(
-        layers=int(values["num_hidden_layers"]),
-        hidden=hidden,
-        intermediate=int(values["intermediate_size"]),
-        heads=heads,
-        kv_heads=int(values.get("num_key_value_heads") or heads),
-        vocab=int(values["vocab_size"]),
-        tied=bool(values.get("tie_word_embeddings", False)),
-        qkv_bias=bias,
-        qk_norm=norm,
-        head_size=int(values.get("head_dim") or hidden // heads),
-    )

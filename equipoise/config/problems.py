@@ -63,9 +63,11 @@ def usage_error(
     problems: Sequence[Problem], origins: Origins, references: References
 ) -> UsageError:
     """One error with a line per problem, without those that only follow from another."""
-    roots = _without_consequences(problems, references)
-    located = [_locate(problem, origins) for problem in roots]
-    lines = dict.fromkeys(f"  {origin.label}: {line}" for origin, line in located)
+    lines: dict[str, None] = {}
+    for problem in _without_consequences(problems, references):
+        origin, key = _locate(problem, origins)
+        subject = f"{origin.label}: {key}" if key else origin.label
+        lines[f"  {subject}: {problem.message} [{problem.code}]"] = None
     noun = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
     return UsageError(
         "config.problems",
@@ -90,42 +92,30 @@ def _without_consequences(problems: Sequence[Problem], references: References) -
 
 
 def _follows(problem: Problem, faulty_keys: Iterable[str], references: References) -> bool:
-    """Whether every key of the problem is an interpolation of something wrong."""
+    """Whether every key of the problem, or the list that it lies in, is made of something wrong."""
     return all(
         any(
             related(name, faulty_key)
-            for name in _names_in(key, references)
+            for leaf, names in references.items()
+            if within(key, leaf)
+            for name in names
             for faulty_key in faulty_keys
         )
         for key in problem.keys
     )
 
 
-def _names_in(key: str, references: References) -> list[str]:
-    """The keys that the value at `key`, or the list that it lies in, is interpolated from."""
-    return [name for leaf, names in references.items() if within(key, leaf) for name in names]
-
-
 def _locate(problem: Problem, origins: Origins) -> tuple[Origin, str]:
-    """Who is to blame, and the line that says for what."""
+    """Who is to blame, and for which of the keys."""
     if problem.origin is not None:
-        return problem.origin, _line(problem.keys[0], problem)
+        return problem.origin, problem.keys[0]
     order = list(origins)
-    leaves = [(key, leaf) for key in problem.keys if (leaf := _leaf_of(key, origins))]
+    leaves: list[tuple[str, str]] = []
+    for key in problem.keys:  # itself or the one that it lies in, else the last that lies in it
+        above = [leaf for leaf in order if within(key, leaf)]
+        below = [leaf for leaf in order if within(leaf, key)]
+        leaves += [(key, leaf) for leaf in above[:1] or below[-1:]]
     if not leaves:
-        return Origin("configuration", by_user=True), _line(problem.keys[0], problem)
+        return Origin("configuration", by_user=True), problem.keys[0]
     origin = origins[max((leaf for _, leaf in leaves), key=order.index)]
-    key = next(key for key, leaf in leaves if origins[leaf] == origin)
-    return origin, _line(key, problem)
-
-
-def _leaf_of(key: str, origins: Origins) -> str | None:
-    """The key itself or the one that it lies in, else the last that lies in it."""
-    above = [leaf for leaf in origins if within(key, leaf)]
-    below = [leaf for leaf in origins if within(leaf, key)]
-    return next(iter(above or below[-1:]), None)
-
-
-def _line(key: str, problem: Problem) -> str:
-    said = f"{problem.message} [{problem.code}]"
-    return f"{key}: {said}" if key else said
+    return origin, next(key for key, leaf in leaves if origins[leaf] == origin)

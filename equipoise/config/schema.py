@@ -270,10 +270,6 @@ class OptimizerArguments(TypedDict, total=False):
     weight_decay: NonNegative  #: decoupled from the gradient
 
 
-def _present_name(name: Any) -> Any:
-    return FORMER_NAMES.get(name, name) if isinstance(name, str) else name
-
-
 def _refuse_no_optimizer(value: Any) -> Any:
     if value is None:
         raise ValueError(
@@ -512,13 +508,16 @@ class DistillationConfig(Section):
     enabled: bool = False  #: refused: the rewards would not be trained on
 
 
+_CURRENT = BeforeValidator(
+    lambda name: FORMER_NAMES.get(name, name) if isinstance(name, str) else name
+)
+
+
 class EquipoiseConfig(Section):
     """`equipoise`: what NeMo-RL has no key for."""
 
     task: str = Field(description="the recipe's task; names tasks/<task>.yaml")
-    environment: Annotated[ClassName, BeforeValidator(_present_name)] = Field(
-        description="class that gives reward"
-    )
+    environment: Annotated[ClassName, _CURRENT] = Field(description="class that gives reward")
     engine: Literal["auto", "local", "nemo_rl"] = "auto"  #: auto: by model, GPUs and installation
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="local engine only")
     load_in_4bit: bool = Field(

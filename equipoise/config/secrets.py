@@ -74,8 +74,11 @@ def masked(text: str) -> str:
 
 def redacted(text: str) -> str:
     """The text without what the environment holds as a secret, and what has the form of one."""
-    for secret in _secrets():
-        text = text.replace(secret, MASK)
+    named = [value for name, value in os.environ.items() if is_secret_name(name)]
+    # One that contains another comes first.
+    for secret in sorted(named, key=len, reverse=True):
+        if len(secret) >= _SHORTEST:
+            text = text.replace(secret, MASK)
     return masked(text)
 
 
@@ -90,12 +93,6 @@ def redacted_tree(value: Any, name: str = "") -> Any:
     return MASK if is_secret_name(name) else redacted(value)
 
 
-def _secrets() -> list[str]:
-    """The values of variables such as WANDB_API_KEY; one that contains another comes first."""
-    named = (value for name, value in os.environ.items() if is_secret_name(name))
-    return sorted((value for value in named if len(value) >= _SHORTEST), key=len, reverse=True)
-
-
 def masked_diff(diff: str) -> tuple[str, int]:
     """A diff of git with keys and passwords masked, and how many there were."""
     lines, count, assigned = [], 0, _LITERAL
@@ -103,24 +100,16 @@ def masked_diff(diff: str) -> tuple[str, int]:
         if line.startswith("diff --git "):
             assigned = _SETTING if line.rstrip().endswith(_SETTING_FILES) else _LITERAL
         hidden, forms = _FORM.subn(MASK, line)
-        hidden, values = _mask_values(hidden, assigned)
-        lines.append(hidden)
-        count += forms + values
+        lines.append(assigned.sub(_mask_value, hidden))
+        count += forms + lines[-1].count(MASK) - hidden.count(MASK)
     return "".join(lines), count
 
 
-def _mask_values(line: str, assigned: re.Pattern[str]) -> tuple[str, int]:
-    count = 0
-
-    def mask(match: re.Match[str]) -> str:
-        nonlocal count
-        name, sign, value = match.groups()
-        if not is_secret_name(name) or MASK in value or _NO_VALUE.fullmatch(value):
-            return match[0]
-        count += 1
-        return f"{name}{sign}{MASK}"
-
-    return assigned.sub(mask, line), count
+def _mask_value(match: re.Match[str]) -> str:
+    name, sign, value = match.groups()
+    if not is_secret_name(name) or MASK in value or _NO_VALUE.fullmatch(value):
+        return match[0]
+    return f"{name}{sign}{MASK}"
 
 
 def secret_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -128,12 +117,8 @@ def secret_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     yield from (
         Problem("secret.in-config", (key,), _REASON)
         for key, name, value in _texts(values)
-        if _is(name, value)
+        if value and (is_secret_name(name) or has_secret(value))
     )
-
-
-def _is(name: str, value: str) -> bool:
-    return bool(value) and (is_secret_name(name) or has_secret(value))
 
 
 def _texts(value: Any, key: str = "", name: str = "") -> Iterator[tuple[str, str, str]]:

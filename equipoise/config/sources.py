@@ -6,7 +6,7 @@ Nothing here raises for what a user wrote: it becomes a `Problem` of its source.
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,11 +59,20 @@ def run_sources(task: str, options: Options) -> list[Source]:
     host = _of_user(options.host) if options.host else []
     chosen = [*map(_without_task, host), *_of_user(options)]
     base, *of_task = task_defaults(task)
-    scales = [source for source in chosen if source.scale] or _below(chosen)
+    scales = [source for source in chosen if source.scale]
+    if not scales:  # the last file that says over which scale it lies decides
+        below = [source.scale_below for source in chosen if source.scale_below][-1:]
+        paths = [CONFIG_FOLDER / f"{name}.yaml" for name in below]
+        scales = [_with_scale(read_file(path, by_user=False)) for path in paths]
+    wandb = [
+        read_value(variable, f"logger.wandb.{name}", value, by_user=False)
+        for name in ("project", "entity", "name")
+        if (value := os.environ.get(variable := f"WANDB_{name.upper()}"))
+    ]
     at_scale = scale_file(task, scales[-1].scale or "" if scales else "")
     return [
         base,
-        *_of_wandb(os.environ),
+        *wandb,
         *scales,
         *of_task,
         *([read_file(at_scale, by_user=False)] if at_scale.is_file() else []),
@@ -119,13 +128,6 @@ def _chosen_file(path: Path, options: Options) -> Source:
     return _with_scale(read_file(path, by_user=True))
 
 
-def _below(files: Sequence[Source]) -> list[Source]:
-    """The scale over which a file says that it lies; the last one that says so decides."""
-    names = [source.scale_below for source in files if source.scale_below]
-    paths = [CONFIG_FOLDER / f"{name}.yaml" for name in names[-1:]]
-    return [_with_scale(read_file(path, by_user=False)) for path in paths]
-
-
 def _with_scale(source: Source) -> Source:
     """The source without `scale` and `over`, which are no keys: they say where the file lies."""
     tree = dict(source.tree)
@@ -145,14 +147,6 @@ def _with_scale(source: Source) -> Source:
     if problems:
         return replace(source, tree=tree, problems=(*source.problems, *problems))
     return replace(source, tree=tree, scale=named.get(_SCALE), scale_below=named.get(_OVER))
-
-
-def _of_wandb(environment: Mapping[str, str]) -> Iterator[Source]:
-    """The variables that name a run to wandb, which a file or a flag takes precedence over."""
-    for name in ("project", "entity", "name"):
-        variable = f"WANDB_{name.upper()}"
-        if value := environment.get(variable):
-            yield read_value(variable, f"logger.wandb.{name}", value, by_user=False)
 
 
 def _label(path: Path) -> str:

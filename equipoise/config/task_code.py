@@ -175,7 +175,12 @@ def _find_data_module(config: Config, problems: list[Problem]) -> DataModule | N
     """The module `equipoise.data.module`; None with problems added when its hooks are unfit."""
     name = config.equipoise.data.module
     module = _import(name, _MODULE_NAMES, _MODULE_KEY, problems)
-    if module is None or not _has(module, _MODULE_NAMES, _MODULE_KEY, problems):
+    if module is None:
+        return None
+    if missing := [hook for hook in _MODULE_NAMES if not hasattr(module, hook)]:
+        problems.append(
+            Problem("task.missing-names", (_MODULE_KEY,), f"{name} has no {', '.join(missing)}")
+        )
         return None
     unfit = [f"{name}: {problem} (see data_prep/contract.py)" for problem in hook_problems(module)]
     if unfit:
@@ -214,15 +219,6 @@ def _unfit(name: str, needed: Sequence[str]) -> str | None:
     return f"{name} has no {', '.join(missing)}" if missing else None
 
 
-def _has(owner: Any, names: Sequence[str], key: str, problems: list[Problem]) -> bool:
-    missing = [name for name in names if not hasattr(owner, name)]
-    if missing:
-        problems.append(
-            Problem("task.missing-names", (key,), f"{owner.__name__} has no {', '.join(missing)}")
-        )
-    return not missing
-
-
 def _find_module(name: str) -> ModuleSpec | None:
     """Find the module as `import name` would, without importing it or its packages."""
     path: list[str] | None = None
@@ -231,7 +227,9 @@ def _find_module(name: str) -> ModuleSpec | None:
     for end in range(1, len(parts) + 1):
         if end > 1 and path is None:
             return None
-        spec = _find(".".join(parts[:end]), path)
+        package = ".".join(parts[:end])
+        specs = (finder.find_spec(package, path) for finder in sys.meta_path)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is None:
             return None
         places = spec.submodule_search_locations
@@ -249,11 +247,6 @@ def _defines(spec: ModuleSpec, name: str) -> bool:
         return True  # the import says what is wrong with it
     names = set(_bound(tree))
     return bool(names & {name, "*", "__getattr__"})
-
-
-def _find(name: str, path: list[str] | None) -> ModuleSpec | None:
-    specs = (finder.find_spec(name, path) for finder in sys.meta_path)
-    return next((spec for spec in specs if spec is not None), None)
 
 
 def _bound(tree: ast.AST) -> Iterator[str]:

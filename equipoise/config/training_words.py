@@ -5,6 +5,7 @@ A named flag is a short way to set one key, or a few that belong together.
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -145,12 +146,19 @@ class TrainingWords:
     def as_options(self) -> Options:
         """Translate them to options. Raises `UsageError` where two contradict."""
         if self.version:
-            sys.stdout.write(f"equipoise {_version()}\n")
+            version = "unknown (not installed as a package)"  # as in NeMo-RL's Python
+            with suppress(metadata.PackageNotFoundError):
+                version = metadata.version("equipoise")
+            sys.stdout.write(f"equipoise {version}\n")
             sys.exit(0)
         if contradiction := next(self._contradictions(), ""):
             raise UsageError("config.contradictory-flags", contradiction, "")
+        scale = "small.yaml" if self.model_name else "local.yaml"
+        if self.model_size:
+            scale = MODEL_SIZES[self.model_size][1]
+        files = self.config or (CONFIG_FOLDER / scale,)
         return Options(
-            config_files=self._config_files(),
+            config_files=(self.resume / "config.yaml",) if self.resume else files,
             settings=tuple(self._settings()),
             assignments=self.assignments,
             resume=self.resume,
@@ -175,17 +183,6 @@ class TrainingWords:
             yield "--rehearse is for NeMo-RL and contradicts --engine local"
         if self.resume and self.config:
             yield "--resume takes the configuration of the run and contradicts --config"
-
-    def _config_files(self) -> tuple[Path, ...]:
-        """The files of --config, or the one scale that suits the model."""
-        if self.resume:
-            return (self.resume / "config.yaml",)
-        if self.config:
-            return self.config
-        scale = "small.yaml" if self.model_name else "local.yaml"
-        if self.model_size:
-            scale = MODEL_SIZES[self.model_size][1]
-        return (CONFIG_FOLDER / scale,)
 
     def _settings(self) -> Iterator[Setting]:
         """Yield the flags' settings."""
@@ -221,11 +218,3 @@ Task = Annotated[str | None, Positional, option(f"one of {', '.join(tasks())}", 
 def parse_flags(description: str, words: Sequence[str]) -> Options:
     """Read words of training; --help shows the description. Raises `UsageError`."""
     return read_options(TrainingWords, words, about=description).as_options()
-
-
-def _version() -> str:
-    """Of the installed package; NeMo-RL's Python has our folders without it."""
-    try:
-        return metadata.version("equipoise")
-    except metadata.PackageNotFoundError:
-        return "unknown (not installed as a package)"

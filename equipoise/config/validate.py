@@ -37,9 +37,16 @@ def validate(
         text = json.dumps(values, default=str)
         return model.model_validate_json(text, strict=True), []
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        problems = [_problem(detail, values, model, prefix) for detail in details]
-        return None, list(_one_per_key(problems))
+        by_key: dict[str, list[Problem]] = {}
+        for detail in error.errors(include_url=False):
+            problem = _problem(detail, values, model, prefix)
+            by_key.setdefault(problem.keys[0], []).append(problem)
+    # Of a union every type complains: what got deepest tells, else all of them in one line.
+    return None, [
+        Problem(same[0].code, (key,), ", or ".join(dict.fromkeys(one.message for one in same)))
+        for key, same in by_key.items()
+        if not any(within(deeper, key) for deeper in by_key if deeper != key)
+    ]
 
 
 def _problem(
@@ -51,17 +58,6 @@ def _problem(
         return Problem("config.unknown-key", (key,), f"unknown key, {suggest(model, path, prefix)}")
     error = detail.get("ctx", {}).get("error")  # of a validator, which may have a code
     return Problem(code_of(error, "config.invalid-value"), (key,), _message(detail))
-
-
-def _one_per_key(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Of a union every type complains: what got deepest tells, else all of them in one line."""
-    by_key: dict[str, list[Problem]] = {}
-    for problem in problems:
-        by_key.setdefault(problem.keys[0], []).append(problem)
-    for key, same in by_key.items():
-        if not any(within(deeper, key) for deeper in by_key if deeper != key):
-            messages = dict.fromkeys(problem.message for problem in same)
-            yield Problem(same[0].code, (key,), ", or ".join(messages))
 
 
 def _message(detail: ErrorDetails) -> str:

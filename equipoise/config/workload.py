@@ -8,7 +8,6 @@ from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config.checks import Engine
 from equipoise.config.memory import (
     GB,
-    Layout,
     Memory,
     cached_tokens,
     estimate,
@@ -92,11 +91,20 @@ class Duration:
 def step_time(config: Config, shape: ModelShape, lengths: Lengths) -> tuple[Duration, ...]:
     """The parts of a step, one after the other. Raises `KeyError` where the GPU is not said."""
     rollouts, memory = config.grpo.rollouts_per_step, estimate(config, shape)
+    referenced = has_reference_pass(config)
+    logprob_passes = int(not config.loss_fn.force_on_policy_ratio) + int(referenced)
+    # Forward, again with checkpointing, and backward: two, or one where weights are frozen.
+    checkpointing = config.policy.backend.activation_checkpointing
+    training_passes = 1 + int(checkpointing) + (1 if lora_rank(config) else 2)
+    # A worker's weights to the host, the reference's in their place, and its own back.
+    swapped = 3 * memory.weights if referenced else 0.0
+    note = f"3 x {in_gb(memory.weights, 1)} of weights" if swapped else "no reference is asked"
+    note = f"{note} at {in_gb(_HANDOVER_BYTES)}/s"
     return (
         _generation(config, shape, lengths, rollouts),
-        _forward("log-probabilities", _logprob_passes(config), config, shape, lengths),
-        _reference_swap(config, memory),
-        _forward("training", _training_passes(config), config, shape, lengths),
+        _forward("log-probabilities", logprob_passes, config, shape, lengths),
+        Duration("reference swap", swapped / _HANDOVER_BYTES, note),
+        _forward("training", training_passes, config, shape, lengths),
         _handover(config, shape, memory),
         Duration("reward", rollouts / _SCORED_PER_SECOND, f"{_SCORED_PER_SECOND:,} a second"),
         Duration("rest", _STEP_SECONDS, "data, logs, waiting"),
@@ -121,7 +129,10 @@ def _generation(config: Config, shape: ModelShape, lengths: Lengths, rollouts: i
     layout, gpu = layout_of(config), _gpu(config)
     split, share = layout.vllm_gpus, rollouts / layout.replicas
     context = lengths.prompt + lengths.reply / 2
-    waves = max(1.0, share * context / _room(config, shape, layout))
+    waves = 1.0
+    if config.equipoise.gpu_memory_gb is not None:  # else nothing limits the caches
+        room = max(1, cached_tokens(config, shape) // layout.replicas)
+        waves = max(1.0, share * context / room)
     iterations = max(lengths.longest_reply, lengths.reply * waves)
     weights = 2 * shape.parameters / split
     cache = share * lengths.reply * context * shape.cache_bytes_per_token / split
@@ -138,13 +149,6 @@ def _generation(config: Config, shape: ModelShape, lengths: Lengths, rollouts: i
 
 def _gpu(config: Config) -> Gpu:
     return GPUS[config.equipoise.gpu or "none"]
-
-
-def _room(config: Config, shape: ModelShape, layout: Layout) -> float:
-    """Tokens that fit the caches of a replica; no limit where the GPU's memory is not said."""
-    if config.equipoise.gpu_memory_gb is None:
-        return float("inf")
-    return max(1, cached_tokens(config, shape) // layout.replicas)
 
 
 def _forward(
@@ -194,25 +198,6 @@ def _token_flops(shape: ModelShape, length: float) -> float:
     """Of a forward pass, for one token of a sequence: two per weight, and causal attention."""
     weights = shape.layers * shape.layer_parameters + shape.embedding_parameters
     return 2 * weights + 2 * shape.layers * shape.heads * shape.head_size * length
-
-
-def _logprob_passes(config: Config) -> int:
-    """Of the policy and of the reference, where NeMo-RL v0.7.0 computes them."""
-    return int(not config.loss_fn.force_on_policy_ratio) + int(has_reference_pass(config))
-
-
-def _training_passes(config: Config) -> int:
-    """Forward, again with checkpointing, and backward: two, or one where weights are frozen."""
-    checkpointing = config.policy.backend.activation_checkpointing
-    return 1 + int(checkpointing) + (1 if lora_rank(config) else 2)
-
-
-def _reference_swap(config: Config, memory: Memory) -> Duration:
-    """A worker's weights to the host, the reference's in their place, and its own back."""
-    moved = 3 * memory.weights if has_reference_pass(config) else 0.0
-    note = f"3 x {in_gb(memory.weights, 1)} of weights" if moved else "no reference is asked"
-    counted = f"{note} at {in_gb(_HANDOVER_BYTES)}/s"
-    return Duration("reference swap", moved / _HANDOVER_BYTES, counted)
 
 
 def _handover(config: Config, shape: ModelShape, memory: Memory) -> Duration:
@@ -273,16 +258,16 @@ def workload_of(
     """Count the prompts and sets of each split, and measure those to train on."""
     prompts = Counter(record.split for record in records)
     sets = Counter(split for split, _ in {(record.split, record.set_id) for record in records})
-    lengths = [_characters(record) for record in records if record.split == TRAIN_SPLIT] or [0]
+    lengths = [
+        sum(len(message["content"]) for message in record.messages)
+        for record in records
+        if record.split == TRAIN_SPLIT
+    ] or [0]
     mean = sum(lengths) / len(lengths)
     return Workload(
         *(prompts, sets, set_size, reference_generations, mean, max(lengths)),
         *(blinds, mixed, reference_prompts),
     )
-
-
-def _characters(record: PromptRecord) -> int:
-    return sum(len(message["content"]) for message in record.messages)
 
 
 def total_generations(config: Config, engine: Engine, workload: Workload) -> int:
@@ -396,17 +381,19 @@ def run_time(config: Config, workload: Workload) -> tuple[RunTime, RunTime] | st
 def _run_time(
     config: Config, shape: ModelShape, workload: Workload, replies: float, factor: float
 ) -> RunTime:
-    lengths = _lengths(config, workload, replies)
+    grpo, lengths = config.grpo, _lengths(config, workload, replies)
     parts = tuple(
         Duration(part.name, factor * part.seconds, part.formula)
         for part in step_time(config, shape, lengths)
     )
-    sampled = {
-        stage: factor
-        * sampling_seconds(config, shape, lengths, count, _sampled_at_once(config, stage))
-        for stage, (count, _) in generations(config, "nemo_rl", workload).items()
-        if stage != "training"
-    }
+    validated = grpo.val_batch_size or grpo.max_val_samples or grpo.num_prompts_per_step
+    sampled = {}
+    for stage, (count, _) in generations(config, "nemo_rl", workload).items():
+        at_once = config.equipoise.evaluation.batch_size
+        if stage == "validation":
+            at_once = validated * grpo.num_generations_per_prompt
+        if stage != "training":
+            sampled[stage] = factor * sampling_seconds(config, shape, lengths, count, at_once)
     return RunTime(parts, sampled, workload.steps(config))
 
 
@@ -419,11 +406,3 @@ def _lengths(config: Config, workload: Workload, replies: float) -> Lengths:
     )
     reply = replies * config.policy.generation.max_new_tokens
     return Lengths(prompt, reply, longest, reply)
-
-
-def _sampled_at_once(config: Config, stage: str) -> int:
-    grpo = config.grpo
-    if stage != "validation":
-        return config.equipoise.evaluation.batch_size
-    prompts = grpo.val_batch_size or grpo.max_val_samples or grpo.num_prompts_per_step
-    return prompts * grpo.num_generations_per_prompt

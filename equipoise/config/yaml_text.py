@@ -50,11 +50,8 @@ def _count(node: Node, counts: dict[int, int]) -> int:
     if id(node) in counts:
         return counts[id(node)]
     counts[id(node)] = _VALUES + 1  # until it is counted: a node that holds itself has no end
-    counts[id(node)] = 1 + sum(_count(child, counts) for child in _children(node))
-    return counts[id(node)]
-
-
-def _children(node: Node) -> list[Any]:
+    children = node.value if isinstance(node, SequenceNode) else []
     if isinstance(node, MappingNode):
-        return [part for pair in node.value for part in pair]
-    return node.value if isinstance(node, SequenceNode) else []
+        children = [part for pair in node.value for part in pair]
+    counts[id(node)] = 1 + sum(_count(child, counts) for child in children)
+    return counts[id(node)]

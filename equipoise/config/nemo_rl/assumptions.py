@@ -7,7 +7,7 @@ the rule is then NeMo-RL's no more, or another one.
 """
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -134,118 +134,83 @@ _CONTROLLER = (
         need="controller",
     ),
 )
-_RULES = "a rule for the configuration: config/nemo_rl/rules.py"
-BASE_CONFIG = Assumption(
-    "examples/configs/grpo_math_1B.yaml",
-    _RULES,
-    texts=("clip_grad: ${policy.max_grad_norm}",),
-    need="rule",
-)
-ASYNC_SCRIPT = Assumption(
+
+
+def _rule(file: str, *texts: str, names: Sequence[str] = ()) -> Assumption:
+    use = "a rule for the configuration: config/nemo_rl/rules.py"
+    return Assumption(file, use, tuple(names), texts, need="rule")
+
+
+BASE_CONFIG = _rule("examples/configs/grpo_math_1B.yaml", "clip_grad: ${policy.max_grad_norm}")
+ASYNC_SCRIPT = _rule(
     "examples/run_grpo.py",
-    _RULES,
-    texts=("is not supported with async GRPO", "reward_scaling", "reward_shaping"),
-    need="rule",
+    *("is not supported with async GRPO", "reward_scaling", "reward_shaping"),
 )
-GRPO_SETUP = Assumption(
+GRPO_SETUP = _rule(
     _GRPO,
-    _RULES,
+    "batch_multiplier>1 can only be used if use_dynamic_sampling=True",
+    "force_on_policy_ratio requires train_global_batch_size",
+    "skip_reference_policy_logprobs_calculation=True requires",
+    "resources.gpus_per_node must be explicitly set to a value > 0",
+    "resources.num_nodes must be 1 or set to null",
+    "resources.num_nodes must be > 0",
+    "must be explicitly set and equal to cluster.gpus_per_node",
     names=("setup",),
-    texts=(
-        "batch_multiplier>1 can only be used if use_dynamic_sampling=True",
-        "force_on_policy_ratio requires train_global_batch_size",
-        "skip_reference_policy_logprobs_calculation=True requires",
-        "resources.gpus_per_node must be explicitly set to a value > 0",
-        "resources.num_nodes must be 1 or set to null",
-        "resources.num_nodes must be > 0",
-        "must be explicitly set and equal to cluster.gpus_per_node",
-    ),
-    need="rule",
 )
-ASYNC_GRPO = Assumption(
+ASYNC_GRPO = _rule(
     _GRPO,
-    _RULES,
+    "policy.generation.vllm_cfg.async_engine=true (vLLM)",
+    "Importance sampling correction must be enabled for async GRPO",
+    "not colocated_inference",
     names=("async_grpo_train",),
-    texts=(
-        "policy.generation.vllm_cfg.async_engine=true (vLLM)",
-        "Importance sampling correction must be enabled for async GRPO",
-        "not colocated_inference",
-    ),
-    need="rule",
 )
-VALIDATION = Assumption(
-    _GRPO,
-    _RULES,
-    names=("validate",),
-    texts=('"accuracy": accuracy', '"avg_length": avg_length'),
-    need="rule",
-)
-SAVED_METRIC = Assumption(_GRPO, _RULES, texts=("not found in {prefix} metrics",), need="rule")
-POLICY_SETUP = Assumption(
+VALIDATION = _rule(_GRPO, '"accuracy": accuracy', '"avg_length": avg_length', names=("validate",))
+SAVED_METRIC = _rule(_GRPO, "not found in {prefix} metrics")
+POLICY_SETUP = _rule(
     "nemo_rl/models/policy/lm_policy.py",
-    _RULES,
+    "DTensor (policy.dtensor_cfg.enabled=true), not both",
+    "or set policy.dtensor_cfg.enabled=true",
+    "LoRA is not supported for DTensorPolicyWorker V1",
+    "dp_replicate_size > 1 requires policy.dtensor_cfg._v2: true",
+    "batch-variant accuracy issue with TP>=4",
+    "must be divisible by PP * CP * TP",
+    "Dynamic batching is only supported for single pipeline parallel stage",
+    "Dynamic Batching is exclusive of Sequence Packing",
     names=("Policy.__init__",),
-    texts=(
-        "DTensor (policy.dtensor_cfg.enabled=true), not both",
-        "or set policy.dtensor_cfg.enabled=true",
-        "LoRA is not supported for DTensorPolicyWorker V1",
-        "dp_replicate_size > 1 requires policy.dtensor_cfg._v2: true",
-        "batch-variant accuracy issue with TP>=4",
-        "must be divisible by PP * CP * TP",
-        "Dynamic batching is only supported for single pipeline parallel stage",
-        "Dynamic Batching is exclusive of Sequence Packing",
-    ),
-    need="rule",
 )
-DTENSOR_SETUP = Assumption(
+DTENSOR_SETUP = _rule(
     "nemo_rl/models/automodel/setup.py",
-    _RULES,
+    "if dp_size % dp_replicate_size != 0:",
+    "context parallel can't be used together with sequence parallel",
+    "Triton is not supported when tensor_parallel_size > 1",
+    "Context parallel is not supported for sequence packing",
     names=("validate_and_prepare_config", "setup_distributed", "setup_model_and_optimizer"),
-    texts=(
-        "if dp_size % dp_replicate_size != 0:",
-        "context parallel can't be used together with sequence parallel",
-        "Triton is not supported when tensor_parallel_size > 1",
-        "Context parallel is not supported for sequence packing",
-    ),
-    need="rule",
 )
-MEGATRON_SETUP = Assumption(
+MEGATRON_SETUP = _rule(
     "nemo_rl/models/megatron/setup.py",
-    _RULES,
+    "Sequence Packing must be enabled to use Context Parallelism",
+    "optimizer_offload_fraction",
+    "defer_fp32_logits must be True if logprob_chunk_size is set",
+    'config["megatron_cfg"]["scheduler"]',
+    'peft_cfg["target_modules"]',
+    'config.get("pretrained_checkpoint")',
     names=("_validate_optimizer_config", "_validate_chunking_config", "validate_model_paths"),
-    texts=(
-        "Sequence Packing must be enabled to use Context Parallelism",
-        "optimizer_offload_fraction",
-        "defer_fp32_logits must be True if logprob_chunk_size is set",
-        'config["megatron_cfg"]["scheduler"]',
-        'peft_cfg["target_modules"]',
-        'config.get("pretrained_checkpoint")',
-    ),
-    need="rule",
 )
-MEGATRON_BATCHES = Assumption(
-    "nemo_rl/models/megatron/data.py",
-    _RULES,
-    texts=("is not a multiple of minimum_pad_factor",),
-    need="rule",
+MEGATRON_BATCHES = _rule(
+    "nemo_rl/models/megatron/data.py", "is not a multiple of minimum_pad_factor"
 )
-BATCHES = Assumption(
+BATCHES = _rule(
     "nemo_rl/distributed/batched_data_dict.py",
-    _RULES,
+    "is not a multiple of shards",
+    "is not a multiple of the provided microbatch size",
     names=("BatchedDataDict",),
-    texts=("is not a multiple of shards", "is not a multiple of the provided microbatch size"),
-    need="rule",
 )
-VLLM_SETUP = Assumption(
+VLLM_SETUP = _rule(
     "nemo_rl/models/generation/vllm/vllm_generation.py",
-    _RULES,
+    "World size must be a multiple of model parallel size",
+    "When pipeline_parallel_size > 1, async_engine must be set to True",
+    "All nodes must have identical bundle counts",
     names=("VllmGeneration",),
-    texts=(
-        "World size must be a multiple of model parallel size",
-        "When pipeline_parallel_size > 1, async_engine must be set to True",
-        "All nodes must have identical bundle counts",
-    ),
-    need="rule",
 )
 #: Of v0.7.0 alone; main takes a part of the optimizer, too.
 WHOLE_OFFLOAD = Assumption(

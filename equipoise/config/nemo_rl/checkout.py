@@ -279,7 +279,9 @@ def _add(keys: dict[str, str], values: Mapping[str, Any], prefix: str = "") -> N
         if isinstance(value, str) and "${" in value:
             keys.setdefault(key, "Any")
         elif key not in keys or not _fits(value, keys[key]):
-            keys[key] = join_types([_seen(value), keys.get(key, "None")])
+            kind = "None" if value is None else type(value).__name__
+            kind = _OPEN if isinstance(value, dict) else kind
+            keys[key] = join_types([kind, keys.get(key, "None")])
         for section in value if isinstance(value, list) else [value]:
             if isinstance(section, dict) and SECTION in keys[key]:
                 _add(keys, section, key + SEPARATOR)
@@ -291,13 +293,6 @@ def _fits(value: Any, text: str) -> bool:
     except ValidationError:
         return False
     return True
-
-
-def _seen(value: Any) -> str:
-    """The type of an example's value."""
-    if isinstance(value, dict):
-        return _OPEN
-    return "None" if value is None else type(value).__name__
 
 
 def join_types(texts: Iterable[str]) -> str:

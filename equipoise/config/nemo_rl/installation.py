@@ -35,6 +35,10 @@ MEGATRON_PYTHON = "MEGATRON_PYTHON"
 _CONTAINER_ROOT = Path("/opt/nemo-rl")
 #: NeMo-RL names a worker's environment after its class.
 _MEGATRON_WORKER = "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker"
+_REMEDY = (
+    f"Start it in the container {IMAGE}, or set {PATH_VARIABLE} to a checkout of "
+    f"NVIDIA-NeMo/RL at {RELEASE}; pip cannot install it."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +103,21 @@ def find_installation(needs: Collection[Need] = EVERY_RUN) -> Installation:
     """
     root = find_root()
     if root is None:
-        raise EquipoiseError("nemo-rl.no-installation", _nothing_found(), _remedy())
+        message = "NeMo-RL is not installed here"
+        if path := os.environ.get(PATH_VARIABLE):
+            message = f"{PATH_VARIABLE} is {path}, which holds no nemo_rl/algorithms/grpo.py"
+        elif placeholder_is_installed():
+            message = (
+                "the installed package nemo-rl is the empty placeholder that has its name on "
+                "the package index, and holds no code"
+            )
+        raise EquipoiseError("nemo-rl.no-installation", message, _REMEDY)
     missing = list(unmet(root, needs))
     if missing:
         raise EquipoiseError(
             "nemo-rl.unusable-installation",
             f"the NeMo-RL at {root} cannot be used: {'; '.join(missing)}",
-            f"Equipoise was tried with {' and '.join(TRIED)}. {_remedy()}",
+            f"Equipoise was tried with {' and '.join(TRIED)}. {_REMEDY}",
         )
     return Installation(root)
 
@@ -132,20 +144,14 @@ def _pythons(root: Path) -> Iterator[Path]:
     if named := os.environ.get(PYTHON_VARIABLE):
         candidates = [Path(named).expanduser()]
     else:
-        candidates = [folder / "bin" / "python" for folder in _environments(root)]
+        environments = [root / ".venv", CONTAINER_ENVIRONMENT]
+        if project := os.environ.get("UV_PROJECT_ENVIRONMENT"):  # may be that of ours, too
+            folder = root / Path(project).expanduser()
+            environments[:0] = [folder] if is_nemo_rls(folder) else []
+        candidates = [folder / "bin" / "python" for folder in environments]
         if _importable_root() == root:
             candidates.append(Path(sys.executable))
     yield from (path for path in candidates if path.is_file())
-
-
-def _environments(root: Path) -> Iterator[Path]:
-    """Yield NeMo-RL's possible environments; uv's variable may name ours, too."""
-    if named := os.environ.get("UV_PROJECT_ENVIRONMENT"):
-        folder = root / Path(named).expanduser()
-        if is_nemo_rls(folder):
-            yield folder
-    yield root / ".venv"
-    yield CONTAINER_ENVIRONMENT
 
 
 def find_root() -> Path | None:
@@ -168,18 +174,6 @@ def _is_package(folder: Path) -> bool:
     return (folder / "algorithms" / "grpo.py").is_file()
 
 
-def _nothing_found() -> str:
-    path = os.environ.get(PATH_VARIABLE)
-    if path:
-        return f"{PATH_VARIABLE} is {path}, which holds no nemo_rl/algorithms/grpo.py"
-    if placeholder_is_installed():
-        return (
-            "the installed package nemo-rl is the empty placeholder that has its name on "
-            "the package index, and holds no code"
-        )
-    return "NeMo-RL is not installed here"
-
-
 def placeholder_is_installed() -> bool:
     """Whether the empty package is here that has NeMo-RL's name on the package index."""
     try:
@@ -188,19 +182,23 @@ def placeholder_is_installed() -> bool:
         return False
 
 
-def _remedy() -> str:
-    return (
-        f"Start it in the container {IMAGE}, or set {PATH_VARIABLE} to a checkout of "
-        f"NVIDIA-NeMo/RL at {RELEASE}; pip cannot install it."
-    )
-
-
 def find_megatron_python() -> Path:
     """The Python that has Megatron-Bridge. Raises `EquipoiseError` with the next step if none."""
-    for python in _megatron_pythons():
+    candidates: list[Path] = []
+    if named := os.environ.get(MEGATRON_PYTHON):
+        candidates.append(Path(named).expanduser())
+    else:
+        find_spec = importlib.util.find_spec
+        if find_spec("megatron") and find_spec(
+            "megatron.bridge"
+        ):  # others are called megatron, too
+            candidates.append(Path(sys.executable))
+        root = find_root()
+        if folder := os.environ.get("NEMO_RL_VENV_DIR") or (root / "venvs" if root else None):
+            candidates.append(Path(folder) / _MEGATRON_WORKER / "bin" / "python")
+    for python in candidates:
         if python.is_file():
             return python
-    named = os.environ.get(MEGATRON_PYTHON)
     raise EquipoiseError(
         "nemo-rl.no-megatron-bridge",
         f"{MEGATRON_PYTHON} is {named}, which is no file"
@@ -210,26 +208,6 @@ def find_megatron_python() -> Path:
         f"Run the same command in the container {IMAGE}. In a checkout of "
         "NeMo-RL, `uv sync --locked --extra mcore` makes the environment (on a machine with "
         f"CUDA's compiler); then set {MEGATRON_PYTHON}=<checkout>/.venv/bin/python",
-    )
-
-
-def _megatron_pythons() -> Iterator[Path]:
-    """Yield candidates, the likeliest first."""
-    if named := os.environ.get(MEGATRON_PYTHON):
-        yield Path(named).expanduser()
-        return
-    if _is_beside_us():
-        yield Path(sys.executable)
-    root = find_root()
-    folder = os.environ.get("NEMO_RL_VENV_DIR") or (root / "venvs" if root else None)
-    if folder:
-        yield Path(folder) / _MEGATRON_WORKER / "bin" / "python"
-
-
-def _is_beside_us() -> bool:
-    """Whether this Python has it; other packages are called `megatron`, too."""
-    return bool(importlib.util.find_spec("megatron")) and bool(
-        importlib.util.find_spec("megatron.bridge")
     )
 
 
