@@ -80,9 +80,18 @@ def main(arguments: Sequence[str] | None = None, about: str | None = None) -> No
         _print_completion(*words[1:2])
     name = next((name for name in VERBS if words[: name.count(" ") + 1] == name.split()), None)
     if name is None:
-        sys.exit(_refuse(words[0]))
+        actions = [verb for verb in VERBS if verb.startswith(f"{words[0]} ")]
+        message = (
+            f"say what to {words[0]}: {' or '.join(actions)}"
+            if actions
+            else f"there is no verb {words[0]}"
+        )
+        sys.stderr.write(f"error: {message}\n{_usage()}")
+        sys.exit(2)
     words = words[name.count(" ") + 1 :]
-    prog = _called(name)
+    script = Path(sys.argv[0])
+    recipe = script.parent.name == "recipes"
+    prog = f"uv run recipes/{script.name}" if recipe else f"equipoise {name}"
     sys.path.append(str(Path.cwd()))  # a user's own task; behind ours, so that it hides nothing
     if "--offline" in words:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the Hub's client is imported
@@ -145,13 +154,6 @@ def _print_completion(shell: str = "") -> NoReturn:
     sys.exit(0)
 
 
-def _called(name: str) -> str:
-    """Return the command as help shows it: a recipe, or this one."""
-    script = Path(sys.argv[0])
-    recipe = script.parent.name == "recipes"
-    return f"uv run recipes/{script.name}" if recipe else f"equipoise {name}"
-
-
 def _usage() -> str:
     width = max(map(len, VERBS)) + 2
     verbs = "".join(f"  {name:{width}}{verb.help}\n" for name, verb in VERBS.items())
@@ -159,13 +161,6 @@ def _usage() -> str:
         f"usage: equipoise VERB ...\n\n{verbs}\nequipoise VERB --help shows the words of one\n"
         f"equipoise {COMPLETION} bash (or zsh) prints what completes them in a shell\n"
     )
-
-
-def _refuse(word: str) -> int:
-    named = [name for name in VERBS if name.startswith(f"{word} ")]
-    message = f"say what to {word}: {' or '.join(named)}" if named else f"there is no verb {word}"
-    sys.stderr.write(f"error: {message}\n{_usage()}")
-    return 2
 
 
 if __name__ == "__main__":

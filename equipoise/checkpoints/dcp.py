@@ -6,7 +6,7 @@ pickle, which would run whatever a file tells it to; here nothing but its own pl
 
 import pickle
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
@@ -77,12 +77,20 @@ def dcp_tensors(folder: Path, within: str | None = None) -> Tensors:
     """
     path = folder / METADATA
     metadata = read_metadata(path)
-    tensors, every = {}, []
+    tensors: dict[str, LazyTensor] = {}
+    every: list[_Chunk] = []
     for name, shape, dtype, chunks in _chunked(folder, metadata):
         tensor_name = _name(metadata.planner_data, name, within)
         tensors[tensor_name] = join(path, name, shape, dtype, [chunk.part() for chunk in chunks])
         every += chunks
-    _refuse_shared_bytes(every)
+    # No two parts lie in the same bytes: one of them would be another tensor's.
+    every.sort(key=lambda chunk: (chunk.path, chunk.start))
+    for chunk, after in pairwise(every):
+        if chunk.path == after.path and after.start < chunk.start + chunk.length:
+            collision = f"{chunk.name} and {after.name} into the same bytes"
+            refuse(
+                "torch-dist.shared-bytes", f"{chunk.path}: {METADATA} puts {collision}", COPY_AGAIN
+            )
     return tensors
 
 
@@ -224,17 +232,6 @@ def _locate(folder: Path, name: str, location: object) -> tuple[Path, int, int]:
     if path.stat().st_size < start + length:
         refuse("torch-dist.cut-off-file", f"{path} is cut off within {name}", COPY_AGAIN)
     return path, start, length
-
-
-def _refuse_shared_bytes(chunks: Iterable[_Chunk]) -> None:
-    """No two parts lie in the same bytes: one of them would be another tensor's."""
-    in_order = sorted(chunks, key=lambda chunk: (chunk.path, chunk.start))
-    for chunk, after in pairwise(in_order):
-        if chunk.path == after.path and after.start < chunk.start + chunk.length:
-            collision = f"{chunk.name} and {after.name} into the same bytes"
-            refuse(
-                "torch-dist.shared-bytes", f"{chunk.path}: {METADATA} puts {collision}", COPY_AGAIN
-            )
 
 
 def _when_needed(

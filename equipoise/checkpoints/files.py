@@ -106,20 +106,17 @@ class _Unpacking:
         for member in tar:
             self._check_name(member)
             self._check_size(member)
-            self._write(tar, member)
+            # `TarFile.extract` cannot be told what to refuse before Python 3.11.4.
+            destination = self._folder / member.name
+            if member.isdir():
+                destination.mkdir(parents=True, exist_ok=True)
+                continue
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            source = tar.extractfile(member)
+            assert source is not None  # a plain file, by its name's check
+            with source, destination.open("xb") as file:
+                shutil.copyfileobj(source, file)
         self._check_allowance(str(self._path))
-
-    def _write(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        # `TarFile.extract` cannot be told what to refuse before Python 3.11.4.
-        destination = self._folder / member.name
-        if member.isdir():
-            destination.mkdir(parents=True, exist_ok=True)
-            return
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        source = tar.extractfile(member)
-        assert source is not None  # a plain file, by its name's check
-        with source, destination.open("xb") as file:
-            shutil.copyfileobj(source, file)
 
     def _check_name(self, member: tarfile.TarInfo) -> None:
         name = PurePosixPath(member.name)

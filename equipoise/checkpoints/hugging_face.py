@@ -78,8 +78,13 @@ def _indexed(folder: Path) -> Tensors:
     places = json_mapping(folder / INDEX).get("weight_map")
     if not isinstance(places, dict) or not places:
         refuse("safetensors.empty-index", f"{folder / INDEX} names no file", "Make it again.")
-    paths = {_inside(folder, name) for name in places.values()}
-    files = {path.name: file_tensors(path) for path in sorted(paths)}
+    for name in places.values():
+        if not isinstance(name, str) or Path(name).name != name:
+            refuse(
+                "safetensors.foreign-file",
+                f"{folder / INDEX} names {name!r}, which is no file of its folder",
+            )
+    files = {name: file_tensors(folder / name) for name in sorted(set(places.values()))}
     for tensor, name in places.items():
         if tensor not in files[name]:
             refuse(
@@ -87,16 +92,6 @@ def _indexed(folder: Path) -> Tensors:
                 f"{folder / name}: there is no tensor {tensor}, which {INDEX} says it has",
             )
     return {tensor: files[name][tensor] for tensor, name in places.items()}
-
-
-def _inside(folder: Path, name: object) -> Path:
-    """The file that an index names, which may not be outside its folder."""
-    if not isinstance(name, str) or Path(name).name != name:
-        refuse(
-            "safetensors.foreign-file",
-            f"{folder / INDEX} names {name!r}, which is no file of its folder",
-        )
-    return folder / name
 
 
 def file_tensors(path: Path) -> Tensors:
@@ -160,50 +155,40 @@ def sharded_tensors(folder: Path) -> Tensors:
     for path in files:
         for name, part in _parts(path).items():
             parts.setdefault(name, []).append(part)
-    _refuse_missing(folder, parts)
-    gap = _absent(files) or folder
-    return {name: _joined(gap, name, pieces) for name, pieces in parts.items()}
-
-
-def _parts(path: Path) -> Mapping[str, Part]:
-    offsets = _read_offsets(path)
-    tensors = file_tensors(path)
-    return {n: Part(_begins(path, n, offsets.get(n)), t, path) for n, t in tensors.items()}
-
-
-def _read_offsets(path: Path) -> Mapping[str, Any]:
-    text = (_opened(path).metadata() or {}).get(_OFFSETS, "")
-    try:
-        offsets = json.loads(text)
-    except (ValueError, RecursionError):
-        offsets = None
-    if not isinstance(offsets, dict):
-        refuse(
-            "safetensors.no-offsets",
-            f"{path} does not say under {_OFFSETS} which parts it holds",
-            COPY_AGAIN,
-        )
-    return offsets
-
-
-def _begins(path: Path, name: str, entry: object) -> tuple[int, ...]:
-    offsets = entry.get("saved_offsets") if isinstance(entry, dict) else None
-    if not isinstance(offsets, list) or not all(type(offset) is int for offset in offsets):
-        refuse(
-            "safetensors.unplaced-part",
-            f"{path} does not say which part of {name} it holds",
-            COPY_AGAIN,
-        )
-    return tuple(offsets)
-
-
-def _refuse_missing(folder: Path, parts: Mapping[str, object]) -> None:
     places = folder / SHARD_METADATA / _PLACES
     listing = json_mapping(places) if places.is_file() else {}
     if missing := sorted(listing.keys() - parts.keys()):
         refuse(
             "safetensors.missing-part", f"{folder}: no file has a part of {missing[0]}", COPY_AGAIN
         )
+    gap = _absent(files) or folder
+    return {name: _joined(gap, name, pieces) for name, pieces in parts.items()}
+
+
+def _parts(path: Path) -> Mapping[str, Part]:
+    text = (_opened(path).metadata() or {}).get(_OFFSETS, "")
+    try:
+        places = json.loads(text)
+    except (ValueError, RecursionError):
+        places = None
+    if not isinstance(places, dict):
+        refuse(
+            "safetensors.no-offsets",
+            f"{path} does not say under {_OFFSETS} which parts it holds",
+            COPY_AGAIN,
+        )
+    parts = {}
+    for name, tensor in file_tensors(path).items():
+        entry = places.get(name)
+        offsets = entry.get("saved_offsets") if isinstance(entry, dict) else None
+        if not isinstance(offsets, list) or not all(type(offset) is int for offset in offsets):
+            refuse(
+                "safetensors.unplaced-part",
+                f"{path} does not say which part of {name} it holds",
+                COPY_AGAIN,
+            )
+        parts[name] = Part(tuple(offsets), tensor, path)
+    return parts
 
 
 def _absent(files: Iterable[Path]) -> Path | None:

@@ -178,7 +178,11 @@ def _of_module(
 ) -> float:
     """PEFT's rule: the first pattern that ends the module's name."""
     try:
-        values = [v for p, v in (config.get(patterns) or {}).items() if _ends(p, name)]
+        values = [
+            value
+            for pattern, value in (config.get(patterns) or {}).items()
+            if re.match(rf"(.*\.)?({pattern})$", name)
+        ]
     except (re.error, AttributeError) as error:
         refuse("lora.invalid-pattern", f"{folder / CONFIG}: {patterns} cannot be read: {error}")
     return _positive(
@@ -190,10 +194,6 @@ def _positive(value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
         refuse("lora.invalid-scale", f"{where} is {value!r}, which is no such number", COPY_AGAIN)
     return value
-
-
-def _ends(pattern: str, name: str) -> bool:
-    return re.match(rf"(.*\.)?({pattern})$", name) is not None
 
 
 @contextmanager
@@ -251,7 +251,13 @@ def megatron_adapter(
     `tensors` are one for each layer, `peft` is that section of run_config.yaml, `config` is
     config.json. Q, K and V share A where their maps are one, as do gate and up.
     """
-    _refuse_other_kind(peft)
+    # Megatron-Bridge's LoRA alone: its DoRA has magnitudes, its CanonicalLoRA other names.
+    kind = str(peft.get("_target_", "LoRA")).rpartition(".")[2]
+    if kind != "LoRA":
+        refuse(
+            "lora.other-kind",
+            f"run_config.yaml: the adapters are {kind}'s; what is merged here is LoRA's",
+        )
     shape, prefix = Shape.of(config), prefix_of(tensors)
     pairs, read = {}, set()
     rank, alpha = (_positive(peft.get(key), f"run_config.yaml: {key}") for key in ("dim", "alpha"))
@@ -265,27 +271,14 @@ def megatron_adapter(
             _refuse_other_rank(Path(theirs), name, (a, b), rank)
             pair = Pair(a, cut(shape, b), alpha / rank)
             pairs[f"model.layers.{number}.{name}.weight"] = pair
-    if extra := sorted(n for n in tensors if ".adapter." in n and n not in read and _is_weight(n)):
+    # Transformer Engine keeps its state among the weights, which no merging needs.
+    names = (n for n in tensors if ".adapter." in n and not n.endswith("_extra_state"))
+    if extra := sorted(set(names) - read):
         refuse(
             "lora.unmapped-weight",
             f"the adapter holds {extra[0]}, for which there is no weight of Hugging Face's here",
         )
     return Adapter(pairs)
-
-
-def _is_weight(name: str) -> bool:
-    """Transformer Engine keeps its state among the weights, which no merging needs."""
-    return not name.endswith("_extra_state")
-
-
-def _refuse_other_kind(peft: Mapping[str, Any]) -> None:
-    """Megatron-Bridge's LoRA alone: its DoRA has magnitudes, its CanonicalLoRA other names."""
-    kind = str(peft.get("_target_", "LoRA")).rpartition(".")[2]
-    if kind != "LoRA":
-        refuse(
-            "lora.other-kind",
-            f"run_config.yaml: the adapters are {kind}'s; what is merged here is LoRA's",
-        )
 
 
 def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:

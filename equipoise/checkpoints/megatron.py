@@ -73,26 +73,6 @@ def _whole(_: Shape, tensor: LazyTensor) -> LazyTensor:
     return tensor
 
 
-def _gate(_: Shape, tensor: LazyTensor) -> LazyTensor:
-    return tensor[: tensor.shape[0] // 2]
-
-
-def _up(_: Shape, tensor: LazyTensor) -> LazyTensor:
-    return tensor[tensor.shape[0] // 2 :]
-
-
-def _q(shape: Shape, tensor: LazyTensor) -> LazyTensor:
-    return _heads(shape, tensor, shape.heads, slice(-2))
-
-
-def _k(shape: Shape, tensor: LazyTensor) -> LazyTensor:
-    return _heads(shape, tensor, shape.groups, slice(-2, -1))
-
-
-def _v(shape: Shape, tensor: LazyTensor) -> LazyTensor:
-    return _heads(shape, tensor, shape.groups, slice(-1, None))
-
-
 def _heads(shape: Shape, tensor: LazyTensor, count: int, which: slice) -> LazyTensor:
     """So many heads in all, of [groups, Qs of a group + K + V, head, ...]."""
     below = tensor.shape[1:]
@@ -114,12 +94,21 @@ def _heads(shape: Shape, tensor: LazyTensor, count: int, which: slice) -> LazyTe
 
 #: Hugging Face's linear map of a layer -> Megatron's, and which part of it.
 LINEAR: Mapping[str, tuple[str, Cut]] = {
-    "self_attn.q_proj": ("self_attention.linear_qkv", _q),
-    "self_attn.k_proj": ("self_attention.linear_qkv", _k),
-    "self_attn.v_proj": ("self_attention.linear_qkv", _v),
+    "self_attn.q_proj": (
+        "self_attention.linear_qkv",
+        lambda shape, tensor: _heads(shape, tensor, shape.heads, slice(-2)),
+    ),
+    "self_attn.k_proj": (
+        "self_attention.linear_qkv",
+        lambda shape, tensor: _heads(shape, tensor, shape.groups, slice(-2, -1)),
+    ),
+    "self_attn.v_proj": (
+        "self_attention.linear_qkv",
+        lambda shape, tensor: _heads(shape, tensor, shape.groups, slice(-1, None)),
+    ),
     "self_attn.o_proj": ("self_attention.linear_proj", _whole),
-    "mlp.gate_proj": ("mlp.linear_fc1", _gate),
-    "mlp.up_proj": ("mlp.linear_fc1", _up),
+    "mlp.gate_proj": ("mlp.linear_fc1", lambda _, tensor: tensor[: tensor.shape[0] // 2]),
+    "mlp.up_proj": ("mlp.linear_fc1", lambda _, tensor: tensor[tensor.shape[0] // 2 :]),
     "mlp.down_proj": ("mlp.linear_fc2", _whole),
 }
 #: Hugging Face's norm of a layer -> Megatron's, with and without Transformer Engine.
@@ -255,8 +244,12 @@ def _ask(action: str, *folders: Path) -> Versions:
         action,
         *(str(folder.resolve()) for folder in folders),
     ]
+    # One process that sees no GPU, whatever the machine has.
+    variables = without_python_settings(os.environ)
+    environment = {name: value for name, value in variables.items() if name not in _OF_A_JOB}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        command, env=_environment(), capture_output=True, text=True, errors="replace", check=False
+        command, env=environment, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode:
         last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-_LINES_SHOWN:])
@@ -268,10 +261,3 @@ def _ask(action: str, *folders: Path) -> Versions:
         )
     versions: Versions = json.loads(done.stdout.splitlines()[-1])
     return versions
-
-
-def _environment() -> dict[str, str]:
-    """Return the variables of one process that sees no GPU, whatever the machine has."""
-    variables = without_python_settings(os.environ)
-    environment = {name: value for name, value in variables.items() if name not in _OF_A_JOB}
-    return environment | {"CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}

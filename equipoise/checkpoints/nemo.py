@@ -7,7 +7,7 @@ its layers from zero.
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -189,23 +189,24 @@ def _of_parts(path: Path, name: str, parts: Sequence[LazyTensor]) -> LazyTensor:
         return join(path, name, (first.shape[0], count * columns), first.dtype, placed)
     halves = 2 if _BY_HALVES.search(name) else 1
     if first.shape and (_BY_ROWS.search(name) or halves > 1):
-        full_shape = (count * first.shape[0], *first.shape[1:])
-        return join(path, name, full_shape, first.dtype, list(_by_rows(path, parts, halves)))
+        row_count, *tail = first.shape
+        rows = row_count // halves
+        # Of two halves, all ranks' first ones come before the second.
+        placed = [
+            Part(
+                ((half * count + rank) * rows, *(0 for _ in tail)),
+                part[half * rows : (half + 1) * rows],
+                path,
+            )
+            for half in range(halves)
+            for rank, part in enumerate(parts)
+        ]
+        return join(path, name, (count * row_count, *tail), first.dtype, placed)
 
     def read() -> torch.Tensor:
         return _equal(path, name, [part.read() for part in parts])
 
     return LazyTensor(first.shape, first.dtype, read)
-
-
-def _by_rows(path: Path, parts: Sequence[LazyTensor], halves: int) -> Iterator[Part]:
-    """Place each rank's rows; of two halves, all ranks' first ones come before the second."""
-    row_count, *tail = parts[0].shape
-    rows = row_count // halves
-    for half in range(halves):
-        for rank, part in enumerate(parts):
-            start = (half * len(parts) + rank) * rows
-            yield Part((start, *(0 for _ in tail)), part[half * rows : (half + 1) * rows], path)
 
 
 def _equal(path: Path, name: str, copies: list[torch.Tensor]) -> torch.Tensor:
@@ -264,7 +265,14 @@ def write_beside(nemo: Nemo, folder: Path) -> None:
     Raises `ConversionError` where one cannot be made of what the checkpoint holds.
     """
     _copy_tokenizer(nemo, folder)
-    tokenizer = _loaded(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (*LOADING_ERRORS, ImportError) as error:
+        refuse(
+            "nemo.unloadable-tokenizer",
+            f"{folder}: the tokenizer does not load: {error}",
+            _WITH_TOKENIZER,
+        )
     if (folder / _MODEL).is_file():
         _refuse_another_reading(tokenizer, folder / _MODEL)
         tokenizer.save_pretrained(folder)  # in a form that loads without sentencepiece
@@ -301,17 +309,6 @@ def _copy_tokenizer(nemo: Nemo, folder: Path) -> None:
         )
     shutil.copyfile(nemo.context / name, folder / _MODEL)
     write_json(folder / "tokenizer_config.json", _SENTENCEPIECE)
-
-
-def _loaded(folder: Path) -> Any:
-    try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (*LOADING_ERRORS, ImportError) as error:
-        return refuse(
-            "nemo.unloadable-tokenizer",
-            f"{folder}: the tokenizer does not load: {error}",
-            _WITH_TOKENIZER,
-        )
 
 
 def _refuse_another_reading(tokenizer: Any, model: Path) -> None:

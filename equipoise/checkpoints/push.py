@@ -185,7 +185,20 @@ def _explained(repo_id: str) -> Iterator[None]:
             "push.offline", "HF_HUB_OFFLINE keeps from asking the hub", "Unset it."
         ) from None
     except HfHubHTTPError as error:
-        raise _refused(repo_id, error.response.status_code, error.server_message) from error
+        status = error.response.status_code
+        reason = f"HTTP {status}"
+        reason += f", {printable(error.server_message)}" if error.server_message else ""
+        if status in (401, 403, 404):  # the hub says 404 of what a token may not see
+            raise EquipoiseError(
+                "push.forbidden",
+                f"the hub does not let this token write to {repo_id} ({reason})",
+                f"Is the owner's name right, and yours or an organisation's of yours? {_WAY_IN}",
+            ) from error
+        raise EquipoiseError(
+            "push.refused-upload",
+            f"the hub did not take the model for {repo_id} ({reason})",
+            "Nothing was published in part: a commit is there whole or not at all. Start it again.",
+        ) from error
     except (HTTP_ERROR, ConnectionError, RuntimeError) as error:  # of API and storage
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise EquipoiseError(
@@ -194,18 +207,3 @@ def _explained(repo_id: str) -> Iterator[None]:
             "Look at the network, and at HF_ENDPOINT if you have set it, then start it again: what "
             "was uploaded is not sent twice.",
         ) from error
-
-
-def _refused(repo_id: str, status: int, message: str | None) -> EquipoiseError:
-    reason = f"HTTP {status}" + (f", {printable(message)}" if message else "")
-    if status in (401, 403, 404):  # the hub says 404 of what a token may not see
-        return EquipoiseError(
-            "push.forbidden",
-            f"the hub does not let this token write to {repo_id} ({reason})",
-            f"Is the owner's name right, and yours or an organisation's of yours? {_WAY_IN}",
-        )
-    return EquipoiseError(
-        "push.refused-upload",
-        f"the hub did not take the model for {repo_id} ({reason})",
-        "Nothing was published in part: a commit is there whole or not at all. Start it again.",
-    )

@@ -170,7 +170,9 @@ def _step(path: Path) -> Source | None:
         refuse(
             "convert.step-without-weights", f"{weights} holds no weights of DTensor's or Megatron's"
         )
-    policy = _policy_of(path / "config.yaml")
+    config = path / "config.yaml"
+    policy = yaml_mapping(config).get("policy") if config.is_file() else None
+    policy = policy if isinstance(policy, dict) else {}
     overrides = policy.get("hf_config_overrides")
     return replace(
         source,
@@ -179,11 +181,6 @@ def _step(path: Path) -> Source | None:
         base=source.base or policy.get("model_name"),
         overrides=overrides if isinstance(overrides, dict) else {},
     )
-
-
-def _policy_of(config: Path) -> Mapping[str, Any]:
-    policy = yaml_mapping(config).get("policy") if config.is_file() else None
-    return policy if isinstance(policy, dict) else {}
 
 
 def _adapter(path: Path) -> Source | None:

@@ -151,7 +151,14 @@ class NemoConfig:
         Raises `ConversionError` for what Hugging Face's Llama, Qwen2 and Qwen3 cannot do.
         """
         self.refuse_unknown_forms()
-        family = self._family()
+        biased, normed = (self.settings.get(k) for k in ("add_qkv_bias", "qk_layernorm"))
+        if biased and normed:
+            refuse(
+                "stated.unknown-attention",
+                f"{self.path}: add_qkv_bias with qk_layernorm is no model known here",
+                _NAME_IT,
+            )
+        family = "qwen2" if biased else "qwen3" if normed else "llama"
         config = {
             "architectures": [f"{family.capitalize()}ForCausalLM"],
             "model_type": family,
@@ -171,16 +178,6 @@ class NemoConfig:
         if scaling := self.rope_scaling():
             config["rope_scaling"] = scaling
         return config
-
-    def _family(self) -> str:
-        biased, normed = (self.settings.get(k) for k in ("add_qkv_bias", "qk_layernorm"))
-        if biased and normed:
-            refuse(
-                "stated.unknown-attention",
-                f"{self.path}: add_qkv_bias with qk_layernorm is no model known here",
-                _NAME_IT,
-            )
-        return "qwen2" if biased else "qwen3" if normed else "llama"
 
     def groups(self) -> int:
         """How many heads of K and V there are."""
@@ -242,7 +239,10 @@ def config_of_bridge(path: Path, document: Settings) -> NemoConfig | None:
 
 def config_of_1(path: Path, document: Settings) -> NemoConfig:
     """From model_config.yaml."""
-    values = _DEFAULTS_OF_1 | {key: _resolve(document, value) for key, value in document.items()}
+    values: dict[str, Any] = dict(_DEFAULTS_OF_1)
+    for key, value in document.items():
+        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        values[key] = document.get(reference[1]) if reference else value
     settings = values | {ours: values.get(theirs) for ours, theirs in _RENAMED.items()}
     settings["seq_length"] = values.get("max_position_embeddings") or values.get(
         "encoder_seq_length"
@@ -254,12 +254,6 @@ def config_of_1(path: Path, document: Settings) -> NemoConfig:
     if not values.get("scale_positional_embedding"):
         settings.pop("scale_factor", None)
     return NemoConfig(path, settings)
-
-
-def _resolve(document: Settings, value: object) -> object:
-    """The value, or the one of the key that it names."""
-    reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-    return document.get(reference[1]) if reference else value
 
 
 def config_of_2(path: Path, document: Settings) -> NemoConfig:

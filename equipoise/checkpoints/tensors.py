@@ -112,7 +112,10 @@ def join(
     file or folder that the message begins with.
     """
     for part in parts:
-        if not _inside(part, shape):
+        if not len(part.offsets) == len(part.sizes) == len(shape) or not all(
+            min(offset, size) >= 0 and offset + size <= limit
+            for offset, size, limit in zip(part.offsets, part.sizes, shape, strict=True)
+        ):
             extent = f"{part.sizes} at {part.offsets}"
             refuse(
                 "tensors.other-extent",
@@ -129,13 +132,6 @@ def join(
     if sum(prod(part.sizes) for part in filled) != prod(shape):
         refuse("tensors.missing-part", f"{origin}: a part of {name} is missing", COPY_AGAIN)
     return _joined(shape, dtype, parts)
-
-
-def _inside(part: Part, shape: tuple[int, ...]) -> bool:
-    return len(part.offsets) == len(part.sizes) == len(shape) and all(
-        min(offset, size) >= 0 and offset + size <= limit
-        for offset, size, limit in zip(part.offsets, part.sizes, shape, strict=True)
-    )
 
 
 def _overlapping(parts: Iterable[Part]) -> tuple[Part, Part] | None:
@@ -167,18 +163,16 @@ def _joined(shape: tuple[int, ...], dtype: torch.dtype, parts: Sequence[Part]) -
 
     def take(index: int | slice) -> LazyTensor:
         if isinstance(index, int):
-            return _joined(shape[1:], dtype, list(_one_row(parts, index)))
+            row = [
+                Part(part.offsets[1:], part.tensor[index - part.offsets[0]], part.path)
+                for part in parts
+                if 0 <= index - part.offsets[0] < part.sizes[0]
+            ]
+            return _joined(shape[1:], dtype, row)
         start, stop, _ = index.indices(shape[0])
         return _joined((stop - start, *shape[1:]), dtype, list(_rows(parts, start, stop)))
 
     return LazyTensor(shape, dtype, read, take)
-
-
-def _one_row(parts: Iterable[Part], row: int) -> Iterator[Part]:
-    for part in parts:
-        local_row = row - part.offsets[0]
-        if 0 <= local_row < part.sizes[0]:
-            yield Part(part.offsets[1:], part.tensor[local_row], part.path)
 
 
 def _rows(parts: Iterable[Part], start: int, stop: int) -> Iterator[Part]:

@@ -211,8 +211,15 @@ def _folders(source: Source, named: str | None) -> tuple[tuple[Path, ...], Path 
 
 def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
     companions, base = _folders(source, named)
-    if base:
-        _warn_of_other_base(source, named, reporter)
+    adapter_base = source.base
+    # Shapes do not tell one model from another that was trained further.
+    if (
+        source.form in ADAPTERS
+        and named
+        and adapter_base
+        and Path(named).resolve() != Path(adapter_base).resolve()
+    ):
+        reporter.warn(f"the adapter was trained on {adapter_base}, and is merged into {named}")
     config = _config(companions)
     unstated = _compare_stated(source, _configured(companions), based=base is not None)
     name = named or source.base
@@ -241,15 +248,6 @@ def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, 
         missing = tuple(n for n in NOT_IN_SHAPES if of_base and n not in stated)
     where = f"which nothing states and {folder / 'config.json'} gives"
     return (f"{', '.join(missing)}, {where}",) if missing else ()
-
-
-def _warn_of_other_base(source: Source, named: str | None, reporter: Reporter) -> None:
-    """Shapes do not tell one model from another that was trained further."""
-    adapter_base = source.base
-    if source.form not in ADAPTERS or not named or not adapter_base or named == adapter_base:
-        return
-    if Path(named).resolve() != Path(adapter_base).resolve():
-        reporter.warn(f"the adapter was trained on {adapter_base}, and is merged into {named}")
 
 
 def _base(source: Source, name: str | None) -> Path:
@@ -314,10 +312,22 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
     _drop_code(folder / "tokenizer_config.json")
     _drop_code(folder / "config.json")
     tensors = tensors_of_model(plan.tensors, folder)
-    _complete(folder / "config.json", tensors)
+    # config.json says what loads the weights, and in which number format they are.
+    config = json_mapping(folder / "config.json")
+    for key in ("torch_dtype", "quantization_config"):  # no weight here is quantized
+        config.pop(key, None)
+    config["dtype"] = str(of_dtype(tensors)).removeprefix("torch.")
+    config["architectures"] = [architecture(folder)]
+    write_json(folder / "config.json", config)
     unchecked = plan.unstated
     if verify:
-        unchecked += _check_source(plan.source, reporter) + verify_beside(folder)
+        with reporter.progress("checking the source's checksums"):
+            has_sums = check_sums(plan.source.path)
+        if not has_sums:
+            unchecked += (
+                "whether the source is as it was written: no checksum of its kind is read",
+            )
+        unchecked += verify_beside(folder)
     with reporter.progress("writing, in MB", megabytes(total_bytes(tensors))) as bar:
         hashes = write_model(folder, tensors, _adding(bar), check=verify)
     verdict = unverified(tensors, unchecked)
@@ -327,17 +337,6 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
     reporter.say(f"checked: {verdict}")
     write_record(plan.source, folder, asdict(verdict), hashes)
     write_card(plan.source, folder, plan.base_name, str(verdict))
-
-
-def _check_source(source: Source, reporter: Reporter) -> tuple[str, ...]:
-    """List what of the source was not checked, and why."""
-    with reporter.progress("checking the source's checksums"):
-        has_sums = check_sums(source.path)
-    return (
-        ()
-        if has_sums
-        else ("whether the source is as it was written: no checksum of its kind is read",)
-    )
 
 
 def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: Path) -> None:
@@ -393,13 +392,3 @@ def _drop_code(path: Path) -> None:
     settings = json_mapping(path) if path.is_file() else {}
     if named := settings.keys() & set(NAMES_OF_CODE):
         write_json(path, {key: value for key, value in settings.items() if key not in named})
-
-
-def _complete(path: Path, tensors: Tensors) -> None:
-    """Say in config.json what loads the weights, and in which number format they are."""
-    config = json_mapping(path)
-    for key in ("torch_dtype", "quantization_config"):  # no weight here is quantized
-        config.pop(key, None)
-    config["dtype"] = str(of_dtype(tensors)).removeprefix("torch.")
-    config["architectures"] = [architecture(path.parent)]
-    write_json(path, config)

@@ -19,7 +19,7 @@ from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.megatron import FAMILIES, export_model, import_model, to_hugging_face
 from equipoise.checkpoints.sources import Source, announce, opened
 from equipoise.checkpoints.stated import config_of_bridge, refuse_difference
-from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse, size, total_bytes
+from equipoise.checkpoints.tensors import Tensors, refuse, size, total_bytes
 from equipoise.checkpoints.to_hugging_face import (
     create_new,
     refuse_full_disk,
@@ -127,7 +127,11 @@ def _fill(
 ) -> None:
     with reporter.progress("Megatron-Bridge writes"):
         versions = import_model(model.folder, folder)
-    _name_places(folder / ITERATION / _RUN_CONFIG, model, folder, destination)
+    # Folders that are gone after the conversion get the names of what stays.
+    config = folder / ITERATION / _RUN_CONFIG
+    text = config.read_text(encoding="utf-8")
+    text = text.replace(str(folder.resolve()), str(destination.resolve()))
+    write_text(config, text.replace(str(model.folder.resolve()), model.origin))
     verdict = Verdict(len(originals), total_bytes(originals), 0, None)
     if verify:
         with reporter.progress("checking what was written"):
@@ -136,35 +140,25 @@ def _fill(
     write_record(model.source, folder, asdict(verdict), {}, made_by=versions)
 
 
-def _name_places(config: Path, model: _Model, written: Path, destination: Path) -> None:
-    """Folders that are gone after the conversion, by the names of what stays."""
-    text = config.read_text(encoding="utf-8")
-    text = text.replace(str(written.resolve()), str(destination.resolve()))
-    write_text(config, text.replace(str(model.folder.resolve()), model.origin))
-
-
 def read_back(iteration: Path, model: Path, originals: Tensors, destination: Path) -> Verdict:
     """Compare an `iter_N` with the model that it was made of, byte for byte.
 
     What the table does not know is read back by Megatron-Bridge, by way of a scratch folder next
     to the path `destination`. Raises `ConversionError` for a tensor that is another one.
     """
-    config = model_config(model).to_dict()
-    if config["model_type"] in FAMILIES:
-        _refuse_other_settings(iteration, model)
-        written = to_hugging_face(layered_tensors(iteration), config)
+    config = model_config(model)
+    settings = config.to_dict()
+    if settings["model_type"] in FAMILIES:
+        # Megatron-Bridge leaves out what Megatron-core cannot do, such as linear scaling.
+        path = iteration / _RUN_CONFIG
+        if stated := config_of_bridge(path, yaml_mapping(path)):
+            refuse_difference(stated, config, model)
+        written = to_hugging_face(layered_tensors(iteration), settings)
         return _compare(written, originals, iteration, "Equipoise's own reader")
     with scratch_folder(destination) as folder:
         export_model(iteration, model, folder)
         written = tensors_of_model(model_tensors(folder), model)
         return _compare(written, originals, iteration, "Megatron-Bridge")
-
-
-def _refuse_other_settings(iteration: Path, model: Path) -> None:
-    """Megatron-Bridge leaves out what Megatron-core cannot do, such as linear scaling."""
-    path = iteration / _RUN_CONFIG
-    if stated := config_of_bridge(path, yaml_mapping(path)):
-        refuse_difference(stated, model_config(model), model)
 
 
 def _compare(written: Tensors, originals: Tensors, iteration: Path, read_by: str) -> Verdict:
@@ -174,15 +168,11 @@ def _compare(written: Tensors, originals: Tensors, iteration: Path, read_by: str
             f"{iteration}: {names[0]} is in one of source and result alone ({len(names)} such)",
         )
     for name, tensor in written.items():
-        if not _is_same(tensor, originals[name]):
+        original = originals[name]
+        # No number that is none equals itself, its bytes do.
+        if tensor.shape != original.shape or not torch.equal(
+            in_bytes(tensor.read()), in_bytes(original.read().to(tensor.dtype))
+        ):
             refuse("verify.other-tensor", f"{iteration}: {name} is not what the source has")
     cast = sum(tensor.dtype != originals[name].dtype for name, tensor in written.items())
     return Verdict(len(written), total_bytes(written), cast, read_by)
-
-
-def _is_same(written: LazyTensor, original: LazyTensor) -> bool:
-    if written.shape != original.shape:
-        return False
-    result, source = written.read(), original.read().to(written.dtype)
-    # No number that is none equals itself, its bytes do.
-    return torch.equal(in_bytes(result), in_bytes(source))

@@ -60,7 +60,9 @@ def check_sums(source: Path) -> bool:
 
     Raises `ConversionError` for bytes that are not those that were written.
     """
-    archives = list(_archives(source))
+    archives = [("it", p, 0, p.stat().st_size) for p in sorted(source.glob("pytorch_model*.bin"))]
+    if is_dcp(source) and any(source.glob("*.distcp")):  # beside shards it says nothing of these
+        archives = [*places_of_tensors(source), *archives]
     for name, path, start, length in archives:
         _check_archive(name, path, start, length)
     recorded = recorded_weights(source)
@@ -68,14 +70,6 @@ def check_sums(source: Path) -> bool:
         if checksum(path) != digest:
             refuse("verify.other-hash", f"{path} is not what {RECORD} says was written", COPY_AGAIN)
     return bool(archives or recorded)
-
-
-def _archives(source: Path) -> Iterator[tuple[str, Path, int, int]]:
-    """Yield each archive: name, file, first byte, length."""
-    if is_dcp(source) and any(source.glob("*.distcp")):  # beside shards it says nothing of these
-        yield from places_of_tensors(source)
-    for path in sorted(source.glob("pytorch_model*.bin")):
-        yield "it", path, 0, path.stat().st_size
 
 
 def _check_archive(name: str, path: Path, start: int, length: int) -> None:
@@ -253,12 +247,13 @@ def verify_model(
     out. Raises `ConversionError` for a weight or a logit that is not as it must be.
     """
     written = model_tensors(folder)
-    needed, free = _loading_takes(written, adapter), free_memory()
+    # The weights twice, for they are copied out of a mapping; those of the base are with them.
+    needed = (4 if adapter else 2) * total_bytes(written) + _LOADING_BYTES
+    free = free_memory()
     if needed > free:
         reason = f"whether it loads: that takes {size(needed)} of memory, and {size(free)} are free"
         return Verdict(len(written), total_bytes(written), True, False, None, (*unchecked, reason))
-    model = _loaded(folder)
-    _refuse_other_weights(folder, model, written)
+    model = _loaded(folder, written)
     logits = _logits(model)
     if not bool(logits.isfinite().all()):
         refuse("verify.infinite-logits", f"{folder}: the model's logits are not finite")
@@ -266,12 +261,8 @@ def verify_model(
     return Verdict(len(written), total_bytes(written), True, True, difference, unchecked)
 
 
-def _loading_takes(written: Tensors, adapter: Adapter | None) -> int:
-    """The weights twice, for they are copied out of a mapping; those of the base are with them."""
-    return (4 if adapter else 2) * total_bytes(written) + _LOADING_BYTES
-
-
-def _loaded(folder: Path) -> Any:
+def _loaded(folder: Path, written: Tensors) -> Any:
+    """The model with the weights of the files: transformers may fill in random ones."""
     try:
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             folder, output_loading_info=True, trust_remote_code=False
@@ -283,17 +274,13 @@ def _loaded(folder: Path) -> Any:
             "verify.loading-trouble",
             f"{folder}: from_pretrained has trouble with {names[0]} ({len(names)} such)",
         )
-    return model
-
-
-def _refuse_other_weights(folder: Path, model: Any, written: Tensors) -> None:
-    """The weights in memory must be those of the files: transformers may fill in random ones."""
     state = model.state_dict()
     for name, tensor in written.items():
         if not torch.equal(in_bytes(state[name]), in_bytes(tensor.read())):
             refuse(
                 "verify.other-weights", f"{folder}: from_pretrained gives other numbers for {name}"
             )
+    return model
 
 
 def free_memory() -> int:

@@ -207,7 +207,13 @@ def write_file(path: Path, tensors: Tensors, progress: Progress, *, check: bool)
                 hashing.result()
                 progress(len(data))
     if check:
-        _confirm_header(path, tensors)
+        # Every tensor must be where the library finds it; bytes were compared at their place.
+        found, expected = (
+            [(name, tensor.shape, tensor.dtype) for name, tensor in side.items() if tensor.nbytes]
+            for side in (file_tensors(path), tensors)
+        )
+        if found != expected:
+            refuse("writer.other-header", f"{path}: its header is not what was written")
     return f"{CHECKSUM}:{digest.hexdigest()}"
 
 
@@ -235,7 +241,11 @@ def _header(tensors: Tensors) -> bytes:
 
 def _blocks(name: str, tensor: LazyTensor) -> Iterator[torch.Tensor]:
     """The tensor in blocks of rows where it can be read so, or else as a whole."""
-    for block in _parts(tensor):
+    blocks = [tensor]
+    if tensor.take and tensor.nbytes > BLOCK_BYTES:
+        rows = max(1, BLOCK_BYTES * tensor.shape[0] // tensor.nbytes)
+        blocks = [tensor[start : start + rows] for start in range(0, tensor.shape[0], rows)]
+    for block in blocks:
         value = block.read()
         if (tuple(value.shape), value.dtype) != (block.shape, block.dtype):
             refuse(
@@ -244,13 +254,6 @@ def _blocks(name: str, tensor: LazyTensor) -> Iterator[torch.Tensor]:
                 f"{block.shape} of {block.dtype}",
             )
         yield value
-
-
-def _parts(tensor: LazyTensor) -> list[LazyTensor]:
-    if tensor.take is None or tensor.nbytes <= BLOCK_BYTES:
-        return [tensor]
-    rows = max(1, BLOCK_BYTES * tensor.shape[0] // tensor.nbytes)
-    return [tensor[start : start + rows] for start in range(0, tensor.shape[0], rows)]
 
 
 def _write(file: FileIO, data: memoryview, name: str, *, check: bool) -> None:
@@ -268,18 +271,6 @@ def _write(file: FileIO, data: memoryview, name: str, *, check: bool) -> None:
                     f"{file.name}: {name} is not what was written",
                     "Is the disk faulty?",
                 )
-
-
-def _confirm_header(path: Path, tensors: Tensors) -> None:
-    """Every tensor must be where the library finds it; bytes were compared at their place."""
-
-    def entries(mapping: Tensors) -> list[tuple[object, ...]]:
-        return [
-            (name, tensor.shape, tensor.dtype) for name, tensor in mapping.items() if tensor.nbytes
-        ]
-
-    if entries(file_tensors(path)) != entries(tensors):
-        refuse("writer.other-header", f"{path}: its header is not what was written")
 
 
 def content(tensor: torch.Tensor) -> memoryview:

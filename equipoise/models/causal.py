@@ -101,7 +101,12 @@ def _pretrained(
             name, config=config, dtype=dtype, trust_remote_code=False
         )
         return model
-    _refuse_no_bitsandbytes()
+    if find_spec("bitsandbytes") is None:
+        raise EquipoiseError(
+            "model.no-bitsandbytes",
+            "equipoise.load_in_4bit needs bitsandbytes, which is not installed",
+            "Start the recipe with `uv run --extra 4bit`.",
+        )
     # NF4 with quantized constants, as in QLoRA: Dettmers et al. 2023, arXiv:2305.14314.
     settings = BitsAndBytesConfig(
         load_in_4bit=True,
@@ -122,12 +127,3 @@ def _pretrained(
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
     return model
-
-
-def _refuse_no_bitsandbytes() -> None:
-    if find_spec("bitsandbytes") is None:
-        raise EquipoiseError(
-            "model.no-bitsandbytes",
-            "equipoise.load_in_4bit needs bitsandbytes, which is not installed",
-            "Start the recipe with `uv run --extra 4bit`.",
-        )

@@ -1,7 +1,7 @@
 """A Hugging Face model in this process as the `ChatModel` of judges, planners and generators."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -51,7 +51,14 @@ class HuggingFaceChatModel:
         seed: int = 0,
     ) -> None:
         self._name = name
-        self._generator = _Generator(_load(name), max_new_tokens)
+        on_gpu = torch.cuda.is_available()
+        loaded = load_model(
+            name,
+            name,
+            dtype=torch.bfloat16 if on_gpu else torch.float32,
+            device=torch.device("cuda" if on_gpu else "cpu"),
+        )
+        self._generator = _Generator(loaded, max_new_tokens)
         self._cache = ReplyCache(cache_dir) if cache_dir else None
         self._batch_size = batch_size
         self._seed = seed
@@ -83,8 +90,16 @@ class HuggingFaceChatModel:
         prompts = {key: self._render(request) for key, request in missing.items()}
         lengths = {key: self._generator.length(prompt) for key, prompt in prompts.items()}
         self._accounts.add("calls", len(prompts))
+        answers: dict[bytes, _Answer] = {}
         with self._lock:
-            answers = self._greedy(prompts, lengths)
+            # Prompts of similar lengths together; those that do not fit have no answer.
+            fitting = [key for key in prompts if lengths[key] <= self._generator.room]
+            fitting.sort(key=lengths.__getitem__)
+            for start in range(0, len(fitting), self._batch_size):
+                keys = fitting[start : start + self._batch_size]
+                tokens = sum(lengths[key] for key in keys)
+                batch = self._generate([prompts[key] for key in keys], tokens)
+                answers |= zip(keys, batch, strict=True)
             for key in [key for key in answers if _problem(answers[key], missing[key].valid)]:
                 self._accounts.add("invalid_answers")
                 seed = (int.from_bytes(key[:8], "big") + self._seed) % 2**63
@@ -93,20 +108,6 @@ class HuggingFaceChatModel:
             key: self._reply(key, answers.get(key), lengths[key], request.valid)
             for key, request in missing.items()
         }
-
-    def _greedy(
-        self, prompts: Mapping[bytes, str], lengths: Mapping[bytes, int]
-    ) -> dict[bytes, _Answer]:
-        """Answers to the prompts that fit, prompts of similar lengths together."""
-        fitting = [key for key in prompts if lengths[key] <= self._generator.room]
-        fitting.sort(key=lengths.__getitem__)
-        answers: dict[bytes, _Answer] = {}
-        for start in range(0, len(fitting), self._batch_size):
-            keys = fitting[start : start + self._batch_size]
-            tokens = sum(lengths[key] for key in keys)
-            batch = self._generate([prompts[key] for key in keys], tokens)
-            answers |= zip(keys, batch, strict=True)
-        return answers
 
     def _generate(
         self, prompts: Sequence[str], prompt_tokens: int, seed: int | None = None
@@ -148,9 +149,13 @@ class _Generator:
 
     def __init__(self, loaded: LoadedModel, max_new_tokens: int) -> None:
         self._loaded = loaded
-        self._ends = _end_tokens(loaded)
+        # Some models have several tokens that end an answer.
+        eos: Any = loaded.model.generation_config.eos_token_id
+        ends = (*(eos if isinstance(eos, list) else [eos]), loaded.tokenizer.eos_token_id)
+        self._ends = sorted({int(token) for token in ends if token is not None})
         self._control_tokens = control_tokens(loaded.tokenizer)
-        positions = _positions(loaded)
+        config = loaded.model.config.get_text_config()
+        positions = int(getattr(config, "max_position_embeddings", None) or 2**31)
         self._max_new_tokens = min(max_new_tokens, positions // 2)
         self.room = positions - self._max_new_tokens
 
@@ -181,10 +186,19 @@ class _Generator:
             add_special_tokens=False,
             return_token_type_ids=False,
         ).to(model.device)
+        sampled = seed is not None
+        config = GenerationConfig(
+            do_sample=sampled,
+            temperature=_SECOND_TEMPERATURE if sampled else None,
+            top_k=0 if sampled else None,
+            max_new_tokens=self._max_new_tokens,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=self._ends,
+        )
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.inference_mode():
             torch.manual_seed(seed or 0)
-            output = model.generate(**inputs, generation_config=self._config(seed is not None))
+            output = model.generate(**inputs, generation_config=config)
         new_tokens = output[:, inputs["input_ids"].shape[1] :].tolist()
         return [self._answer(tokens) for tokens in new_tokens]
 
@@ -193,39 +207,6 @@ class _Generator:
         content = tokens[:end]
         text = self._loaded.tokenizer.decode(content, skip_special_tokens=True)
         return _Answer(str(text), len(content), complete=end is not None)
-
-    def _config(self, sampled: bool) -> GenerationConfig:
-        return GenerationConfig(
-            do_sample=sampled,
-            temperature=_SECOND_TEMPERATURE if sampled else None,
-            top_k=0 if sampled else None,
-            max_new_tokens=self._max_new_tokens,
-            pad_token_id=self._loaded.tokenizer.pad_token_id,
-            eos_token_id=self._ends,
-        )
-
-
-def _load(name: str) -> LoadedModel:
-    on_gpu = torch.cuda.is_available()
-    return load_model(
-        name,
-        name,
-        dtype=torch.bfloat16 if on_gpu else torch.float32,
-        device=torch.device("cuda" if on_gpu else "cpu"),
-    )
-
-
-def _positions(loaded: LoadedModel) -> int:
-    """Tokens of a prompt and its answer together."""
-    config = loaded.model.config.get_text_config()
-    return int(getattr(config, "max_position_embeddings", None) or 2**31)
-
-
-def _end_tokens(loaded: LoadedModel) -> list[int]:
-    """Every token that ends an answer; some models have several."""
-    eos: Any = loaded.model.generation_config.eos_token_id
-    ids = eos if isinstance(eos, list) else [eos]
-    return sorted({int(i) for i in (*ids, loaded.tokenizer.eos_token_id) if i is not None})
 
 
 def _problem(answer: _Answer, valid: Valid) -> str:

@@ -37,24 +37,19 @@ def check_folder(folder: Path) -> None:
     A link may name a file of the same folder, or one of the Hugging Face hub's cache that the
     folder is a part of. What is neither file nor folder, such as a pipe, is refused.
     """
-    roots = _own_roots(folder.resolve())
-    for number, path in enumerate(_entries(folder)):
+    resolved = folder.resolve()
+    # The hub's cache keeps the files of a snapshot beside it, in blobs.
+    snapshots = (parent for parent in resolved.parents if parent.name == "snapshots")
+    roots = (resolved, *(parent.parent / "blobs" for parent in snapshots))
+    entries = (
+        Path(root, name) for root, folders, files in os.walk(folder) for name in (*folders, *files)
+    )
+    for number, path in enumerate(entries):
         if number >= _MOST_FILES:
             raise EquipoiseError(
                 "model.too-many-files", f"{folder} holds more than {_MOST_FILES:,} files", _ANOTHER
             )
         _check_entry(path, roots)
-
-
-def _entries(folder: Path) -> Iterator[Path]:
-    for root, folders, files in os.walk(folder):
-        yield from (Path(root, name) for name in (*folders, *files))
-
-
-def _own_roots(folder: Path) -> tuple[Path, ...]:
-    """The folder, and where the hub's cache keeps the files of a snapshot."""
-    snapshots = (parent for parent in folder.parents if parent.name == "snapshots")
-    return (folder, *(parent.parent / "blobs" for parent in snapshots))
 
 
 def _check_entry(path: Path, roots: tuple[Path, ...]) -> None:
