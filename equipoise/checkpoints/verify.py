@@ -253,7 +253,13 @@ def verify_model(
     if needed > free:
         reason = f"whether it loads: that takes {size(needed)} of memory, and {size(free)} are free"
         return Verdict(len(written), total_bytes(written), True, False, None, (*unchecked, reason))
-    model = _loaded(folder, written)
+    model = _loaded(folder)
+    state = model.state_dict()
+    for name, tensor in written.items():  # transformers may fill in random ones
+        if not torch.equal(in_bytes(state[name]), in_bytes(tensor.read())):
+            refuse(
+                "verify.other-weights", f"{folder}: from_pretrained gives other numbers for {name}"
+            )
     logits = _logits(model)
     if not bool(logits.isfinite().all()):
         refuse("verify.infinite-logits", f"{folder}: the model's logits are not finite")
@@ -261,8 +267,7 @@ def verify_model(
     return Verdict(len(written), total_bytes(written), True, True, difference, unchecked)
 
 
-def _loaded(folder: Path, written: Tensors) -> Any:
-    """The model with the weights of the files: transformers may fill in random ones."""
+def _loaded(folder: Path) -> Any:
     try:
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             folder, output_loading_info=True, trust_remote_code=False
@@ -274,12 +279,6 @@ def _loaded(folder: Path, written: Tensors) -> Any:
             "verify.loading-trouble",
             f"{folder}: from_pretrained has trouble with {names[0]} ({len(names)} such)",
         )
-    state = model.state_dict()
-    for name, tensor in written.items():
-        if not torch.equal(in_bytes(state[name]), in_bytes(tensor.read())):
-            refuse(
-                "verify.other-weights", f"{folder}: from_pretrained gives other numbers for {name}"
-            )
     return model
 
 

@@ -87,7 +87,7 @@ def run_pipeline(
     if isinstance(run, NewRun) or not (run.comparison.exists() and has_result(run)):
         check_environment(environment, reporter)
     with reporter.progress("loading the model"):
-        prepare = _prepare_probe() if probe_only else _prepare(loaded.engine, rehearse)
+        prepare = _prepare(loaded.engine, rehearse=rehearse, probe_only=probe_only)
         stages = prepare(config, records, name)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
@@ -133,7 +133,13 @@ def run_probe(job: Job, stages: Callable[[Job], None]) -> None:
 @contextmanager
 def reported(job: Job) -> Iterator[None]:
     """Inside, what goes wrong leaves a report of what there is; damage is looked for before."""
-    check_files(job.run, lasting=_lasting(job.loaded.engine, job.run), warn=job.reporter.warn)
+    run = job.run
+    # What cannot be made again: the run's inputs, and what NeMo-RL makes as it trains.
+    lasting = [run.config, run.prompts, manifest_path(run.prompts), run.also]
+    if job.loaded.engine == "nemo_rl":
+        lasting += [run.reference, run.history, run.training.parent, run.probe]
+        lasting += [run.evaluation(stage).parent for stage in (BASELINE, FINAL)]
+    check_files(run, lasting=frozenset(path.name for path in lasting), warn=job.reporter.warn)
     record_sources(job)
     try:
         yield
@@ -147,35 +153,21 @@ def reported(job: Job) -> Iterator[None]:
         raise EquipoiseError(error.code, str(error), BUDGET_REMEDY) from error
 
 
-def _prepare(name: str, rehearse: bool) -> Prepare:
+def _prepare(engine: str, *, rehearse: bool, probe_only: bool) -> Prepare:
     """The engine's way in; imported here, for each engine brings libraries the other does without.
 
     It refuses what cannot run, loads what it can, and returns what does every stage of a job that
-    its directory does not hold yet.
+    its directory does not hold yet; with `probe_only` those before training alone.
     """
-    if rehearse:
+    if probe_only:
+        from equipoise.train.local.engine import prepare_probe as prepare
+    elif rehearse:
         from equipoise.train.nemo_rl.rehearsal.rehearse import prepare
-    elif name == "nemo_rl":
+    elif engine == "nemo_rl":
         from equipoise.train.nemo_rl.engine import prepare
     else:
         from equipoise.train.local.engine import prepare
     return prepare
-
-
-def _prepare_probe() -> Prepare:
-    """The same for the local engine's stages before training alone."""
-    from equipoise.train.local.engine import prepare_probe
-
-    return prepare_probe
-
-
-def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
-    """Name what cannot be made again: the run's inputs, and what NeMo-RL makes as it trains."""
-    stages = (run.evaluation(stage).parent for stage in (BASELINE, FINAL))
-    trained = (run.history, run.training.parent)
-    outputs = (run.reference, *trained, run.probe, *stages) if engine == "nemo_rl" else ()
-    inputs = (run.config, run.prompts, manifest_path(run.prompts), run.also)
-    return frozenset(path.name for path in (*inputs, *outputs))
 
 
 def start_run(

@@ -57,9 +57,19 @@ def run(options: ColdStartOptions, reporter: Reporter) -> None:
     check_task(options.task)
     load_dotenv(Path.cwd() / ".env")
     loaded = load_config(options.task, words)
-    _refuse(loaded, options.destination)
+    if loaded.config.policy.model_name == LOCAL_MODEL:
+        raise UsageError(
+            "cold-start.local-model",
+            "the local model has learnt its task's form of reply when it is made",
+            "Name another one with --model-name.",
+        )
+    destination = options.destination
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise UsageError(
+            "cold-start.existing-folder", f"{destination} exists already", "Name a new folder."
+        )
     if words.dry_run:
-        _dry_run(loaded, options.destination, reporter)
+        _dry_run(loaded, destination, reporter)
         return
     if loaded.config.policy.model_name != SMOLLM2:
         refuse_missing_model(loaded.config.policy.model_name)
@@ -67,7 +77,7 @@ def run(options: ColdStartOptions, reporter: Reporter) -> None:
     prepare_torch(loaded.config.equipoise.threads)
     with reporter.progress("preparing what the prompts need"):
         prepare_task(loaded, reporter.say)
-    _train(loaded, options.destination, reporter)
+    _train(loaded, destination, reporter)
 
 
 def _dry_run(loaded: LoadedConfig, destination: Path, reporter: Reporter) -> None:
@@ -87,19 +97,6 @@ def _dry_run(loaded: LoadedConfig, destination: Path, reporter: Reporter) -> Non
     columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
     reporter.table("What would run", columns, rows)
     _show_first(examples, reporter)
-
-
-def _refuse(loaded: LoadedConfig, destination: Path) -> None:
-    if loaded.config.policy.model_name == LOCAL_MODEL:
-        raise UsageError(
-            "cold-start.local-model",
-            "the local model has learnt its task's form of reply when it is made",
-            "Name another one with --model-name.",
-        )
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise UsageError(
-            "cold-start.existing-folder", f"{destination} exists already", "Name a new folder."
-        )
 
 
 def _train(loaded: LoadedConfig, destination: Path, reporter: Reporter) -> None:

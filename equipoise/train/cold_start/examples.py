@@ -45,7 +45,15 @@ def find_examples(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list
         return _imitated(loaded, records)
     source = Path(settings.replies)
     rows = _dealt(loaded, RunDirectory(source)) if source.is_dir() else _read(source)
-    _refuse_held_out(rows, records)
+    # Under any system message.
+    held_out = {r.messages[-1]["content"] for r in records if r.split != TRAIN_SPLIT}
+    questions = [example.messages[-1]["content"] for example in rows]
+    if leaks := [question for question in questions if question in held_out]:
+        raise EquipoiseError(
+            "cold-start.held-out-prompts",
+            f"{len(leaks)} of the replies are to prompts of an evaluation split: {leaks[0][:80]!r}",
+            "Take replies to training prompts alone (split `train` in a run's prompts.jsonl).",
+        )
     return list(islice(cycle(rows), settings.examples))
 
 
@@ -117,15 +125,3 @@ def _rows(text: str, faults: list[str]) -> Iterator[Example]:
         else:
             prompt = tuple(Message(role=t.role, content=t.content) for t in row.prompt)
             yield Example(prompt, row.completion)
-
-
-def _refuse_held_out(examples: Sequence[Example], records: Sequence[PromptRecord]) -> None:
-    """Refuse replies to prompts of an evaluation split, under any system message."""
-    held_out = {r.messages[-1]["content"] for r in records if r.split != TRAIN_SPLIT}
-    leaks = [e.messages[-1]["content"] for e in examples if e.messages[-1]["content"] in held_out]
-    if leaks:
-        raise EquipoiseError(
-            "cold-start.held-out-prompts",
-            f"{len(leaks)} of the replies are to prompts of an evaluation split: {leaks[0][:80]!r}",
-            "Take replies to training prompts alone (split `train` in a run's prompts.jsonl).",
-        )

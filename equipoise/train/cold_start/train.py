@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from transformers import set_seed
 
@@ -63,18 +62,8 @@ def save(
     trained: ColdStart, examples: Sequence[Example], config: Config, destination: Path
 ) -> None:
     """Write the model, its tokenizer and what it was made of into a new folder."""
-
-    def fill(folder: Path) -> None:
-        trained.model.model.save_pretrained(folder)
-        trained.model.tokenizer.save_pretrained(folder)
-        write_json(folder / RECORD, _record(trained, examples, config))
-
-    create_folder(destination, fill)
-
-
-def _record(trained: ColdStart, examples: Sequence[Example], config: Config) -> dict[str, Any]:
     content = json.dumps([asdict(example) for example in examples]).encode()
-    return {
+    record = {
         "schema": 1,
         "task": config.equipoise.task,
         "base": trained.model.identity,
@@ -84,3 +73,10 @@ def _record(trained: ColdStart, examples: Sequence[Example], config: Config) -> 
         "seed": config.grpo.seed,
         "loss": trained.losses,
     }
+
+    def fill(folder: Path) -> None:
+        trained.model.model.save_pretrained(folder)
+        trained.model.tokenizer.save_pretrained(folder)
+        write_json(folder / RECORD, record)
+
+    create_folder(destination, fill)

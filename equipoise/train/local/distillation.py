@@ -2,8 +2,8 @@
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,18 +93,13 @@ class _Distillation(Trainer):  # type: ignore[misc]  # transformers is not typed
     ) -> Tensor:
         """Return the mean over the tokens of replies, in nats."""
         replies = inputs["replies"]
-        with torch.no_grad(), self._frozen(model) as frozen:
+        # The model as it was before training: a copy, or itself without its adapter.
+        frozen, unadapted = self._copy, nullcontext()
+        if frozen is None:
+            frozen, unadapted = model, self.accelerator.unwrap_model(model).disable_adapter()
+        with torch.no_grad(), unadapted:
             target = self._logits(frozen, inputs, "answered", replies).softmax(-1)
         return cross_entropy(self._logits(model, inputs, "shown", replies), target)
-
-    @contextmanager
-    def _frozen(self, model: Any) -> Iterator[Any]:
-        """Yield the model as it was before training: a copy, or itself without its adapter."""
-        if self._copy is not None:
-            yield self._copy
-        else:
-            with self.accelerator.unwrap_model(model).disable_adapter():
-                yield model
 
     def _logits(self, model: Any, inputs: dict[str, Tensor], side: str, replies: Tensor) -> Tensor:
         """[tokens of replies, words], of the temperature with which replies are drawn."""

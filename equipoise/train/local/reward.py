@@ -26,10 +26,13 @@ def reward_function(
     """
 
     def score(*, completions: list[Any], index: list[int], **_: Any) -> list[float | None]:
-        rollouts = [
-            _rollout(records[i], prompts[i], completion)
-            for i, completion in zip(index, completions, strict=True)
-        ]
+        rollouts = []
+        for i, completion in zip(index, completions, strict=True):
+            text = completion if isinstance(completion, str) else completion[-1]["content"]
+            record = records[i]
+            rollouts.append(
+                Rollout(record.id, record.set_id, record.split, prompts[i], text, record.metadata)
+            )
         scores = score_within_budget(environment, rollouts)
         monitor.add([score.error for score in scores])
         record_step(step_row(environment, rollouts, scores))
@@ -38,8 +41,3 @@ def reward_function(
 
     score.__name__ = environment.name
     return score
-
-
-def _rollout(record: PromptRecord, prompt: str, completion: Any) -> Rollout:
-    text = completion if isinstance(completion, str) else completion[-1]["content"]
-    return Rollout(record.id, record.set_id, record.split, prompt, text, record.metadata)

@@ -82,7 +82,11 @@ def _grpo(
             job.tracker.log(row)
 
         history = HistoryCallback(run.history, on_row, job.meter)
-        rollouts = _kept_rollouts(job, steps)
+        kept = config.equipoise.training_rollouts
+        rollouts = RolloutsCallback(
+            TrainingRollouts(run.training, kept.steps, steps),
+            partial(choose, limit=kept.sets, seed=config.grpo.seed),
+        )
         callbacks = [
             StopCallback(monitor, stop, partial(confirm_owner, run.root)),
             history,
@@ -97,12 +101,6 @@ def _grpo(
     if trainer.state.global_step < steps:
         raise Stopped
     return trainer.model
-
-
-def _kept_rollouts(job: Job, steps: int) -> RolloutsCallback:
-    settings, seed = job.config.equipoise.training_rollouts, job.config.grpo.seed
-    file = TrainingRollouts(job.run.training, settings.steps, steps)
-    return RolloutsCallback(file, partial(choose, limit=settings.sets, seed=seed))
 
 
 def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedModel) -> None:

@@ -125,18 +125,13 @@ def _start(options: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
     conversations: its Single Controller asks for each reply alone, which no set is whole in.
     """
     arguments = {name: value for name, value in settings.items() if name not in _OF_ACTOR}
-    options = {**options, **_placement(**settings["placement"])}
+    placement = settings["placement"]
+    # Where a resource is named, Ray sets a CPU aside, too; NeMo-RL's workers may hold them all.
+    options = {**options, "num_cpus": 0, "num_gpus": placement["num_gpus"]}
+    options["resources"] = dict(placement["resources"])
+    if placement["node"] != "any":  # there it reads what the driver reads, packages and caches too
+        options |= beside_driver()
     if name := settings.get("scoring_actor"):
         scoring = _Actor.options(**options, name=name).remote(**arguments)
         return _Ending.options(**options | {"num_gpus": 0, "resources": {}}).remote(scoring)
     return _Actor.options(**options).remote(**arguments)
-
-
-def _placement(node: str, num_gpus: float, resources: Mapping[str, float]) -> dict[str, Any]:
-    """Ray's options for `equipoise.environment_actor`.
-
-    Beside the driver the actor reads what the driver reads, its packages and caches included.
-    """
-    # Where a resource is named, Ray sets a CPU aside, too; NeMo-RL's workers may hold them all.
-    options = {"num_cpus": 0, "num_gpus": num_gpus, "resources": dict(resources)}
-    return options if node == "any" else options | beside_driver()

@@ -6,7 +6,6 @@ that base key by key and lists replace each other; the sections `data` and `env`
 base would reach our dataset and start its math environment, replace it whole.
 """
 
-from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -50,6 +49,11 @@ def nemo_rl_config(
     workers have their own working directories.
     """
     resolved = deepcopy({key: value for key, value in loaded.resolved.items() if key != _OURS})
+    backend, wandb = loaded.config.policy.dtensor_cfg, loaded.config.logger.wandb
+    checkpointing: dict[str, Any] = {"checkpoint_dir": _absolute(run.checkpoints)}
+    if backend.enabled and not backend.v2:
+        # The first DTensor worker has one format, and ends a run at a save that names any.
+        checkpointing |= {"model_save_format": None}
     return {
         "defaults": str(base.resolve()),
         **resolved,
@@ -57,8 +61,13 @@ def nemo_rl_config(
         "policy": resolved["policy"] | _policy(loaded.config, model_name),
         "data": _data(loaded, run, validated),
         "env": {**_REPLACES_BASE, loaded.environment_class.name: _environment(loaded, run)},
-        "checkpointing": resolved["checkpointing"] | _checkpointing(loaded.config, run),
-        "logger": resolved["logger"] | _logger(loaded.config, run),
+        "checkpointing": resolved["checkpointing"] | checkpointing,
+        "logger": resolved["logger"]
+        | {
+            "log_dir": _absolute(run.root / "logs"),
+            "wandb": wandb.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+            | {"name": wandb.name or run.root.name},
+        },
     }
 
 
@@ -120,10 +129,14 @@ def _grpo(config: Config) -> dict[str, Any]:
 def _policy(config: Config, model_name: str) -> dict[str, Any]:
     policy = config.policy
     tokenizer = policy.tokenizer.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    scheduler: list[dict[str, Any]] = [dict(entry) for entry in policy.scheduler or _CONSTANT]
+    # NeMo-RL's workers read the milestones of every chain, that of a single scheduler too.
+    if not any("milestones" in entry for entry in scheduler):
+        scheduler.append({"milestones": []})
     changed = {
         "model_name": model_name,
         "tokenizer": tokenizer | {"name": tokenizer_of(policy, model_name)},
-        "scheduler": _scheduler(policy.scheduler or _CONSTANT),
+        "scheduler": scheduler,
     }
     if start := policy.pretrained_checkpoint:
         path = _absolute(Path(start.path).expanduser())
@@ -131,32 +144,27 @@ def _policy(config: Config, model_name: str) -> dict[str, Any]:
     return changed
 
 
-def _checkpointing(config: Config, run: RunDirectory) -> dict[str, Any]:
-    """NeMo-RL's first DTensor worker has one format, and ends a run at a save that names any."""
-    backend, folder = config.policy.dtensor_cfg, {"checkpoint_dir": _absolute(run.checkpoints)}
-    first = backend.enabled and not backend.v2
-    return folder | ({"model_save_format": None} if first else {})
-
-
-def _scheduler(entries: Sequence[SchedulerEntry]) -> list[dict[str, Any]]:
-    """NeMo-RL's workers read the milestones of every chain, that of a single scheduler too."""
-    chain = [dict(entry) for entry in entries]
-    return chain if any("milestones" in entry for entry in chain) else [*chain, {"milestones": []}]
-
-
 def _data(loaded: LoadedConfig, run: RunDirectory, validated: str) -> dict[str, Any]:
     """The whole section; every key that NeMo-RL reads is named, for none comes from its base."""
-    config = loaded.config
+    config, grpo = loaded.config, loaded.config.grpo
     room = config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens
+    schedule = {
+        "prompts_per_step": grpo.num_prompts_per_step,
+        "max_steps": grpo.max_num_steps,
+        "max_epochs": grpo.max_num_epochs,
+        "seed": grpo.seed,
+        "spare": grpo.async_grpo is not None and grpo.async_grpo.enabled,
+        "round_parts": round_parts(loaded.env_settings),
+    }
     return {
         **_REPLACES_BASE,
         "max_input_seq_length": config.data.max_input_seq_length or room,
         "shuffle": False,
         "num_workers": config.data.num_workers,
         "use_multiple_dataloader": False,
-        "train": _entry(loaded, run, TRAIN_SPLIT) | _schedule(loaded),
+        "train": _entry(loaded, run, TRAIN_SPLIT) | schedule,
         "validation": _entry(loaded, run, validated)
-        | {"generations": config.grpo.num_generations_per_prompt},
+        | {"generations": grpo.num_generations_per_prompt},
         "default": {
             "prompt_file": None,
             "system_prompt_file": None,
@@ -174,19 +182,6 @@ def _entry(loaded: LoadedConfig, run: RunDirectory, split: str) -> dict[str, Any
     }
 
 
-def _schedule(loaded: LoadedConfig) -> dict[str, Any]:
-    """Return the settings that decide which prompts each step trains on."""
-    grpo = loaded.config.grpo
-    return {
-        "prompts_per_step": grpo.num_prompts_per_step,
-        "max_steps": grpo.max_num_steps,
-        "max_epochs": grpo.max_num_epochs,
-        "seed": grpo.seed,
-        "spare": grpo.async_grpo is not None and grpo.async_grpo.enabled,
-        "round_parts": round_parts(loaded.env_settings),
-    }
-
-
 def _environment(loaded: LoadedConfig, run: RunDirectory) -> dict[str, Any]:
     """Return the arguments of our Ray actor, which Ray needs again to restart it, and its place."""
     ours = loaded.config.equipoise
@@ -197,15 +192,6 @@ def _environment(loaded: LoadedConfig, run: RunDirectory) -> dict[str, Any]:
         "reference": _absolute(run.reference),
         "kept": {"most": ours.training_rollouts.sets, "seed": loaded.config.grpo.seed},
         "placement": ours.environment_actor.model_dump(mode="json"),
-    }
-
-
-def _logger(config: Config, run: RunDirectory) -> dict[str, Any]:
-    wandb = config.logger.wandb
-    return {
-        "log_dir": _absolute(run.root / "logs"),
-        "wandb": wandb.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-        | {"name": wandb.name or run.root.name},
     }
 
 

@@ -52,6 +52,7 @@ from equipoise.train.nemo_rl.checkpoints import (
 )
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.process import before_nemo_rl
+from equipoise.train.nemo_rl.scoring import templated
 from equipoise.train.nemo_rl.watch import Watch, score_final
 from equipoise.train.stages.alarms import watching_steps
 from equipoise.train.stages.around_training import begin_training
@@ -187,7 +188,7 @@ def refuse_long_prompts(
     records: Sequence[PromptRecord], tokenizer: PreTrainedTokenizerBase, room: int
 ) -> None:
     """Raise `EquipoiseError` where a prompt has more than `room` tokens, naming the longest."""
-    lengths = {record.id: _tokens(record, tokenizer) for record in records}
+    lengths = {record.id: len(templated(record, tokenizer)[1]) for record in records}
     too_long = [name for name, length in lengths.items() if length > room]
     if too_long:
         worst = max(too_long, key=lengths.__getitem__)
@@ -197,12 +198,6 @@ def refuse_long_prompts(
             f"policy.max_total_sequence_length leaves for them; {worst} has {lengths[worst]:,}",
             "Raise policy.max_total_sequence_length, or lower policy.generation.max_new_tokens.",
         )
-
-
-def _tokens(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> int:
-    messages = [dict(message) for message in record.messages]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return len(tokenizer(str(text), add_special_tokens=False)["input_ids"])
 
 
 def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:

@@ -21,7 +21,9 @@ def policy_with_first_reference(policy: Callable[..., Any], ledger: Ledger) -> C
     """NeMo-RL's `Policy`, with the reference of the first start that `ledger` remembers."""
 
     def build(*args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
-        late = _loads_before_it_copies(config) and bool(kwargs.get("weights_path"))
+        # DTensor's second worker loads before it copies; other backends do it right.
+        dtensor = config["dtensor_cfg"]
+        late = bool(dtensor["enabled"] and dtensor["_v2"] and kwargs.get("weights_path"))
         options = {name: kwargs.get(name) for name in ("weights_path", "optimizer_path")}
         # The workers have their own working directories.
         paths = {
@@ -33,17 +35,16 @@ def policy_with_first_reference(policy: Callable[..., Any], ledger: Ledger) -> C
             _on_workers(built, "load_checkpoint", **paths)
         digests = _on_workers(built, "__ray_call__", fn=digest_function())
         if kwargs.get("init_reference_model", True) and None in digests:
-            raise _unknown_reference()
+            raise EquipoiseError(
+                "nemo-rl.unknown-reference",
+                "this NeMo-RL's workers keep their reference policy under a name that Equipoise "
+                "does not know, so nothing could tell whether a resumed run has the same one",
+                f"Take NeMo-RL {RELEASE}, or a newer Equipoise.",
+            )
         check_reference(digests, ledger)
         return built
 
     return build
-
-
-def _loads_before_it_copies(config: Mapping[str, Any]) -> bool:
-    """Whether the workers are those of DTensor's second version; other backends do it right."""
-    dtensor = config["dtensor_cfg"]
-    return bool(dtensor["enabled"]) and bool(dtensor["_v2"])
 
 
 def _on_workers(policy: Any, method: str, **kwargs: Any) -> list[Any]:
@@ -83,15 +84,6 @@ def digest_function() -> Callable[[Any], str | None]:
         return sha.hexdigest()
 
     return digest
-
-
-def _unknown_reference() -> EquipoiseError:
-    return EquipoiseError(
-        "nemo-rl.unknown-reference",
-        "this NeMo-RL's workers keep their reference policy under a name that Equipoise does not "
-        "know, so nothing could tell whether a resumed run has the same one",
-        f"Take NeMo-RL {RELEASE}, or a newer Equipoise.",
-    )
 
 
 def check_reference(digests: Sequence[str | None], ledger: Ledger) -> None:

@@ -73,16 +73,14 @@ def score_generated(
     That is its counterfactual set, or its prompt's generations, where these are scored together,
     and the rollout alone where they are not.
     """
-    keys = [_scored_with(environment, row, rollout) for row, rollout in enumerate(rollouts)]
+    keys = [
+        {"set": rollout.set_id, "prompt": rollout.prompt_id, "rollout": str(row)}[environment.scope]
+        for row, rollout in enumerate(rollouts)
+    ]
     missing = {key for key, present in zip(keys, generated, strict=True) if not present}
     complete = [rollout for key, rollout in zip(keys, rollouts, strict=True) if key not in missing]
     scores = iter(score_within_budget(environment, complete) if complete else ())
     return [Score(None, error=NOT_GENERATED) if key in missing else next(scores) for key in keys]
-
-
-def _scored_with(environment: Environment, row: int, rollout: Rollout) -> str:
-    groups = {"set": rollout.set_id, "prompt": rollout.prompt_id, "rollout": str(row)}
-    return groups[environment.scope]
 
 
 def without_failures(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:

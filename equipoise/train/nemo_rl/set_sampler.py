@@ -16,7 +16,7 @@ samplers do, and one more where what is there cannot fill the step.
 import asyncio
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,15 +173,6 @@ class WholeSetSampler:
         oldest = self._step - self._window
         return [s for s in self._ready_slots() if self._buffer.start_weight_list[s] >= oldest]
 
-    def _fresh_by_prompt(self) -> dict[str, dict[str, list[int]]]:
-        """Slots by set and prompt, the oldest first."""
-        sets: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for slot in self._fresh_slots():
-            record = self._record(slot)
-            set_id = record.set_id if self._set_size > 1 else record.id
-            sets[set_id][record.id].append(slot)
-        return sets
-
     def _record(self, slot: int) -> PromptRecord:
         return self._prompts[_first_row(self._buffer.meta_list[slot])].record
 
@@ -190,9 +181,15 @@ class WholeSetSampler:
 
         A set that comes twice, as in two epochs, is whole as often as each of its prompts is there.
         """
+        # Slots by set and prompt, the oldest first.
+        by_prompt: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for slot in self._fresh_slots():
+            record = self._record(slot)
+            set_id = record.set_id if self._set_size > 1 else record.id
+            by_prompt[set_id][record.id].append(slot)
         sets = [
             list(members)
-            for prompts in self._fresh_by_prompt().values()
+            for prompts in by_prompt.values()
             if len(prompts) == self._set_size
             for members in zip(*prompts.values(), strict=False)
         ]
@@ -229,7 +226,10 @@ class WholeSetSampler:
         columns = await self._read(batch.sample_ids, batch.partition_id, _TOKENS, _REPLY)
         generations = len(batch.sample_ids) // len(prompts)
         rows = [prompt for prompt in prompts for _ in range(generations)]
-        replies = list(self._replies(columns[_TOKENS], columns[_REPLY]))
+        replies = [
+            self._tokenizer.decode(ids[mask.bool()], skip_special_tokens=True)
+            for ids, mask in zip(columns[_TOKENS], columns[_REPLY], strict=True)
+        ]
         conversations = [
             [{"role": "user", "content": p.text}, {"role": "assistant", "content": reply}]
             for p, reply in zip(rows, replies, strict=True)
@@ -242,10 +242,6 @@ class WholeSetSampler:
             partition_id=batch.partition_id,
             fields=_column(_REWARD, rewards),
         )
-
-    def _replies(self, tokens: Sequence[Any], masks: Sequence[Any]) -> Iterator[str]:
-        for ids, mask in zip(tokens, masks, strict=True):
-            yield self._tokenizer.decode(ids[mask.bool()], skip_special_tokens=True)
 
     async def _read(self, rows: Sequence[str], partition: str, *names: str) -> dict[str, Any]:
         """Return columns of the data plane, each a tensor for every row."""

@@ -242,7 +242,9 @@ class Watch:
             self._row = {**figures, **row, "step": step}
             metrics.update(_new(row, metrics))
         elif prefix == "timing/train" and self._row:
-            self._keep(step)
+            kept = self.job.config.equipoise.training_rollouts
+            file = TrainingRollouts(self.job.run.training, kept.steps, self.steps)
+            file.append(step, self._train.sample if self._train else ())
             self._row["seconds"] = round(float(metrics[_SECONDS]), 3)
             append_row(self.job.run.history, self._row)
             self.ended = self.ended or step == self.steps
@@ -264,11 +266,6 @@ class Watch:
         worst = sys.float_info.max
         metrics[name] = -worst if checkpointing["higher_is_better"] else worst
         self.job.reporter.warn(f"{name} is not known, so a checkpoint of this step is the worst")
-
-    def _keep(self, step: int) -> None:
-        settings = self.job.config.equipoise.training_rollouts
-        file = TrainingRollouts(self.job.run.training, settings.steps, self.steps)
-        file.append(step, self._train.sample if self._train else ())
 
     def _summary(self, split: str) -> StepSummary | None:
         return self._scorer.summary(split) if self._scorer else None

@@ -73,7 +73,9 @@ class WholeSetsImpl(ReplayBufferImpl):
         if sampled is None:
             _refuse_to_wait(spent)
             return None
-        self._drop_remains(request["current_weight_version"])
+        step = request["current_weight_version"]
+        with self._gate:  # sets of this step that are not whole will not become so
+            self._waiting = {key: groups for key, groups in self._waiting.items() if key[0] > step}
         score(self._environment, sampled["trajectories"])
         return sampled
 
@@ -88,10 +90,6 @@ class WholeSetsImpl(ReplayBufferImpl):
     def end(self) -> None:
         """Note that nothing more will come."""
         self._spent = True
-
-    def _drop_remains(self, step: int) -> None:
-        with self._gate:
-            self._waiting = {key: groups for key, groups in self._waiting.items() if key[0] > step}
 
 
 def _refuse_to_wait(spent: bool) -> None:

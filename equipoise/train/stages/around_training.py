@@ -21,7 +21,6 @@ from data_prep.files import hash_file, read_jsonl, write_json, write_lines
 from data_prep.records import content_hash
 from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
-from environments.measurement import Measurement
 from equipoise.config.schema import EvaluationConfig
 from equipoise.errors import EquipoiseError
 from equipoise.report.renderers import print_evaluation
@@ -372,15 +371,10 @@ def write_evaluation(
     for name, document in environment.exports(rollouts, scores).items():
         write_json(run.evaluation(stage).with_name(name), document)
     evaluation["objective"] = environment.objective
-    evaluation["watched"] = _watched(environment, measurement)
+    # The metric that the alarm goes by, and which way it is better; empty without any metric.
+    metrics = measurement.metrics
+    names = (environment.watched, environment.objective, *metrics)
+    watched = [{"metric": n, "better": metrics[n].better} for n in names if n in metrics]
+    evaluation["watched"] = watched[0] if watched else {}
     write_json(run.evaluation(stage), evaluation | dict(account))
     return evaluation
-
-
-def _watched(environment: Environment, measurement: Measurement) -> dict[str, str | None]:
-    """The metric that the alarm goes by, and which way it is better; empty without any metric."""
-    names = (environment.watched, environment.objective, *measurement.metrics)
-    for name in names:
-        if name in measurement.metrics:
-            return {"metric": name, "better": measurement.metrics[name].better}
-    return {}

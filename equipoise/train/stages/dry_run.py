@@ -108,12 +108,8 @@ def sbatch_line(config: Config, arguments: Sequence[str], hours: float | None = 
         if name.isupper() and value
     ]
     nodes, gpus = config.cluster.num_nodes, config.cluster.gpus_per_node
-    resources = [f"--nodes={nodes}", f"--gpus-per-node={gpus}", *_time(hours)]
+    resources = [f"--nodes={nodes}", f"--gpus-per-node={gpus}"]
+    if hours is not None:
+        resources.append(f"--time={min(math.ceil(hours * _MARGIN), _LONGEST_HOURS)}:00:00")
     command = ["sbatch", *resources, _SCRIPT, *words]
     return " ".join([*variables, shlex.join(command)])
-
-
-def _time(hours: float | None) -> list[str]:
-    if hours is None:
-        return []
-    return [f"--time={min(math.ceil(hours * _MARGIN), _LONGEST_HOURS)}:00:00"]

@@ -33,8 +33,12 @@ def write_modes(job: Job) -> None:
     settings = job.config.equipoise.evaluation.statistics
     with job.reporter.progress("comparing with policies without skill"):
         trivial = compare_with_trained(job.run, job.environment, settings)
-    has_modes = job.environment.offers(Environment.modes)
-    task_modes = _timed_modes(job, settings) if has_modes else {}
+    task_modes: dict[str, Any] = {}
+    if job.environment.offers(Environment.modes):
+        stages = (BASELINE, FINAL)
+        scored = {stage: read_scored_rollouts(job.run.rollouts(stage)) for stage in stages}
+        with job.timed("modes"), job.reporter.progress("answering in other ways"):
+            task_modes = own_modes(job.environment, scored, settings)
     content = modes_content(task_modes, trivial, settings)
     if not trivial and not content.get("modes"):
         return
@@ -54,12 +58,6 @@ def modes_content(
         **task_modes,
         "trivial": dict(trivial),
     }
-
-
-def _timed_modes(job: Job, settings: StatisticsSettings) -> dict[str, Any]:
-    scored = {stage: read_scored_rollouts(job.run.rollouts(stage)) for stage in (BASELINE, FINAL)}
-    with job.timed("modes"), job.reporter.progress("answering in other ways"):
-        return own_modes(job.environment, scored, settings)
 
 
 def own_modes(

@@ -115,7 +115,11 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
         return
     with job.timed(PROBE):
         job.reporter.heading("Probe: what the reward pays for nothing")
-        untrained = _untrained(job)
+        untrained = Untrained(
+            job.split(job.config.equipoise.evaluation.split),
+            *read_scored_rollouts(job.run.rollouts(BASELINE)),
+            job.loaded.env_settings.least_generations,
+        )
         searched = training_sample(job.split(TRAIN_SPLIT), settings.prompts, job.config.grpo.seed)
         written = frozen(searched, PROBE_GENERATIONS, PROBE)
         drawn = _drawn(job, untrained, frozen, greedy)
@@ -140,12 +144,6 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
 def _drop_parts(job: Job) -> None:
     for stage in (PROBE, GREEDY, BLINDED):
         drop_parts(job.run, stage)
-
-
-def _untrained(job: Job) -> Untrained:
-    rollouts, scores = read_scored_rollouts(job.run.rollouts(BASELINE))
-    copies = job.loaded.env_settings.least_generations
-    return Untrained(job.split(job.config.equipoise.evaluation.split), rollouts, scores, copies)
 
 
 def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:
@@ -216,14 +214,10 @@ def _without_model(
     replies[BEST_OF_N] = best_of_n(untrained.rollouts, untrained.scores)
     policies = {name: untrained.replying(by_prompt) for name, by_prompt in replies.items()}
     task_policies = job.environment.trivial_replies(untrained.rollouts, job.config.grpo.seed)
-    return policies | {
-        name: _with(untrained.rollouts, completions) for name, completions in task_policies.items()
-    }
-
-
-def _with(rollouts: Sequence[Rollout], replies: Sequence[str]) -> list[Rollout]:
-    pairs = zip(rollouts, replies, strict=True)
-    return [replace(rollout, completion=reply) for rollout, reply in pairs]
+    for name, completions in task_policies.items():
+        pairs = zip(untrained.rollouts, completions, strict=True)
+        policies[name] = [replace(rollout, completion=reply) for rollout, reply in pairs]
+    return policies
 
 
 def _score(job: Job, name: str, rollouts: Sequence[Rollout]) -> Scored:

@@ -66,27 +66,24 @@ class Tracker:
         if run is None:
             return
         run.summary.update(dict(summary(files)))
-        if self._may_show_examples():
+        wanted = self._loaded.config.equipoise.tracking.examples
+        if wanted or (wanted is None and made_here(self._loaded)):
             import wandb
 
             rows = list(example_rows(files))
             run.log({"examples": wandb.Table(columns=list(_COLUMNS), data=rows)})
-
-    def _may_show_examples(self) -> bool:
-        allowed = self._loaded.config.equipoise.tracking.examples
-        if allowed is None:
-            allowed = made_here(self._loaded)
-            if not allowed:
-                self._say(
-                    "wandb gets no examples of rollouts, for the prompts were not made here; "
-                    "equipoise.tracking.examples=true sends some"
-                )
-        return allowed
+        elif wanted is None:
+            self._say(
+                "wandb gets no examples of rollouts, for the prompts were not made here; "
+                "equipoise.tracking.examples=true sends some"
+            )
 
     def _started(self) -> Any:
         """The run; None where NeMo-RL has not started one."""
-        if self._wandb is None:
-            self._wandb = self._start() if self._loaded.engine == "local" else _run_of_nemo_rl()
+        if self._wandb is None and self._loaded.engine == "local":
+            self._wandb = self._start()
+        elif self._wandb is None:
+            self._wandb = getattr(sys.modules.get("wandb"), "run", None)
         return self._wandb
 
     def _start(self) -> Any:
@@ -171,8 +168,3 @@ def example_rows(files: RunFiles) -> Iterator[list[str]]:
         cells = [cell for reply in example.replies for cell in (reply.reply, reply.reward)]
         row = [example.reason, example.rewards, example.prompt, *cells]
         yield row + [""] * (len(_COLUMNS) - len(row))
-
-
-def _run_of_nemo_rl() -> Any:
-    wandb = sys.modules.get("wandb")
-    return wandb.run if wandb else None

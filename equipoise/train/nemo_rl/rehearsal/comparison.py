@@ -137,33 +137,26 @@ def logprobs_of(
     ids = rollouts.ids
     mask = torch.arange(ids.shape[1])[None] < rollouts.lengths[:, None]
     logits = model.eval()(input_ids=ids, attention_mask=mask.long()).logits[:, :-1].float()
-    scores = _sampled_from(sampling)(None, logits.flatten(0, 1)).view_as(logits)
-    chosen = torch.log_softmax(scores, -1).gather(-1, ids[:, 1:, None]).squeeze(-1)
-    return torch.nn.functional.pad(chosen, (1, 0))
-
-
-def _sampled_from(sampling: GenerationConfig) -> LogitsProcessorList:
     warpers = LogitsProcessorList([TemperatureLogitsWarper(sampling.temperature)])
     if sampling.top_k:
         warpers.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1:
         warpers.append(TopPLogitsWarper(sampling.top_p))
-    return warpers
+    scores = warpers(None, logits.flatten(0, 1)).view_as(logits)
+    chosen = torch.log_softmax(scores, -1).gather(-1, ids[:, 1:, None]).squeeze(-1)
+    return torch.nn.functional.pad(chosen, (1, 0))
 
 
 def differences_from_training(rollouts: Rollouts) -> list[Difference]:
     """The largest of every other side."""
     training = rollouts.logprobs[_TRAINING]
-    return [
-        _largest(side, (values - training).abs() * rollouts.completions)
-        for side, values in rollouts.logprobs.items()
-        if side != _TRAINING
-    ]
-
-
-def _largest(side: str, differences: Tensor) -> Difference:
-    rollout, token = divmod(int(differences.argmax()), differences.shape[1])
-    return Difference(side, float(differences[rollout, token]), rollout, token)
+    largest = []
+    for side, values in rollouts.logprobs.items():
+        if side != _TRAINING:
+            apart = (values - training).abs() * rollouts.completions
+            rollout, token = divmod(int(apart.argmax()), apart.shape[1])
+            largest.append(Difference(side, float(apart[rollout, token]), rollout, token))
+    return largest
 
 
 def refuse_difference(differences: list[Difference]) -> None:

@@ -50,7 +50,11 @@ def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> Loaded
     if scale.config.policy.model_name != LOCAL_MODEL:
         settings += _shrunk(scale, _local_scale(task, scale))
     if vllm_python() or on_gpus():
-        settings.append(_larger_heads(_local_scale(task, scale)))
+        model = _local_scale(task, scale).local_model_settings
+        assert model is not None, "a local scale has a local model"
+        # Fewer, larger heads: the local model's own are too small for vLLM.
+        heads = model.model_dump()["hidden_size"] // HEAD_SIZE
+        settings.append(_setting("equipoise.local_model.heads", heads))
     return load_config(task, replace(options, settings=(*settings, *options.settings)))
 
 
@@ -67,48 +71,27 @@ def _local_scale(task: str, scale: LoadedConfig) -> LoadedConfig:
     return local
 
 
-def _larger_heads(local: LoadedConfig) -> Setting:
-    """Set fewer, larger heads in the local model: its own are too small for vLLM."""
-    assert local.local_model_settings is not None, "a local scale has a local model"
-    hidden = local.local_model_settings.model_dump()["hidden_size"]
-    return _setting("equipoise.local_model.heads", hidden // HEAD_SIZE)
-
-
 def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:
-    size = set_size(scale.environment_class, scale.env_settings)
-    precision = {} if on_gpus() else {"policy.precision": local.config.policy.precision}
+    """The task's tiny model with the lengths that suit it, fewer prompts, smaller batches."""
+    policy, size = local.config.policy, set_size(scale.environment_class, scale.env_settings)
+    data = local.prompt_settings.model_dump(mode="json")
+    limits = [n for n in (data.get("num_samples"), _PROMPTS) if n is not None]
+    # A mixture's in the proportions of `scale`.
+    mixed = scale.prompt_settings.model_dump(mode="json", include={"mixed"})
     values = {
-        **_model(local),
-        **precision,
-        **_data(scale, local),
-        **_sizes(scale.config, size),
-        **dict.fromkeys(_ONE, 1),
-    }
-    return [_setting(key, value) for key, value in values.items()]
-
-
-def _model(local: LoadedConfig) -> dict[str, Any]:
-    """The task's tiny model, and the lengths that suit it."""
-    policy = local.config.policy
-    return {
         "policy.model_name": policy.model_name,
         "policy.tokenizer.name": "${policy.model_name}",  # which the command line may set
         "policy.max_total_sequence_length": policy.max_total_sequence_length,
         "policy.generation.max_new_tokens": policy.generation.max_new_tokens,
         "equipoise.threads": local.config.equipoise.threads,
         "logger.wandb_enabled": False,
-    }
-
-
-def _data(scale: LoadedConfig, local: LoadedConfig) -> dict[str, Any]:
-    """The local scale's prompts, fewer of them; a mixture's in the proportions of `scale`."""
-    settings = local.prompt_settings.model_dump(mode="json")
-    mixed = scale.prompt_settings.model_dump(mode="json", include={"mixed"})
-    limits = [n for n in (settings.get("num_samples"), _PROMPTS) if n is not None]
-    return {
-        "equipoise.data": settings | {"num_samples": min(limits)} | mixed,
+        **({} if on_gpus() else {"policy.precision": policy.precision}),
+        "equipoise.data": data | {"num_samples": min(limits)} | mixed,
         "equipoise.evaluation.generations": _GENERATIONS,
+        **_sizes(scale.config, size),
+        **dict.fromkeys(_ONE, 1),
     }
+    return [_setting(key, value) for key, value in values.items()]
 
 
 def _sizes(config: Config, set_size: int) -> dict[str, Any]:
