@@ -29,8 +29,8 @@ _START = (
     Mended(
         "a scheduler list without milestones",
         f"{_NEMO_RL}/configuration.py",
-        'else [*chain, {"milestones": []}]',
-        "else chain",
+        'scheduler.append({"milestones": []})',
+        "pass",
         (f"{_CONFIGURATION}::TestShipped::test_a_worker_builds_its_scheduler",),
     ),
     Mended(
@@ -145,8 +145,8 @@ _RESULT = (
     Mended(
         "a resume moves the reference of the KL penalty",
         f"{_NEMO_RL}/reference_policy.py",
-        'return bool(dtensor["enabled"]) and bool(dtensor["_v2"])',
-        "return False",
+        'dtensor["enabled"] and dtensor["_v2"] and',
+        "False and",
         (f"{_TESTS}/test_reference_policy.py::TestAResume",),
     ),
     Mended(
@@ -212,8 +212,8 @@ _END = (
     Mended(
         "Ray starts the environment's actor on any node",
         f"{_NEMO_RL}/actor.py",
-        "else options | beside_driver()",
-        "else options",
+        "options |= beside_driver()",
+        "pass",
         (f"{_TESTS}/test_actor.py::TestPlacement",),
     ),
     Mended(
