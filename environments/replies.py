@@ -162,8 +162,4 @@ def has_text(text: str) -> bool:
 
 def has_words(text: str) -> bool:
     """Whether a text holds words: two letters or more, of any script, that can be seen."""
-    return sum(map(_is_letter, text)) >= 2
-
-
-def _is_letter(character: str) -> bool:
-    return character.isalpha() and character not in _BLANK_LETTERS
+    return sum(character.isalpha() and character not in _BLANK_LETTERS for character in text) >= 2

@@ -7,7 +7,7 @@ import re
 import sqlite3
 import urllib.request
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Lock
@@ -210,8 +210,13 @@ class ChatClient:
         """
         deadline = _now() + self._limits.batch_seconds
         calls = (self._reply(key, missing[key], deadline) for key in missing)
-        replies = await _all_finished(*calls)
-        return dict(zip(missing, replies, strict=True))
+        replies: dict[bytes, ChatReply] = {}
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        for key, result in zip(missing, results, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            replies[key] = result
+        return replies
 
     async def _reply(self, key: bytes, request: ChatRequest, deadline: float) -> ChatReply:
         problem = ""
@@ -291,7 +296,8 @@ class ChatClient:
             outcome = await self._attempt(request, schema)
             if isinstance(outcome, Answer):
                 return outcome
-            if schema is not None and _refuses_schema(outcome):
+            refused = outcome.status in _BAD_REQUEST and _FORMAT_REFUSED.search(outcome.message)
+            if schema is not None and refused:
                 self._takes_schema = False
                 continue
             trail.append(outcome)
@@ -331,19 +337,6 @@ class ChatClient:
             json_schema = {"name": "reply", "schema": schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         return json.dumps(body).encode()
-
-
-def _refuses_schema(failure: FailedAttempt) -> bool:
-    return failure.status in _BAD_REQUEST and bool(_FORMAT_REFUSED.search(failure.message))
-
-
-async def _all_finished(*coroutines: Coroutine[Any, Any, ChatReply]) -> list[ChatReply]:
-    """Every result, or after all have ended the first exception."""
-    results = await asyncio.gather(*coroutines, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if isinstance(result, ChatReply)]
 
 
 def proxy_for(url: str) -> str | None:

@@ -40,18 +40,18 @@ class BackgroundLoop:
         if self._loop.is_closed():
             last.close()
             return
-        self.run(_cancel_siblings())
-        self.run(last)
+
+        async def end() -> None:
+            siblings = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in siblings:
+                task.cancel()
+            await asyncio.gather(*siblings, return_exceptions=True)
+            await last
+
+        self.run(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-async def _cancel_siblings() -> None:
-    siblings = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in siblings:
-        task.cancel()
-    await asyncio.gather(*siblings, return_exceptions=True)
 
 
 class EndpointModel:

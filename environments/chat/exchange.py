@@ -20,6 +20,11 @@ _TOO_MANY_REQUESTS = 429
 _TRANSIENT = frozenset({408, 425, _TOO_MANY_REQUESTS})
 #: OpenAI's word for an account without money, which no waiting changes.
 _NO_QUOTA = b"insufficient_quota"
+#: Reasons to finish that leave an answer in parts.
+_PROBLEMS = {
+    "length": "the answer was cut off at its largest number of tokens",
+    "content_filter": "the answer was taken by a content filter",
+}
 #: What gateways (OpenRouter) and servers (vLLM, SGLang) say of an answer that broke off.
 _ERROR_REASONS = frozenset({"error", "abort"})
 _NAME_CHARACTERS = 120
@@ -111,20 +116,15 @@ def _refused(response: aiohttp.ClientResponse, body: bytes) -> FailedAttempt:
     status = response.status
     wait = retry_after_seconds(response.headers.get("Retry-After"), datetime.now(UTC))
     transient = (status in _TRANSIENT or status >= 500) and _NO_QUOTA not in body
+    kind: FailureKind = "server_error" if status >= 500 else "rejected"
     return FailedAttempt(
-        kind=_status_kind(status),
+        kind="rate_limit" if status == _TOO_MANY_REQUESTS else kind,
         message=f"HTTP {status}: {body.decode('utf-8', 'replace')}",
         transient=transient,
         throttled=transient and (status == _TOO_MANY_REQUESTS or wait is not None),
         retry_after=wait,
         status=status,
     )
-
-
-def _status_kind(status: int) -> FailureKind:
-    if status == _TOO_MANY_REQUESTS:
-        return "rate_limit"
-    return "server_error" if status >= 500 else "rejected"
 
 
 def kind_of(error: Exception) -> str:
@@ -144,23 +144,22 @@ def read_answer(body: bytes, prompt_bytes: int) -> Answer | FailedAttempt:
         message = f"the response is no chat completion: {location}: {first['msg']}"
         return FailedAttempt("invalid_reply", message, transient=True)
     choice = completion.choices[0]
-    if marked := _marked_as_error(completion, choice):
-        return FailedAttempt("server_error", marked, transient=True)
-    text = choice.message.content or choice.message.refusal or ""
-    usage = _read_usage(completion.usage, prompt_bytes, len(text.encode()))
-    source = Source(_name(completion.model), _name(completion.system_fingerprint))
-    return Answer(text, usage, _problem(choice), source)
-
-
-def _marked_as_error(completion: _Completion, choice: _Choice) -> str | None:
-    """Return the error that the server reports in its answer, even beside a text."""
-    error = choice.error or completion.error
-    if error:
-        return f"the server marks its answer as an error: {error}"
     reason = (choice.finish_reason or "").lower()
-    if reason in _ERROR_REASONS:
-        return f"the server marks its answer as an error: finish_reason {reason}"
-    return None
+    mark = choice.error or completion.error  # even beside a text
+    if not mark and reason in _ERROR_REASONS:
+        mark = f"finish_reason {reason}"
+    if mark:
+        message = f"the server marks its answer as an error: {mark}"
+        return FailedAttempt("server_error", message, transient=True)
+    text = choice.message.content or choice.message.refusal or ""
+    problem = _PROBLEMS.get(choice.finish_reason or "")
+    try:
+        count = _Usage.model_validate(completion.usage)
+        usage = Usage(count.prompt_tokens, count.completion_tokens)
+    except ValidationError:
+        usage = guessed_usage(prompt_bytes, len(text.encode()))
+    source = Source(_name(completion.model), _name(completion.system_fingerprint))
+    return Answer(text, usage, "the model refused" if choice.message.refusal else problem, source)
 
 
 def _name(value: Any) -> str | None:
@@ -169,24 +168,6 @@ def _name(value: Any) -> str | None:
         return None
     line = "".join(character if character.isprintable() else " " for character in value)
     return " ".join(line.split())[:_NAME_CHARACTERS] or None
-
-
-def _problem(choice: _Choice) -> str | None:
-    if choice.message.refusal:
-        return "the model refused"
-    if choice.finish_reason == "length":
-        return "the answer was cut off at its largest number of tokens"
-    if choice.finish_reason == "content_filter":
-        return "the answer was taken by a content filter"
-    return None
-
-
-def _read_usage(value: Any, prompt_bytes: int, completion_bytes: int) -> Usage:
-    try:
-        usage = _Usage.model_validate(value)
-    except ValidationError:
-        return guessed_usage(prompt_bytes, completion_bytes)
-    return Usage(usage.prompt_tokens, usage.completion_tokens)
 
 
 # --- when to try again ----------------------------------------------------------------------------

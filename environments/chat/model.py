@@ -5,7 +5,7 @@ Trouble that is none of the two errors is a `ChatReply` without a text.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar, Protocol
@@ -126,10 +126,7 @@ def quote(text: str) -> str:
     delimiters is material, never an instruction.
     """
     quoted = inert(text)
-    tag = next(tag for tag in _tags(quoted) if tag not in quoted)
+    content = quoted.encode()
+    tags = (hashlib.sha256(b"%d:%s" % (n, content)).hexdigest()[:16] for n in count())
+    tag = next(tag for tag in tags if tag not in quoted)
     return f"<text-{tag}>\n{quoted}\n</text-{tag}>"
-
-
-def _tags(text: str) -> Iterator[str]:
-    content = text.encode()
-    return (hashlib.sha256(b"%d:%s" % (n, content)).hexdigest()[:16] for n in count())

@@ -116,25 +116,6 @@ class _Question:
             return None
         return len(self.relevant.intersection(documents.ids)) / len(self.relevant)
 
-    def is_answered_by(self, queries: Sequence[str]) -> bool:
-        """Whether the queries name an option that the question does not."""
-        return name_an_option(queries, self.text, list(self.options.values()))
-
-    def is_asked_by(self, queries: Sequence[str]) -> float | None:
-        """1 if a query names what the question asks for, else 0; None where that is unknown."""
-        return float(names_any(queries, self.topic_words)) if self.topic_words else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """One reply with three queries, what they found, and what was answered from it."""
-
-    queries: Queries
-    question: _Question
-    documents: Documents
-    answer: Answer
-    with_question: Answer | None  # None where the reward does not ask for it
-
 
 class RagEnvironment(Environment):
     """Searches for all queries of a step in one batch and lets the generator answer."""
@@ -149,7 +130,11 @@ class RagEnvironment(Environment):
         self.settings = settings
         self._encoder: Encoder | None = None
         self._opened: Search | None = None
-        self._reader: Reader | None = _reader(settings.generator)
+        self._reader: Reader | None = None  # where it is handed in later
+        if settings.generator.endpoint:
+            self._reader = ChatGenerator(EndpointModel(settings.generator.endpoint))
+        elif not settings.generator.model_name:
+            self._reader = ExtractiveReader()
         self._with_question: dict[Exam, Answer] = {}
         self._seconds: dict[str, list[float]] = {"search": [0, 0], "answer": [0, 0]}
 
@@ -194,31 +179,18 @@ class RagEnvironment(Environment):
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """See `Environment`. Raises `UnusableIndexError` if there is no index to search."""
         parsed = [parse_queries(rollout.completion) for rollout in rollouts]
-        pairs = {
-            n: (queries, _Question.of(rollouts[n]))
-            for n, queries in enumerate(parsed)
-            if isinstance(queries, Queries)
-        }
-        attempts = dict(zip(pairs, self._attempt(list(pairs.values())), strict=True))
-        reward = self.settings.reward
-        return [
-            _broken(queries, rollouts[n], reward)
-            if isinstance(queries, Unparseable)
-            else _score(attempts[n], reward)
-            for n, queries in enumerate(parsed)
-        ]
-
-    def _attempt(self, pairs: Sequence[tuple[Queries, _Question]]) -> list[_Attempt]:
-        """Search and answer for replies with three queries, all of them at once."""
-        documents = self._find([queries.texts for queries, _ in pairs])
-        questions = [question for _, question in pairs]
+        readable = {n: q for n, q in enumerate(parsed) if isinstance(q, Queries)}
+        questions = [_Question.of(rollouts[n]) for n in readable]
+        documents = self._find([queries.texts for queries in readable.values()])
         answers = self._answer([q.exam(d) for q, d in zip(questions, documents, strict=True)])
         compared = self._compared_with(questions)
+        results = zip(questions, documents, answers, compared, strict=True)
+        reward = self.settings.reward
         return [
-            _Attempt(queries, question, *results)
-            for (queries, question), results in zip(
-                pairs, zip(documents, answers, compared, strict=True), strict=True
-            )
+            _broken(queries, rollout, reward)
+            if isinstance(queries, Unparseable)
+            else _score(queries, *next(results), reward)
+            for queries, rollout in zip(parsed, rollouts, strict=True)
         ]
 
     def _compared_with(self, questions: Sequence[_Question]) -> Sequence[Answer | None]:
@@ -313,13 +285,6 @@ class RagEnvironment(Environment):
         )
 
 
-def _reader(settings: ModelSettings) -> Reader | None:
-    """The reader that the settings name; None for one that is handed in later."""
-    if settings.endpoint:
-        return ChatGenerator(EndpointModel(settings.endpoint))
-    return None if settings.model_name else ExtractiveReader()
-
-
 def _broken(parsed: Unparseable, rollout: Rollout, settings: RewardSettings) -> Score:
     """A reply without three queries finds nothing, and its answer is wrong."""
     recall_term = {"recall": 0.0} if rollout.metadata.get("relevant") else {}
@@ -334,18 +299,26 @@ def _broken(parsed: Unparseable, rollout: Rollout, settings: RewardSettings) -> 
     return Score(broken_value(settings), terms, None, evidence, observation.model_dump())
 
 
-def _score(attempt: _Attempt, settings: RewardSettings) -> Score:
-    question, answer, compared = attempt.question, attempt.answer, attempt.with_question
-    defects = query_defects(attempt.queries.texts, question.text)
-    recall = question.recall(attempt.documents)
+def _score(
+    queries: Queries,
+    question: _Question,
+    documents: Documents,
+    answer: Answer,
+    compared: Answer | None,
+    settings: RewardSettings,
+) -> Score:
+    """Score a reply with three queries; `compared` is None where the reward does not ask for it."""
+    texts, asked = queries.texts, question.topic_words
+    defects = query_defects(texts, question.text)
+    recall = question.recall(documents)
     correct = answer.letter == question.gold
-    names_answer = question.is_answered_by(attempt.queries.texts)
+    names_answer = name_an_option(texts, question.text, list(question.options.values()))
     evidence: dict[str, Any] = {
-        "queries": list(attempt.queries.texts),
+        "queries": list(texts),
         "defects": list(defects),
-        "surplus": attempt.queries.surplus,
+        "surplus": queries.surplus,
         "answer_in_query": names_answer,
-        "documents": list(attempt.documents.ids),
+        "documents": list(documents.ids),
         "answer": answer.letter,
     }
     if answer.letter is not None:
@@ -354,10 +327,10 @@ def _score(attempt: _Attempt, settings: RewardSettings) -> Score:
         accuracy=None if answer.letter is None else float(correct),
         answer_in_query=float(names_answer),
         retrieval_recall=recall,
-        on_question_rate=question.is_asked_by(attempt.queries.texts),
-        format_rate=float(not attempt.queries.surplus),
+        on_question_rate=float(names_any(texts, asked)) if asked else None,
+        format_rate=float(not queries.surplus),
         defect_rate=sum(defect is not None for defect in defects) / len(defects),
-        documents_read=float(len(attempt.documents.ids)),
+        documents_read=float(len(documents.ids)),
     ).model_dump()
     if error := answer.error or (compared.error if compared else None):
         recall_term = {} if recall is None else {"recall": recall}
@@ -367,7 +340,7 @@ def _score(attempt: _Attempt, settings: RewardSettings) -> Score:
         with_question=None if compared is None else compared.letter == question.gold,
         recall=recall,
         defects=defects,
-        surplus=attempt.queries.surplus,
+        surplus=queries.surplus,
         paid=settings.answer_in_query == "paid" or not names_answer,
     )
     terms = reward_components(outcome, settings.outcome)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pydantic import BaseModel
 
-from environments.measurement import Direction, Margin, Mean, Measurement, Metric, measure_means
+from environments.measurement import Direction, Margin, Mean, Measurement, measure_means
 from environments.presentation import Column, Presentation, ReplyTable, Words
 
 _METRICS: Mapping[str, Direction | None] = {
@@ -62,11 +62,14 @@ def measure(
         means |= {(name, stratum): _mean(name, within) for name in _BY_STRATUM}
     measurement = measure_means(prompt_ids, {"/".join(key): mean for key, mean in means.items()})
     metrics = {key: measurement.metrics["/".join(key)] for key in means}
+    by_stratum = {s: {name: metrics[name, s] for name in _BY_STRATUM} for s in names}
+    # The stratum of each prompt, in the order in which they come first.
+    of_clusters = tuple(dict(zip(prompt_ids, strata, strict=True)).values())
     return replace(
         measurement,
         metrics={name: metrics[name, ""] for name in _METRICS},
-        breakdowns=_by_stratum(metrics, names),
-        strata=_of_clusters(prompt_ids, strata) if names else None,
+        breakdowns={"by_stratum": by_stratum} if names else {},
+        strata=of_clusters if names else None,
     )
 
 
@@ -79,19 +82,6 @@ def _mean(name: str, observed: Sequence[Observation]) -> Mean:
         share=name != "documents_read",
         guard=_GUARDS.get(name),
     )
-
-
-def _by_stratum(
-    metrics: Mapping[tuple[str, str], Metric], names: Sequence[str]
-) -> dict[str, dict[str, dict[str, Metric]]]:
-    if not names:
-        return {}
-    return {"by_stratum": {s: {name: metrics[name, s] for name in _BY_STRATUM} for s in names}}
-
-
-def _of_clusters(prompt_ids: Sequence[str], strata: Sequence[str]) -> tuple[str, ...]:
-    """The stratum of each prompt, in the order in which they come first."""
-    return tuple(dict(zip(prompt_ids, strata, strict=True)).values())
 
 
 # --- what its figures are called -----------------------------------------------------------------

@@ -63,10 +63,6 @@ def parse_queries(reply: str) -> Queries | Unparseable:
         return Unparseable(str(error))
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(_FENCE)]
     labelled = [match for line in lines if (match := _LABEL.fullmatch(line))]
-    return _checked(labelled, surplus=len(labelled) < len(lines))
-
-
-def _checked(labelled: Sequence[re.Match[str]], *, surplus: bool) -> Queries | Unparseable:
     numbers = [int(match[1]) for match in labelled]
     if numbers != list(range(1, NUMBER_OF_QUERIES + 1)):
         numbers_text = ", ".join(map(str, numbers[:10])) or "none"
@@ -74,7 +70,7 @@ def _checked(labelled: Sequence[re.Match[str]], *, surplus: bool) -> Queries | U
     texts = tuple(match[2].strip(_AROUND) for match in labelled)
     if max(map(len, texts)) > MAX_QUERY_CHARACTERS:
         return Unparseable(f"a query is longer than {MAX_QUERY_CHARACTERS} characters")
-    return Queries(texts, surplus)
+    return Queries(texts, surplus=len(labelled) < len(lines))
 
 
 def three_queries(texts: Sequence[str]) -> str:
@@ -116,20 +112,19 @@ def _covers(query_words: frozenset[str], words: frozenset[str], share: float) ->
 def query_defects(queries: Sequence[str], question: str) -> tuple[Defect | None, ...]:
     """The defect of each query: no words, those of an earlier query, those of the question."""
     question_words = word_set(question)
-    word_sets = [word_set(query) for query in queries]
-    return tuple(_defect(words, word_sets[:i], question_words) for i, words in enumerate(word_sets))
-
-
-def _defect(
-    words: frozenset[str], history: Sequence[frozenset[str]], question_words: frozenset[str]
-) -> Defect | None:
-    if not any(map(has_text, words)):
-        return "empty"
-    if any(len(words & entry) >= _REPEATED * len(words | entry) for entry in history):
-        return "repeated"
-    if question_words and len(words & question_words) >= _COPIED * len(question_words):
-        return "copied"
-    return None
+    history: list[frozenset[str]] = []
+    defects: list[Defect | None] = []
+    for words in map(word_set, queries):
+        if not any(map(has_text, words)):
+            defects.append("empty")
+        elif any(len(words & entry) >= _REPEATED * len(words | entry) for entry in history):
+            defects.append("repeated")
+        elif question_words and len(words & question_words) >= _COPIED * len(question_words):
+            defects.append("copied")
+        else:
+            defects.append(None)
+        history.append(words)
+    return tuple(defects)
 
 
 # --- ways to search without skill ----------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from environments.base import Failure, Message
+from environments.base import Failure
 from environments.chat import MATERIAL, ChatModel, ChatReply, ChatRequest, quote, try_once
 from environments.rag.corpus import word_set
 from environments.replies import UnreadableError, read_object
@@ -130,29 +130,22 @@ class ChatGenerator:
 
 def request_of(exam: Exam) -> ChatRequest:
     """Ask the generator for one of the options."""
-    user: Message = {"role": "user", "content": _user_text(exam)}
-    return ChatRequest(
-        ({"role": "system", "content": _SYSTEM}, user),
-        _schema(exam.letters),
-        valid=lambda reply: parse_answer(reply, exam.letters) is not None,
-    )
-
-
-def _user_text(exam: Exam) -> str:
-    """Every text in delimiters of its own, for any of them may imitate another."""
+    # Every text in delimiters of its own, for any of them may imitate another.
     documents = [f"[{n}] {quote(text)}" for n, text in enumerate(exam.documents, start=1)]
     options = [f"{letter}. {quote(text)}" for letter, text in exam.options]
     parts = ["Documents:", *documents, ""] if documents else []
-    return "\n".join([*parts, f"Question: {quote(exam.question)}", "", "Options:", *options])
-
-
-def _schema(letters: Sequence[str]) -> Mapping[str, Any]:
-    return {
+    text = "\n".join([*parts, f"Question: {quote(exam.question)}", "", "Options:", *options])
+    schema = {
         "type": "object",
-        "properties": {"reasoning": {"type": "string"}, "answer": {"enum": list(letters)}},
+        "properties": {"reasoning": {"type": "string"}, "answer": {"enum": list(exam.letters)}},
         "required": ["reasoning", "answer"],
         "additionalProperties": False,
     }
+    return ChatRequest(
+        ({"role": "system", "content": _SYSTEM}, {"role": "user", "content": text}),
+        schema,
+        valid=lambda reply: parse_answer(reply, exam.letters) is not None,
+    )
 
 
 def parse_answer(reply: str, letters: tuple[str, ...]) -> str | None:

@@ -180,13 +180,10 @@ class Cached:
             hits |= zip(
                 missing, self._retriever.search([key[1] for key in missing], k), strict=True
             )
-        self._keep({key: hits[key] for key in missing})
-        return np.array([hits[key] for key in keys], dtype=np.int64).reshape(len(keys), k)
-
-    def _keep(self, fresh: dict[tuple[str, str, int], Hits]) -> None:
-        self._kept.update(fresh)
+        self._kept.update({key: hits[key] for key in missing})
         while len(self._kept) > self._limit:
             self._kept.popitem(last=False)
+        return np.array([hits[key] for key in keys], dtype=np.int64).reshape(len(keys), k)
 
 
 def open_retriever(name: RetrieverName, folder: Path, encoder: Encoder | None) -> Retriever:
@@ -253,17 +250,17 @@ class Search:
             batch = list(dict.fromkeys(q for qs in questions if self._depth(qs) == k for q in qs))
             hits = self._retriever.search(batch, k)
             rankings |= {(q, k): row.tolist() for q, row in zip(batch, hits, strict=True)}
-        return [self._documents([rankings[q, self._depth(qs)] for q in qs]) for qs in questions]
+        documents = []
+        for queries in questions:
+            ranked = fuse([rankings[query, self._depth(queries)] for query in queries])
+            passages = [self._corpus[number] for number in ranked[: self._settings.at_most]]
+            texts = [passage.full_text for passage in passages]
+            count = fitting(texts, self._settings.tokens)
+            documents.append(Documents(tuple(p.id for p in passages[:count]), tuple(texts[:count])))
+        return documents
 
     def _depth(self, queries: Sequence[str]) -> int:
         return max(1, self._settings.per_question // max(1, len(queries)))
-
-    def _documents(self, rankings: Sequence[Sequence[int]]) -> Documents:
-        ranked = [number for number in fuse(rankings) if number != NO_HIT]
-        passages = [self._corpus[number] for number in ranked[: self._settings.at_most]]
-        texts = [passage.full_text for passage in passages]
-        count = fitting(texts, self._settings.tokens)
-        return Documents(tuple(p.id for p in passages[:count]), tuple(texts[:count]))
 
 
 def fitting(texts: Sequence[str], tokens: int) -> int:

@@ -109,9 +109,15 @@ _REASONS = {
     "call it",
     "CallDynamicStmt": "a rule is named by a value: name the rule, and look up the value in it",
 }
-#: What may be done with the whole input: it is read, assigned and returned.
-_HANDED_ON = ("AssignVarStmt", "AssignVarOnceStmt", "ReturnLocalStmt")
-_LOOKED_AT = ("IsDefinedStmt", "IsUndefinedStmt", "ResetLocalStmt")
+#: What may be done with the whole input, for it leaves it as it is.
+_LEAVES_INPUT = (
+    "AssignVarStmt",
+    "AssignVarOnceStmt",
+    "ReturnLocalStmt",
+    "IsDefinedStmt",
+    "IsUndefinedStmt",
+    "ResetLocalStmt",
+)
 _OPERANDS = ("source", "key", "value", "a", "b")
 
 #: A variable by its function and its number; None stands for any constant.
@@ -229,32 +235,18 @@ def _problem(
     builtin = kind == "CallStmt" and inner["func"] not in policy_functions
     if builtin and inner["func"] not in BUILTINS:
         return f"{inner['func']} is none of the functions that a policy may call"
-    if _is_free(statement, builtin=builtin):
+    if kind in _LEAVES_INPUT or (kind == "CallStmt" and not builtin):
         return None
-    if any((name, local(value)) in inputs for value in _operands(statement)):
+    if kind == "NotEqualStmt" and inner["b"] == {"type": "bool", "value": False}:
+        return None  # `input` as a condition
+    keys = ("key",) if kind == "DotStmt" else _OPERANDS  # of a field only its name
+    operands = [*(inner[key] for key in keys if key in inner), *inner.get("args", ())]
+    if any((name, local(value)) in inputs for value in operands):
         return (
             "the input is changed or gone through as a whole, so that another input could be "
             "decided: read its fields by name, as in input.tier"
         )
     return None
-
-
-def _is_free(statement: Statement, *, builtin: bool) -> bool:
-    """Whether a statement may have the whole input: it leaves it as it is."""
-    kind, inner = statement["type"], statement["stmt"]
-    if kind == "CallStmt":
-        return not builtin
-    if kind == "NotEqualStmt":  # `input` as a condition
-        return bool(inner["b"] == {"type": "bool", "value": False})
-    return kind in _HANDED_ON or kind in _LOOKED_AT
-
-
-def _operands(statement: Statement) -> Iterator[Any]:
-    """The operands that a statement reads; of a field only its name."""
-    inner = statement["stmt"]
-    names = ("key",) if statement["type"] == "DotStmt" else _OPERANDS
-    yield from (inner[name] for name in names if name in inner)
-    yield from inner.get("args", ())
 
 
 # --- which clauses an evaluation reached ---------------------------------------------------------
@@ -290,7 +282,18 @@ def mark(plan: Plan) -> list[Rule]:
     """The rules of a plan, which is changed: each of their clauses says when it is reached."""
     free = max(_integers(plan["funcs"])) + 1  # variables have numbers
     flow = Flow.of(plan)
-    return [_mark_rule(plan, function, free, flow) for function in rule_functions(plan)]
+    rules = []
+    for function in rule_functions(plan):
+        has_default = any(_is_default(block, function) for block in function["blocks"])
+        read = flow.input_fields(function), flow.other_fields(function), calls(function)
+        clauses = [block for block in blocks(function["blocks"]) if _is_clause(block, function)]
+        places = {}
+        for block in clauses:
+            position = location(plan, block, function)
+            places[_insert_mark(plan, block, len(block["stmts"]) - 1, free)] = position
+        entered = _insert_mark(plan, function["blocks"][0], 0, free)
+        rules.append(Rule(path(function), arguments(function), entered, places, has_default, *read))
+    return rules
 
 
 def marks_in(printed: bytes) -> list[str]:
@@ -303,9 +306,11 @@ def vacuous(plan: Plan) -> list[str]:
     return [
         location(plan, {"stmts": [statement]}, function)
         for function in rule_functions(plan)
-        for block in blocks(function["blocks"])
-        for statement in block["stmts"]
-        if _is_every(statement) and "NotStmt" in _kinds([statement["stmt"]["block"]])
+        for statement in statements(function)
+        if _is_every(statement)
+        and any(
+            s["type"] == "NotStmt" for s in statements({"blocks": [statement["stmt"]["block"]]})
+        )
     ]
 
 
@@ -314,23 +319,21 @@ def names(plan: Plan) -> list[str]:
     return [path(f) for f in rule_functions(plan) if not arguments(f)]
 
 
-def _mark_rule(plan: Plan, function: Function, free: int, flow: Flow) -> Rule:
-    has_default = any(_is_default(block, function) for block in function["blocks"])
-    read = flow.input_fields(function), flow.other_fields(function), calls(function)
-    clauses = [block for block in blocks(function["blocks"]) if _is_clause(block, function)]
-    places = {}
-    for block in clauses:
-        position = location(plan, block, function)
-        places[_insert_mark(plan, block, len(block["stmts"]) - 1, free)] = position
-    entered = _insert_mark(plan, function["blocks"][0], 0, free)
-    return Rule(path(function), arguments(function), entered, places, has_default, *read)
-
-
 def _insert_mark(plan: Plan, block: dict[str, Any], index: int, free: int) -> str:
+    """`print` of a mark, as it is compiled: of an array of a set of what is printed."""
     strings = plan["static"]["strings"]
     number = len(strings)
     strings.append({"value": f"reached-{number}"})
-    block["stmts"][index:index] = _print_statements(number, free)
+    a_set, an_array = ({"type": "local", "value": free + n} for n in range(2))
+    add = {"value": {"type": "string_index", "value": number}, "set": free}
+    call = {"func": "internal.print", "args": [an_array], "result": free + 2}
+    block["stmts"][index:index] = [
+        {"type": "MakeSetStmt", "stmt": {"target": free}},
+        {"type": "SetAddStmt", "stmt": add},
+        {"type": "MakeArrayStmt", "stmt": {"capacity": 1, "target": free + 1}},
+        {"type": "ArrayAppendStmt", "stmt": {"array": free + 1, "value": a_set}},
+        {"type": "CallStmt", "stmt": call},
+    ]
     return str(number)
 
 
@@ -342,17 +345,15 @@ def _is_every(statement: Statement) -> bool:
     return "BlockStmt" in kinds and "IsUndefinedStmt" in kinds
 
 
-def _kinds(outer: list[Any]) -> set[str]:
-    return {statement["type"] for block in blocks(outer) for statement in block["stmts"]}
-
-
 def _is_clause(block: Mapping[str, Any], function: Function) -> bool:
     """Whether a block ends with a value of the rule, and not with one of a comprehension in it."""
     if not block["stmts"] or block["stmts"][-1]["type"] not in _SETS_VALUE:
         return False
+    if [s["type"] for s in block["stmts"]] == ["IsDefinedStmt", "AssignVarOnceStmt"]:
+        return False  # it hands on the value that one clause of an `else` chain has set
     statement = block["stmts"][-1]["stmt"]
     collection = statement.get("set", statement.get("object"))
-    return collection in (None, function["return"]) and not _joins_else(block)
+    return collection in (None, function["return"])
 
 
 def _is_default(block: Mapping[str, Any], function: Function) -> bool:
@@ -360,26 +361,6 @@ def _is_default(block: Mapping[str, Any], function: Function) -> bool:
     if not block["stmts"] or block["stmts"][0]["type"] != "IsUndefinedStmt":
         return False
     return bool(block["stmts"][0]["stmt"]["source"] == function["return"])
-
-
-def _joins_else(block: Mapping[str, Any]) -> bool:
-    """Whether a block hands on the value that one clause of an `else` chain has set."""
-    kinds = [statement["type"] for statement in block["stmts"]]
-    return kinds == ["IsDefinedStmt", "AssignVarOnceStmt"]
-
-
-def _print_statements(text: int, free: int) -> list[dict[str, Any]]:
-    """`print` of a text, as it is compiled: of an array of a set of what is printed."""
-    a_set, an_array = ({"type": "local", "value": free + n} for n in range(2))
-    add = {"value": {"type": "string_index", "value": text}, "set": free}
-    call = {"func": "internal.print", "args": [an_array], "result": free + 2}
-    return [
-        {"type": "MakeSetStmt", "stmt": {"target": free}},
-        {"type": "SetAddStmt", "stmt": add},
-        {"type": "MakeArrayStmt", "stmt": {"capacity": 1, "target": free + 1}},
-        {"type": "ArrayAppendStmt", "stmt": {"array": free + 1, "value": a_set}},
-        {"type": "CallStmt", "stmt": call},
-    ]
 
 
 def _integers(tree: Any) -> Iterator[int]:

@@ -97,7 +97,18 @@ def compile_marked(modules: Mapping[str, str]) -> tuple[Engine, list[Rule]]:
 def _plan(modules: Mapping[str, str], rules: Sequence[str], folder: Path) -> Plan:
     """The plan of a bundle that is saved in a folder. Raises `RegoError` for what it may not do."""
     rego = _interpreter()
-    rego.save_bundle(str(folder), _build(rego, modules, rules))
+    try:
+        for name, text in modules.items():
+            # A comment that ends the file without a line end is no comment to rego-cpp.
+            rego.add_module(name, f"{text}\n")
+        bundle = rego.build("true", [_entrypoint(rule) for rule in rules])
+    except (regopy.RegoError, ValueError) as error:
+        match = _ENGINE_ERROR.search(str(error))
+        reason = f"{match[1]}: {match[2].rstrip(')')}" if match else str(error)[:200]
+        raise RegoError("rego.uncompilable", f"cannot be compiled: {reason}") from None
+    if not bundle.ok():
+        raise RegoError("rego.not-compiled", "cannot be compiled")
+    rego.save_bundle(str(folder), bundle)
     plan: Plan = json.loads((folder / "plan.json").read_text())
     if problem := excess(plan):
         raise RegoError("rego.excess", problem)
@@ -115,28 +126,8 @@ def _interpreter() -> regopy.Interpreter:
     return rego
 
 
-def _build(
-    rego: regopy.Interpreter, modules: Mapping[str, str], rules: Sequence[str]
-) -> regopy.Bundle:
-    try:
-        for name, text in modules.items():
-            # A comment that ends the file without a line end is no comment to rego-cpp.
-            rego.add_module(name, f"{text}\n")
-        bundle = rego.build("true", [_entrypoint(rule) for rule in rules])
-    except (regopy.RegoError, ValueError) as error:
-        raise RegoError("rego.uncompilable", f"cannot be compiled: {_reason(str(error))}") from None
-    if not bundle.ok():
-        raise RegoError("rego.not-compiled", "cannot be compiled")
-    return bundle
-
-
 def _entrypoint(rule: str) -> str:
     return rule.replace(".", "/")
-
-
-def _reason(dump: str) -> str:
-    match = _ENGINE_ERROR.search(dump)
-    return f"{match[1]}: {match[2].rstrip(')')}" if match else dump[:200]
 
 
 #: The status with which the process ends.
@@ -179,14 +170,12 @@ class Watch:
             os._exit(TOO_LONG)
         if seconds > self._total:
             os._exit(TOO_LONG_IN_ALL)
-        if _resident_bytes() > self._size:
+        if _MEMORY.exists():  # on Linux ru_maxrss is that of the parent, if it is larger
+            size = int(_MEMORY.read_text().split()[1]) * resource.getpagesize()
+        else:
+            size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
+        if size > self._size:
             os._exit(TOO_MUCH)
-
-
-def _resident_bytes() -> int:
-    if _MEMORY.exists():  # on Linux ru_maxrss is that of the parent, if it is larger
-        return int(_MEMORY.read_text().split()[1]) * resource.getpagesize()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
 class Printed:
