@@ -71,7 +71,12 @@ class ChoiceEnvironment(Environment):
 
 
 def _score(rollout: Rollout) -> Score:
-    question = _question(rollout)
+    try:
+        question = QuestionMetadata.model_validate(rollout.metadata)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        location = ".".join(map(str, first["loc"])) or "metadata"
+        raise ValueError(f"prompt {rollout.prompt_id!r}: {location}: {first['msg']}") from None
     choice = parse_choice(rollout.completion, question.labels, question.options)
     gold = None if question.gold is None else question.labels.index(question.gold)
     read = None if isinstance(choice, Unparseable) else choice
@@ -88,15 +93,6 @@ def _score(rollout: Rollout) -> Score:
         evidence["value"] = outcome.value
     value = sum(components.values()) / 2
     return Score(value, components, None, evidence, outcome.model_dump())
-
-
-def _question(rollout: Rollout) -> QuestionMetadata:
-    try:
-        return QuestionMetadata.model_validate(rollout.metadata)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        location = ".".join(map(str, first["loc"])) or "metadata"
-        raise ValueError(f"prompt {rollout.prompt_id!r}: {location}: {first['msg']}") from None
 
 
 # --- the reply -----------------------------------------------------------------------------------
@@ -138,7 +134,7 @@ def parse_choice(completion: str, labels: Sequence[str], texts: Sequence[str]) -
 
 def _option(answer: str, labels: Sequence[str], texts: Sequence[str]) -> int | None:
     """The option that the words after the colon are: its label, or that with its text."""
-    words = answer.strip(_AROUND).lower()
+    words = _plain(answer)
     for number, (label, text) in enumerate(zip(labels, texts, strict=True)):
         if words == label.lower():
             return number

@@ -1,7 +1,7 @@
 """The environment of a mixture, which lets each task's own environment score its replies."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, pvariance
 from typing import Any, ClassVar, TypeVar
@@ -81,7 +81,16 @@ class MixtureEnvironment(Environment):
             for name, task in settings.mixed.items()
         }
         self._spreads: dict[str, float] = {}
-        self._objectives = {name: _objective(task) for name, task in self.tasks.items()}
+        self._objectives: dict[str, Objective] = {}
+        for name, task in self.tasks.items():
+            margin = task.margin()
+            if margin is None:
+                raise MixtureSetupError(
+                    "mixture.no-margin",
+                    f"the task {task.name} does not say how much worse its {task.objective} may be "
+                    "(objective_margin), and tasks are counted in such margins",
+                )
+            self._objectives[name] = Objective(task.objective, margin)
         self.presentation = presentation_of(self.tasks, MEAN_OBJECTIVE)
         self._chat_model = _single([task.wanted_chat_model() for task in self.tasks.values()])
         self._encoder = _single([task.wanted_encoder() for task in self.tasks.values()])
@@ -159,7 +168,10 @@ class MixtureEnvironment(Environment):
     # --- figures ---------------------------------------------------------------------------------
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
-        """The metrics of all tasks, and the mean of their objectives."""
+        """The metrics of all tasks, and the mean of their objectives.
+
+        A task whose objective is its mean reward has that among its metrics.
+        """
         task_scores = [
             replace(score, value=None, components={}, outcome=None)
             if task_score is None
@@ -171,24 +183,15 @@ class MixtureEnvironment(Environment):
             )
             for score, task_score in zip(scores, outcomes_of(scores, TaskScore), strict=True)
         ]
-        parts = [
-            part
-            for name, rows in self._rows(rollouts).items()
-            for part in self._parts(
-                name, [rollouts[n] for n in rows], [task_scores[n] for n in rows]
-            )
-        ]
+        parts = []
+        for name, rows in self._rows(rollouts).items():
+            replies, reply_scores = [rollouts[n] for n in rows], [task_scores[n] for n in rows]
+            parts.append(TaskPart(name, self.tasks[name].measure(replies, reply_scores)))
+            if self.tasks[name].objective == REWARD:
+                values = Mean([score.value for score in reply_scores], better="higher")
+                reward = measure_means([reply.set_id for reply in replies], {REWARD: values})
+                parts.append(TaskPart(name, reward))
         return joined(parts, self._objectives, MEAN_OBJECTIVE)
-
-    def _parts(
-        self, name: str, rollouts: Sequence[Rollout], scores: Sequence[Score]
-    ) -> Iterator[TaskPart]:
-        """The task's metrics, and its mean reward where that is its objective."""
-        yield TaskPart(name, self.tasks[name].measure(rollouts, scores))
-        if self.tasks[name].objective == REWARD:
-            values = Mean([score.value for score in scores], better="higher")
-            reward = measure_means([rollout.set_id for rollout in rollouts], {REWARD: values})
-            yield TaskPart(name, reward)
 
     def exports(
         self,
@@ -339,17 +342,6 @@ def _scaled(name: str, score: Score, scale: float) -> Score:
     return Score(
         value, components, score.error, score.evidence, stored.model_dump() if has_outcome else None
     )
-
-
-def _objective(task: Environment) -> Objective:
-    margin = task.margin()
-    if margin is None:
-        raise MixtureSetupError(
-            "mixture.no-margin",
-            f"the task {task.name} does not say how much worse its {task.objective} may be "
-            "(objective_margin), and tasks are counted in such margins",
-        )
-    return Objective(task.objective, margin)
 
 
 def _single(models: Sequence[Model | None]) -> Model | None:

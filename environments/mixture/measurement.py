@@ -38,10 +38,6 @@ def presentation_of(tasks: Mapping[str, Environment], mean: str) -> Presentation
 # --- measurement ----------------------------------------------------------------------------------
 
 
-#: Section, then key, then name of a metric.
-Sections = Mapping[str, Mapping[str, Mapping[str, Metric]]]
-
-
 @dataclass(frozen=True, slots=True)
 class Objective:
     """A metric by which a task's policies are compared, and its margin."""
@@ -96,15 +92,27 @@ def joined(
     """
     parts = [replace(part, measured=_one_row_each(part.measured)) for part in parts]
     blocks = _blocks(parts)
+    names = blocks[0].names if blocks else ()
+    sums = np.zeros((len(names), blocks[-1].columns.stop if blocks else 0))
     metrics: dict[str, Metric] = {}
     breakdowns: dict[str, Mapping[str, Mapping[str, Metric]]] = {}
     for part, block in zip(parts, blocks, strict=True):
-        guarded = _with_guard(part.measured.metrics, objectives[part.task])
+        sums[block.rows, block.columns] = part.measured.sums
+        guarded, objective = dict(part.measured.metrics), objectives[part.task]
+        if metric := guarded.get(objective.metric):
+            margin = metric.guard or Margin(objective.margin)
+            guarded[objective.metric] = replace(metric, guard=margin)
         metrics |= {f"{part.task}.{name}": block.metric(m) for name, m in guarded.items()}
-        breakdowns |= _sections(part, block)
+        breakdowns |= {
+            f"{part.task}.{section}": {
+                key: {name: block.metric(m) for name, m in rows.items()}
+                for key, rows in keys.items()
+            }
+            for section, keys in part.measured.breakdowns.items()
+        }
     return Measurement(
-        clusters=_names(parts),
-        sums=_sums(parts, blocks),
+        clusters=names,
+        sums=sums,
         metrics={mean: _mean_objective(metrics, objectives), **metrics},
         breakdowns=breakdowns,
         null_sums=_null_sums(parts, blocks),
@@ -130,15 +138,11 @@ def _one_row_each(measured: Measurement) -> Measurement:
     return replace(measured, clusters=tuple(names), sums=sums, strata=strata)
 
 
-def _names(parts: Sequence[TaskPart]) -> tuple[str, ...]:
-    """The clusters of all parts; a name that two have is two clusters."""
-    return tuple(
+def _blocks(parts: Sequence[TaskPart]) -> list[_Block]:
+    # A name that two parts have is two clusters.
+    names = tuple(
         f"{number}/{name}" for number, part in enumerate(parts) for name in part.measured.clusters
     )
-
-
-def _blocks(parts: Sequence[TaskPart]) -> list[_Block]:
-    names = _names(parts)
     rows = np.cumsum([0, *(len(part.measured.clusters) for part in parts)]).tolist()
     columns = np.cumsum([0, *(part.measured.sums.shape[1] for part in parts)]).tolist()
     return [
@@ -150,33 +154,6 @@ def _blocks(parts: Sequence[TaskPart]) -> list[_Block]:
         )
         for n, part in enumerate(parts)
     ]
-
-
-def _sums(parts: Sequence[TaskPart], blocks: Sequence[_Block]) -> Array:
-    clusters = blocks[-1].rows.stop if blocks else 0
-    sums = np.zeros((clusters, blocks[-1].columns.stop if blocks else 0))
-    for part, block in zip(parts, blocks, strict=True):
-        sums[block.rows, block.columns] = part.measured.sums
-    return sums
-
-
-def _sections(part: TaskPart, block: _Block) -> Sections:
-    return {
-        f"{part.task}.{section}": {
-            key: {name: block.metric(metric) for name, metric in metrics.items()}
-            for key, metrics in keys.items()
-        }
-        for section, keys in part.measured.breakdowns.items()
-    }
-
-
-def _with_guard(metrics: Mapping[str, Metric], objective: Objective) -> dict[str, Metric]:
-    """The metrics, the objective among them guarded by its margin unless it is already."""
-    guarded = dict(metrics)
-    if metric := guarded.get(objective.metric):
-        margin = metric.guard or Margin(objective.margin)
-        guarded[objective.metric] = replace(metric, guard=margin)
-    return guarded
 
 
 def _mean_objective(metrics: Mapping[str, Metric], objectives: Mapping[str, Objective]) -> Metric:

@@ -93,9 +93,17 @@ class PubMedQAEnvironment(Environment):
         return [self._score(rollout) for rollout in rollouts]
 
     def _score(self, rollout: Rollout) -> Score:
-        gold = _gold(rollout)
+        gold = rollout.metadata.get("gold")
+        if gold not in LABELS:
+            raise ValueError(
+                f"prompt {rollout.prompt_id!r} has gold {gold!r}; it is one of {', '.join(LABELS)}"
+            )
+        try:
+            abstract = Abstract.of(rollout.metadata)
+        except ValueError as error:
+            raise ValueError(f"prompt {rollout.prompt_id!r} has {error}") from None
         reply = parse_reply(rollout.completion, self._options)
-        support = grounds(reply.reasoning, _abstract(rollout))
+        support = grounds(reply.reasoning, abstract)
         is_correct = reply.keeps_format and reply.answer == gold
         components = {
             "correctness": float(is_correct),
@@ -108,7 +116,16 @@ class PubMedQAEnvironment(Environment):
             + weights.tag_weight * components["format"]
             + weights.grounding_weight * components["grounding"]
         )
-        outcome = _outcome(gold, reply, support, rollout.metadata.get("finding"))
+        finding = rollout.metadata.get("finding")
+        outcome = AnswerOutcome(
+            gold=gold,
+            answer=reply.answer,
+            keeps_format=reply.keeps_format,
+            grounded=reply.keeps_format and support.evidence >= GROUNDED and not support.made_up,
+            false_quote=bool(support.false_quotes),
+            false_number=bool(support.false_numbers),
+            decisive=quotes_whole(support, finding) if isinstance(finding, str) else None,
+        )
         return Score(value, components, None, _evidence(gold, reply, support), outcome.model_dump())
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
@@ -134,23 +151,6 @@ class PubMedQAEnvironment(Environment):
         return {PREDICTIONS: official_predictions(rollouts, scores)}
 
 
-def _gold(rollout: Rollout) -> Label:
-    gold = rollout.metadata.get("gold")
-    for label in LABELS:
-        if label == gold:
-            return label
-    raise ValueError(
-        f"prompt {rollout.prompt_id!r} has gold {gold!r}; it is one of {', '.join(LABELS)}"
-    )
-
-
-def _abstract(rollout: Rollout) -> Abstract:
-    try:
-        return Abstract.of(rollout.metadata)
-    except ValueError as error:
-        raise ValueError(f"prompt {rollout.prompt_id!r} has {error}") from None
-
-
 def _evidence(gold: Label, reply: Reply, support: Grounds) -> dict[str, Any]:
     evidence: dict[str, Any] = {"gold": gold, "answer": reply.answer}
     if untrue := [*support.false_quotes, *support.false_numbers]:
@@ -158,18 +158,6 @@ def _evidence(gold: Label, reply: Reply, support: Grounds) -> dict[str, Any]:
     if reply.answer is None:
         evidence[UNPARSEABLE] = reply.problem
     return evidence
-
-
-def _outcome(gold: Label, reply: Reply, support: Grounds, finding: object) -> AnswerOutcome:
-    return AnswerOutcome(
-        gold=gold,
-        answer=reply.answer,
-        keeps_format=reply.keeps_format,
-        grounded=reply.keeps_format and support.evidence >= GROUNDED and not support.made_up,
-        false_quote=bool(support.false_quotes),
-        false_number=bool(support.false_numbers),
-        decisive=quotes_whole(support, finding) if isinstance(finding, str) else None,
-    )
 
 
 # --- ways to reply without reading ---------------------------------------------------------------
@@ -207,13 +195,19 @@ def copied_reasons(
         "first finding": lambda sentences, _: sentences[:1],
         "last finding": lambda sentences, _: sentences[-1:],
         "any finding": lambda sentences, _: [rng.choice(sentences)],
-        "finding closest to the question": lambda sentences, text: [_closest(sentences, text)],
-        "first words of each finding": lambda sentences, _: [_first_words(s) for s in sentences],
+        "finding closest to the question": lambda sentences, text: [
+            max(sentences, key=lambda sentence: closeness(sentence, text))
+        ],
+        "first words of each finding": lambda sentences, _: [
+            " ".join(sentence.split()[:_FIRST_WORDS]) for sentence in sentences
+        ],
     }
+    contexts = [str(rollout.metadata["context"]) for rollout in rollouts]
+    findings = [sentences_of_findings(context) or [context] for context in contexts]
     return {
         f"commonest answer, {name}": [
-            reply_text(quoted(choose(_findings(r.metadata), str(r.metadata["question"]))), answer)
-            for r in rollouts
+            reply_text(quoted(choose(sentences, str(r.metadata["question"]))), answer)
+            for r, sentences in zip(rollouts, findings, strict=True)
         ]
         for name, choose in choices.items()
     }
@@ -230,16 +224,3 @@ def gold_reply(metadata: Mapping[str, Any]) -> str | None:
 def quoted(texts: Sequence[str]) -> str:
     """Each text between quotation marks."""
     return " ".join(f'"{without_marks(text)}"' for text in texts)
-
-
-def _findings(metadata: Mapping[str, Any]) -> list[str]:
-    context = str(metadata["context"])
-    return sentences_of_findings(context) or [context]
-
-
-def _closest(sentences: Sequence[str], question: str) -> str:
-    return max(sentences, key=lambda sentence: closeness(sentence, question))
-
-
-def _first_words(sentence: str) -> str:
-    return " ".join(sentence.split()[:_FIRST_WORDS])

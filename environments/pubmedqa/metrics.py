@@ -7,6 +7,7 @@ metric but the vote follows from the sums of these. A reply that cannot be read 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -78,7 +79,10 @@ def measure_answers(
         clusters=tuple(questions),
         sums=sums,
         metrics=_metrics(sums, options),
-        breakdowns=_breakdowns(),
+        breakdowns={
+            "by_class": {label: _class_metrics(index) for index, label in enumerate(LABELS)},
+            "confusion": {f"gold {label}": _row(index) for index, label in enumerate(LABELS)},
+        },
         strata=tuple(outcomes[0].gold for outcomes in questions.values()),
     )
 
@@ -96,13 +100,10 @@ def official_predictions(rollouts: Sequence[Rollout], scores: Sequence[Score]) -
     that is not its gold label: it counts as wrong there as it does here.
     """
     return {
-        question: vote(o.answer for o in outcomes) or _not(outcomes[0].gold)
+        question: vote(o.answer for o in outcomes)
+        or next(label for label in LABELS if label != outcomes[0].gold)
         for question, outcomes in _by_question(rollouts, scores).items()
     }
-
-
-def _not(gold: Label) -> Label:
-    return next(label for label in LABELS if label != gold)
 
 
 # --- statistics of questions --------------------------------------------------------------------
@@ -167,31 +168,23 @@ def _metrics(sums: Array, options: Sequence[Label]) -> dict[str, Metric]:
     if _BLOCKS["decided"].of(sums).any():
         metrics["decisive_quote_rate"] = _rate("decisive", "decided", "higher", _GUARD)
     if not single:
-        metrics["vote_accuracy"] = Metric(
-            _vote_accuracy, "higher", outcomes=voted_right, trials=_BLOCKS["questions"].of
-        )
+        rate = _rate("voted right", "questions", "higher")
+        metrics["vote_accuracy"] = replace(rate, outcomes=voted_right)
     if len(options) < len(LABELS):
         answerable = [_COLUMN[option] for option in options]
         metrics["ceiling"] = Metric(partial(_share_of, answerable), constant=True)
     return metrics
 
 
-def _breakdowns() -> dict[str, dict[str, dict[str, Metric]]]:
-    return {
-        "by_class": {label: _class_metrics(index) for index, label in enumerate(LABELS)},
-        "confusion": {f"gold {label}": _row(index) for index, label in enumerate(LABELS)},
-    }
-
-
 def _class_metrics(index: int) -> dict[str, Metric]:
     return {
         "recall": Metric(
-            lambda t: _recall(t)[..., index],
+            lambda t: quotient(_correct_counts(t), _matrix(t).sum(axis=-1))[..., index],
             "higher",
             trials=lambda t: _matrix(t)[..., index, :].sum(axis=-1),
         ),
         "precision": Metric(
-            lambda t: _precision(t)[..., index],
+            lambda t: quotient(_correct_counts(t), _answer_counts(t))[..., index],
             "higher",
             trials=lambda t: _answer_counts(t)[..., index],
         ),
@@ -242,10 +235,6 @@ def _accuracy(sums: Array) -> Array:
     return quotient(_correct_counts(sums).sum(axis=-1), _replies(sums))
 
 
-def _vote_accuracy(sums: Array) -> Array:
-    return quotient(_BLOCKS["voted right"].of(sums), _BLOCKS["questions"].of(sums))
-
-
 def _parse_rate(sums: Array) -> Array:
     unreadable = _matrix(sums)[..., _UNREADABLE].sum(axis=-1)
     return 1 - quotient(unreadable, _replies(sums))
@@ -254,14 +243,6 @@ def _parse_rate(sums: Array) -> Array:
 def _share_of(labels: Sequence[int], sums: Array) -> Array:
     """The share of replies to questions with one of these gold labels."""
     return quotient(_matrix(sums)[..., labels, :].sum(axis=(-1, -2)), _replies(sums))
-
-
-def _recall(sums: Array) -> Array:
-    return quotient(_correct_counts(sums), _matrix(sums).sum(axis=-1))
-
-
-def _precision(sums: Array) -> Array:
-    return quotient(_correct_counts(sums), _answer_counts(sums))
 
 
 def _answer_counts(sums: Array) -> Array:

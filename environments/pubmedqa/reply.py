@@ -4,7 +4,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Self, get_args
@@ -89,24 +89,21 @@ def _last_answer(
 def _in_place(
     texts: Sequence[str], ranks: Sequence[int], rank: int, options: Sequence[Label]
 ) -> bool:
-    """Whether a tag occurs once, in its order among the others, after what belongs before it."""
-    if ranks.count(rank) != 1:
-        return False
-    index = ranks.index(rank)
-    in_order = max(ranks[:index], default=-1) < rank < min(ranks[index + 1 :], default=len(TAGS))
-    return in_order and _fits(rank, texts[index], texts[-1], options)
-
-
-def _fits(rank: int, before: str, ending: str, options: Sequence[Label]) -> bool:
-    """Whether what comes before a tag belongs there.
+    """Whether a tag occurs once, in its order among the others, after what belongs before it.
 
     Nothing comes before `<reasoning>`, words before `</reasoning>`, nothing between that and
     `<answer>`, one of the options before `</answer>`, and nothing more after it.
     """
+    if ranks.count(rank) != 1:
+        return False
+    index = ranks.index(rank)
+    if not max(ranks[:index], default=-1) < rank < min(ranks[index + 1 :], default=len(TAGS)):
+        return False
+    before = texts[index]
     if rank == _REASONING_ENDS:
         return has_words(before)
     if rank == _ANSWER_ENDS:
-        return _word(before) in options and not ending.strip()
+        return _word(before) in options and not texts[-1].strip()
     return not before.strip()
 
 
@@ -283,7 +280,8 @@ def deciding_findings(abstract: Abstract) -> list[str]:
         return [abstract.finding]
     sentences = sentences_of_findings(abstract.context)
     stems = [_stems_of(sentence) for sentence in SENTENCE_END.split(abstract.context)]
-    rarity = {stem: math.log((len(stems) + 1) / n) for stem, n in _counts(stems).items()}
+    counts = Counter(stem for sentence_stems in stems for stem in sentence_stems)
+    rarity = {stem: math.log((len(stems) + 1) / n) for stem, n in counts.items()}
     conclusion, question = _stems_of(abstract.conclusion), _stems_of(abstract.question)
 
     def shared(sentence: str) -> tuple[float, float]:
@@ -296,10 +294,6 @@ def deciding_findings(abstract: Abstract) -> list[str]:
 
     maximum = max(map(shared, sentences), default=None)
     return list(dict.fromkeys(s for s in sentences if shared(s) == maximum))
-
-
-def _counts(stems: Iterable[frozenset[str]]) -> Counter[str]:
-    return Counter(stem for sentence_stems in stems for stem in sentence_stems)
 
 
 def sentences_of_findings(context: str) -> list[str]:
