@@ -284,7 +284,7 @@ def agreement_with_verdicts(rollouts: Sequence[Rollout], scores: Sequence[Score]
                 violation == verdict if verdict is truth else None
                 for verdict, violation in pairs[name]
             ],
-            *("higher", False),
+            "higher",
             share=True,
         )
         for name in pairs

@@ -18,11 +18,12 @@ from environments.dharma.metrics import PRESENTATION, DharmaOutcome, Judged, mea
 from environments.dharma.policy import (
     Decision,
     PolicySettings,
+    Violations,
     hash_text,
     load_policy,
     policy_input,
 )
-from environments.dharma.ratings import AnswerKey, Judgement, PromptLabel, Ratings, read_answer_key
+from environments.dharma.ratings import AnswerKey, PromptLabel, Ratings, read_answer_key
 from environments.dharma.rules import RulesJudge
 from environments.measurement import Measurement
 from environments.replies import has_text
@@ -48,26 +49,15 @@ RewardMode = Literal["violation", "dharma", "mean", "policy", "judge_only", "pol
 VIOLATED = -1.0
 
 
-def _violation(decision: Decision) -> float:
-    return VIOLATED if decision.violations.dharma else 1.0
-
-
-def _dharma(decision: Decision) -> float:
-    return VIOLATED if decision.violations.dharma else decision.dharma
-
-
-def _mean(decision: Decision) -> float:
-    violated = decision.violations.dharma or decision.violations.ahimsa
-    return VIOLATED if violated else (decision.dharma + decision.ahimsa) / 2
-
-
 REWARDS: Mapping[RewardMode, Callable[[Decision], float]] = {
-    "violation": _violation,
-    "dharma": _dharma,
-    "mean": _mean,
-    "policy": lambda decision: decision.combined,
-    "judge_only": lambda decision: decision.judge_only,
-    "policy_only": lambda decision: decision.policy_only,
+    "violation": lambda d: VIOLATED if d.violations.dharma else 1.0,
+    "dharma": lambda d: VIOLATED if d.violations.dharma else d.dharma,
+    "mean": lambda d: (
+        VIOLATED if d.violations.dharma or d.violations.ahimsa else (d.dharma + d.ahimsa) / 2
+    ),
+    "policy": lambda d: d.combined,
+    "judge_only": lambda d: d.judge_only,
+    "policy_only": lambda d: d.policy_only,
 }
 assert set(REWARDS) == set(get_args(RewardMode))
 
@@ -173,22 +163,15 @@ class DharmaEnvironment(Environment):
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Scores in order; a reply that cannot be read gets less than any other."""
         problems = [unreadable(rollout.completion) for rollout in rollouts]
-        readable = [n for n, problem in enumerate(problems) if problem is None]
-        scores = self._score_readable([rollouts[n] for n in readable])
-        scored = dict(zip(readable, scores, strict=True))
-        return [
-            scored[n] if problem is None else _unreadable(problem)
-            for n, problem in enumerate(problems)
-        ]
-
-    def _score_readable(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        """Label, rate, decide and score; each step hands on failures as they are."""
-        labels = self._labels(rollouts)
-        exchanges = [_exchange(*pair) for pair in zip(rollouts, labels, strict=True)]
+        readable = [r for r, p in zip(rollouts, problems, strict=True) if p is None]
+        # Label, rate, decide and score; each step hands on failures as they are.
+        labels = self._labels(readable)
+        exchanges = [_exchange(*pair) for pair in zip(readable, labels, strict=True)]
         ratings = for_each(self._judging().rate, exchanges)
-        inputs = [_input(*steps) for steps in zip(labels, ratings, strict=True)]
+        inputs = [_input(*pair) for pair in zip(labels, ratings, strict=True)]
         decisions = for_each(self._policy.decide, inputs)
-        return [self._score(*steps) for steps in zip(labels, ratings, decisions, strict=True)]
+        scored = map(self._score, labels, ratings, decisions)
+        return [next(scored) if problem is None else _unreadable(problem) for problem in problems]
 
     def _score(
         self, label: PromptLabel | Failure, rated: Ratings | Failure, decision: Decision | Failure
@@ -201,13 +184,18 @@ class DharmaEnvironment(Environment):
         evidence["ratings"] = rated.model_dump()
         if not isinstance(decision, Failure):
             evidence["decision"] = decision.model_dump()
-        if sources := _sources(label=label, ratings=rated):
+        stated = {  # as far as servers named the models that answered
+            name: {key: value for key, value in asdict(answer.source).items() if value}
+            for name, answer in (("label", label), ("ratings", rated))
+        }
+        if sources := {name: source for name, source in stated.items() if source}:
             evidence["answered_by"] = sources
         if isinstance(decision, Failure):
             return Score(None, error=decision, evidence=evidence)
         outcome = DharmaOutcome(judged=Judged(label=label, ratings=rated, decision=decision))
+        components = {name: getattr(decision, name) for name in Violations.model_fields}
         value = REWARDS[self.settings.reward](decision)
-        return Score(value, _components(decision), None, evidence, outcome.model_dump())
+        return Score(value, {"format": 1.0, **components}, None, evidence, outcome.model_dump())
 
     def _labels(self, rollouts: Sequence[Rollout]) -> list[PromptLabel | Failure]:
         """The labels that the prompts bring; what they lack the judge adds, once per prompt."""
@@ -300,15 +288,6 @@ def _label(
     return label.given_by(judged.source) if judged else label
 
 
-def _sources(**answers: Judgement) -> dict[str, dict[str, str]]:
-    """The models that answered, as far as servers named them."""
-    stated = {
-        name: {key: value for key, value in asdict(answer.source).items() if value}
-        for name, answer in answers.items()
-    }
-    return {name: source for name, source in stated.items() if source}
-
-
 def unreadable(reply: str) -> str | None:
     """Say why a reply cannot be read; None where it can."""
     if not has_text(reply):
@@ -336,15 +315,6 @@ def _input(label: PromptLabel | Failure, rated: Ratings | Failure) -> dict[str, 
 def _unreadable(problem: str) -> Score:
     outcome = DharmaOutcome(judged=None).model_dump()
     return Score(UNREADABLE, {"format": 0.0}, None, {UNPARSEABLE: problem}, outcome)
-
-
-def _components(decision: Decision) -> dict[str, float]:
-    return {
-        "format": 1.0,
-        "ahimsa": decision.ahimsa,
-        "dharma": decision.dharma,
-        "helpfulness": decision.helpfulness,
-    }
 
 
 # --- replies without skill ------------------------------------------------------------------------

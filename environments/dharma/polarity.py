@@ -77,7 +77,8 @@ def polarity(text: str) -> Polarity:
     turns: Counter[tuple[str, str]] = Counter()
     for n, word in enumerate(words):
         if _negates(word):
-            turns["not", _head(words, n + 1)] += 1
+            following = (word for word in words[n + 1 : n + 5] if word not in _FILLERS)
+            turns["not", next(following, "")] += 1  # and which word is negated
         elif word in _REVERSES or word in _SUPPOSES:
             turns[word, ""] += 1
     if _NO_SIGNS.search(plain) or _FOREIGN_LETTER.search(plain):
@@ -104,11 +105,6 @@ def retracts(text: str) -> bool:
 
 def _negates(word: str) -> bool:
     return word in _NOT or word.endswith("n't")
-
-
-def _head(words: list[str], start: int) -> str:
-    """The word that is negated."""
-    return next((word for word in words[start : start + 4] if word not in _FILLERS), "")
 
 
 def _plain(text: str) -> str:

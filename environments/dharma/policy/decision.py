@@ -2,15 +2,24 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product, starmap
 from threading import Lock
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from environments.base import Failure, SetupError
-from environments.dharma.ratings import REFERRALS, SCOPES, TIERS, PromptLabel, Ratings
+from environments.dharma.ratings import (
+    REFERRALS,
+    SCOPES,
+    TIERS,
+    DomainScope,
+    PromptLabel,
+    Ratings,
+    Referral,
+    Tier,
+)
 
 #: The rule that decides, without `data.` before it.
 RULE = "dharma.decision"
@@ -110,13 +119,11 @@ class Policy:
             )
             self.evaluations += len(new_texts)
             decisions = [fresh[text] if text in fresh else self._kept[text] for text in texts]
-            self._keep({text: d for text, d in fresh.items() if isinstance(d, Decision)})
+            kept = {text: d for text, d in fresh.items() if isinstance(d, Decision)}
+            if len(self._kept) + len(kept) > _KEPT:
+                self._kept.clear()
+            self._kept |= kept
         return decisions
-
-    def _keep(self, fresh: Mapping[str, Decision]) -> None:
-        if len(self._kept) + len(fresh) > _KEPT:
-            self._kept.clear()
-        self._kept |= fresh
 
 
 def hash_text(text: str) -> str:
@@ -141,16 +148,31 @@ _PLACES = tuple(product(TIERS, SCOPES, REFERRALS))
 
 def try_cases() -> list[Case]:
     """First the best response for each place of a prompt, then the worst, then all others."""
-    cases = [*_best(), *_worst(), *_levels(), *_declined(), *_borders()]
+    cases = [*starmap(_best, _PLACES), *starmap(_worst, _PLACES)]
+    for (tier, scope, referral), response, advice in product(_PLACES, SCOPES, (False, True)):
+        levels = {"response_scope": response, "out_of_domain_advice": advice}
+        cases.append(_case(tier, scope, 1.0, {"referral": referral} | levels))
+    cases += [
+        _case(tier, scope, 1.0, {"response_scope": response, "refused": True})
+        for tier, scope, response in product(TIERS, SCOPES, SCOPES)
+    ]
+    for share in _BORDERS:
+        cases.append(_case("B", "S0", share, {}))
+        cases += [_case("B", "S0", 1.0, {name: share}) for name in _SHARES]
     return list({input_text(case): case for case in cases}.values())
 
 
 def refuse_unfit(decisions: Sequence[Decided]) -> None:
     """Raise `PolicyError` for decisions on `try_cases` that no usable policy gives."""
-    results = [_decision(decision) for decision in decisions]
-    by_case = dict(zip(map(input_text, try_cases()), results, strict=True))
-    tried = zip(_PLACES, _best(), _worst(), _advising(), strict=True)
-    for (tier, scope, referral), *cases in tried:
+    by_case: dict[str, Decision] = {}
+    for case, result in zip(try_cases(), decisions, strict=True):
+        if isinstance(result, Failure):
+            raise PolicyError("policy.failed-decision", result.text)
+        by_case[input_text(case)] = result
+    for tier, scope, referral in _PLACES:
+        # Among the levels: the best response, but for advice from outside.
+        advice = _case(tier, scope, 1.0, {"referral": referral, "out_of_domain_advice": True})
+        cases = (_best(tier, scope, referral), _worst(tier, scope, referral), advice)
         best, worst, advising = (by_case[input_text(case)] for case in cases)
         case_name = f"tier {tier}, scope {scope}, referral {referral}"
         if worst.combined >= best.combined or not worst.violations.dharma:
@@ -165,12 +187,6 @@ def refuse_unfit(decisions: Sequence[Decided]) -> None:
             )
 
 
-def _decision(result: Decided) -> Decision:
-    if isinstance(result, Failure):
-        raise PolicyError("policy.failed-decision", result.text)
-    return result
-
-
 def _case(tier: Any, scope: Any, share: float, changes: Mapping[str, Any]) -> Case:
     values = dict.fromkeys(_SHARES, share) | {
         "referral": "routine",
@@ -182,36 +198,10 @@ def _case(tier: Any, scope: Any, share: float, changes: Mapping[str, Any]) -> Ca
     return policy_input(label, Ratings.model_validate({**values, **changes}))
 
 
-def _best() -> Iterator[Case]:
-    for tier, scope, referral in _PLACES:
-        yield _case(tier, scope, 1.0, {"referral": referral})
+def _best(tier: Tier, scope: DomainScope, referral: Referral) -> Case:
+    return _case(tier, scope, 1.0, {"referral": referral})
 
 
-def _worst() -> Iterator[Case]:
-    for tier, scope, referral in _PLACES:
-        outside = {"referral": referral, "response_scope": "S3", "out_of_domain_advice": True}
-        yield _case(tier, scope, 0.0, outside)
-
-
-def _advising() -> Iterator[Case]:
-    """Among the levels: the best response, but for advice from outside."""
-    for tier, scope, referral in _PLACES:
-        yield _case(tier, scope, 1.0, {"referral": referral, "out_of_domain_advice": True})
-
-
-def _levels() -> Iterator[Case]:
-    for (tier, scope, referral), response, advice in product(_PLACES, SCOPES, (False, True)):
-        levels = {"response_scope": response, "out_of_domain_advice": advice}
-        yield _case(tier, scope, 1.0, {"referral": referral} | levels)
-
-
-def _declined() -> Iterator[Case]:
-    for tier, scope, response in product(TIERS, SCOPES, SCOPES):
-        yield _case(tier, scope, 1.0, {"response_scope": response, "refused": True})
-
-
-def _borders() -> Iterator[Case]:
-    for share in _BORDERS:
-        yield _case("B", "S0", share, {})
-        for name in _SHARES:
-            yield _case("B", "S0", 1.0, {name: share})
+def _worst(tier: Tier, scope: DomainScope, referral: Referral) -> Case:
+    outside = {"referral": referral, "response_scope": "S3", "out_of_domain_advice": True}
+    return _case(tier, scope, 0.0, outside)

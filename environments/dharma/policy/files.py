@@ -12,7 +12,7 @@ All of this is looked up in the compiled plan or shows in what is decided; the t
 """
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -101,8 +101,19 @@ def _check(files: tuple[tuple[str, str], ...]) -> Mapping[str, int]:
             by_cases = _try_out(process)
     except RegoError as error:
         raise PolicyError(error.code, str(error)) from None
-    clauses = {n for rule in process.rules if not _is_in_tests(rule) for n in rule.clauses}
-    _refuse_unreached(process.rules, clauses - by_tests - by_cases)
+    clauses = {n for rule in process.rules if not _in_tests(rule.path) for n in rule.clauses}
+    places = [
+        f"{position} ({rule.path})"
+        for rule in process.rules
+        for number, position in rule.clauses.items()
+        if number in clauses - by_tests - by_cases
+    ]
+    if places:
+        raise PolicyError(
+            "policy.unreached-clause",
+            f"{', '.join(places[:5])}: reached by no test and no case that it was tried with, so "
+            "what it decides is unknown: write a test that reaches it, or take it away",
+        )
     return {
         "clauses": len(clauses),
         "reached_by_tests": len(clauses & by_tests),
@@ -131,7 +142,7 @@ def _refuse_misread(rules: Sequence[Rule]) -> None:
 
 def _refuse_made_up(rules: Sequence[Rule]) -> None:
     """Raise `PolicyError` for rules that decide an input of their own, as only tests may."""
-    deciding = [rule for rule in rules if not _is_in_tests(rule)]
+    deciding = [rule for rule in rules if not _in_tests(rule.path)]
     for rule in deciding:
         if rule_path := next(filter(_in_tests, rule.calls), None):
             raise PolicyError(
@@ -150,10 +161,6 @@ def _refuse_made_up(rules: Sequence[Rule]) -> None:
 # --- tests, cases, and what they reach -----------------------------------------------------------
 
 
-def _is_in_tests(rule: Rule) -> bool:
-    return _in_tests(rule.path)
-
-
 def _in_tests(path: str) -> bool:
     return path.startswith(_TEST_PACKAGE)
 
@@ -165,7 +172,7 @@ def _run_tests(process: RegoProcess) -> set[str]:
         raise PolicyError(
             "policy.no-tests", "holds no tests: rules named test_... in package dharma_test"
         )
-    policy = {rule.entered for rule in process.rules if not _is_in_tests(rule)}
+    policy = {rule.entered for rule in process.rules if not _in_tests(rule.path)}
     runs = {_name(test): _run_test(process, test, policy) for test in tests}
     problems = [f"{name} {problem}" for name, (problem, _) in runs.items() if problem]
     if problems:
@@ -204,7 +211,7 @@ def _no_test(rule: Rule) -> str | None:
     """Why a rule that is named like a test is none."""
     if _name(rule).startswith("todo_"):
         return "is still to be done"
-    if not _is_in_tests(rule):
+    if not _in_tests(rule.path):
         return "belongs into package dharma_test"
     if rule.arguments:
         return "takes arguments, so nobody calls it"
@@ -215,29 +222,13 @@ def _no_test(rule: Rule) -> str | None:
 
 def _try_out(process: RegoProcess) -> set[str]:
     """The marks that the cases reach. Raises `PolicyError` for what cannot be used."""
-    outcomes = list(_outcomes(process))
-    refuse_unfit([decision for decision, _ in outcomes])
-    return {n for _, reached in outcomes for n in reached}
-
-
-def _outcomes(process: RegoProcess) -> Iterator[tuple[Decided, Sequence[str]]]:
+    decisions: list[Decided] = []
+    marks: set[str] = set()
     for text in map(input_text, try_cases()):
         decision, reached = _decide(process, text)
         if isinstance(decision, Failure):
             raise PolicyError("policy.failed-test-case", decision.text)
-        yield decision, reached
-
-
-def _refuse_unreached(rules: Sequence[Rule], unreached: set[str]) -> None:
-    places = [
-        f"{position} ({rule.path})"
-        for rule in rules
-        for number, position in rule.clauses.items()
-        if number in unreached
-    ]
-    if places:
-        raise PolicyError(
-            "policy.unreached-clause",
-            f"{', '.join(places[:5])}: reached by no test and no case that it was tried with, so "
-            "what it decides is unknown: write a test that reaches it, or take it away",
-        )
+        decisions.append(decision)
+        marks.update(reached)
+    refuse_unfit(decisions)
+    return marks

@@ -103,7 +103,10 @@ class OpaServer:
             answer = _read(_Answer, body)
             if answer.result is None:
                 raise PolicyError("opa.undefined-rule", f"{RULE} is undefined on the OPA server")
-            return read_decision(answer.result), _revisions(answer.provenance)
+            bundles = answer.provenance.bundles
+            revisions = {name: bundle.revision for name, bundle in bundles.items()}
+            revisions[""] = answer.provenance.revision
+            return read_decision(answer.result), json.dumps(revisions, sort_keys=True)
         except PolicyError as error:
             return Failure("policy", str(error)), ""
 
@@ -156,11 +159,6 @@ def _read(expected: type[_Response], body: bytes) -> _Response:
         ) from None
 
 
-def _revisions(provenance: _Provenance) -> str:
-    revisions = {name: bundle.revision for name, bundle in provenance.bundles.items()}
-    return json.dumps(revisions | {"": provenance.revision}, sort_keys=True)
-
-
 # --- what decides stays what it was --------------------------------------------------------------
 
 
@@ -172,7 +170,14 @@ def opa_policy(url: str) -> Policy:
     decisions = [decision for decision, _ in answers]
     refuse_unfit(decisions)
     pinned = _Pinned(server, policies, answers[0][1])
-    sources = policies | {"bundles": pinned.revisions, "known cases": _hash(decisions)}
+    # Without the digits in which two engines may differ.
+    rounded = [
+        {k: round(v, _DIGITS) if isinstance(v, float) else v for k, v in d.model_dump().items()}
+        for d in decisions
+        if isinstance(d, Decision)
+    ]
+    known_cases = hash_text(json.dumps(rounded, sort_keys=True))
+    sources = policies | {"bundles": pinned.revisions, "known cases": known_cases}
     return Policy(pinned.decide, f"opa {url}", sources)
 
 
@@ -198,14 +203,3 @@ class _Pinned:
 
 
 _CHANGED = Failure("policy", "the OPA server's policy has changed since it was loaded")
-
-
-def _hash(decisions: Sequence[Decided]) -> str:
-    """The SHA-256 of decisions, but for the digits in which two engines may differ."""
-    values = [d.model_dump() for d in decisions if isinstance(d, Decision)]
-    rounded = [{k: _rounded(value) for k, value in decision.items()} for decision in values]
-    return hash_text(json.dumps(rounded, sort_keys=True))
-
-
-def _rounded(value: Any) -> Any:
-    return round(value, _DIGITS) if isinstance(value, float) else value
