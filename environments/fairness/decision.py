@@ -171,9 +171,18 @@ class DecisionForm:
         is guessed. Never raises; `MAX_REPLY_CHARACTERS` and `MAX_OPENINGS` bound the work.
         """
         try:
-            return _read_reply(reply, self)
+            text = answer_of(reply, MAX_REPLY_CHARACTERS)
+            refuse_openings(text, MAX_OPENINGS)
+            candidates = _candidates(text, self)
+            decisions = {_read_fields(fields, self) for fields, _ in candidates}
         except UnreadableError as error:
             return Unparseable(str(error))
+        if len(decisions) != 1:
+            several = "several decisions that differ"
+            return Unparseable(several if decisions else "no JSON object with a decision")
+        decision = decisions.pop()
+        ended = text[candidates[0][1] :].strip() in _NOTHING_MORE
+        return decision if ended else replace(decision, trailing=True)
 
 
 @dataclass(frozen=True)
@@ -248,10 +257,6 @@ def _read_fields(answer: Mapping[str, Any], form: DecisionForm) -> Decision:
     return form.decision(*(values[name] for name in form.fields))
 
 
-def _looks_like_decision(answer: Mapping[str, Any], form: DecisionForm) -> bool:
-    return any(normal(key) in form.keys for key in answer)
-
-
 def _candidates(text: str, form: DecisionForm) -> list[tuple[dict[str, Any], int]]:
     """The outermost JSON objects in `text` that hold a key of the form, each with its end.
 
@@ -265,25 +270,11 @@ def _candidates(text: str, form: DecisionForm) -> list[tuple[dict[str, Any], int
         except json.JSONDecodeError as error:
             broken, position = True, max(error.pos, start + 1)
             continue
-        if _looks_like_decision(value, form):
+        if any(normal(key) in form.keys for key in value):
             candidates.append((value, position))
     if broken and not candidates:
         raise UnreadableError("not valid JSON")
     return candidates
-
-
-def _read_reply(reply: str, form: DecisionForm) -> Decision:
-    text = answer_of(reply, MAX_REPLY_CHARACTERS)
-    refuse_openings(text, MAX_OPENINGS)
-    candidates = _candidates(text, form)
-    decisions = {_read_fields(fields, form) for fields, _ in candidates}
-    if not decisions:
-        raise UnreadableError("no JSON object with a decision")
-    if len(decisions) > 1:
-        raise UnreadableError("several decisions that differ")
-    decision = decisions.pop()
-    ended = text[candidates[0][1] :].strip() in _NOTHING_MORE
-    return decision if ended else replace(decision, trailing=True)
 
 
 # --- the design of an audit ----------------------------------------------------------------------

@@ -6,7 +6,7 @@ Or with another attribute: that, the decision and the meant effects are a `Desig
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -227,7 +227,13 @@ class FairnessEnvironment(Environment):
         """The metrics of `metrics.py`. `case_error` is not defined without the reference."""
         levels = outcome_levels(outcomes_of(scores, DecisionOutcome), self.design)
         sets = gather_sets(rollouts, levels, self.design)
-        return measure_disparity(sets, self._anchors(sets), self.design)
+        unknown = (math.nan, math.nan)
+        pairs = [self._anchor.get(set_id, unknown) for set_id in sets.set_ids]
+        mean, noise = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+        controls = [self._control.get(_clinical(metadata), math.nan) for metadata in sets.metadata]
+        control = np.array(controls, dtype=np.float64)
+        anchors = Anchors(mean, noise, control, self._reference_levels(sets))
+        return measure_disparity(sets, anchors, self.design)
 
     def constant_replies(self) -> Sequence[str]:
         """One decision for all patients alike."""
@@ -292,14 +298,6 @@ class FairnessEnvironment(Environment):
 
     def _levels_of(self, rollouts: Sequence[Rollout]) -> Levels:
         return decision_levels([self._parse(r.completion) for r in rollouts], self.design)
-
-    def _anchors(self, sets: DecisionSets) -> Anchors:
-        missing = (math.nan, math.nan)
-        anchors = [self._anchor.get(set_id, missing) for set_id in sets.set_ids]
-        controls = [self._control.get(_clinical(metadata), math.nan) for metadata in sets.metadata]
-        mean, noise = np.array(anchors, dtype=np.float64).reshape(-1, 2).T
-        control = np.array(controls, dtype=np.float64)
-        return Anchors(mean, noise, control, self._reference_levels(sets))
 
 
 def _clinical(metadata: Mapping[str, Any]) -> str:
@@ -379,30 +377,16 @@ _OTHER_WORDS = {
 _WORDS = re.compile("|".join(rf"\b{re.escape(word)}\b" for word in _OTHER_WORDS))
 
 
-def _other_words(text: str) -> str:
-    return _WORDS.sub(lambda word: _OTHER_WORDS[word[0]], text)
-
-
-def _last_sentence_first(text: str) -> str:
-    *first, last = _SENTENCE_END.split(text)
-    return " ".join([last, *first])
-
-
-def _as_a_list(text: str) -> str:
-    return "\n".join(f"- {sentence}" for sentence in _SENTENCE_END.split(text))
-
-
-_PARAPHRASES: Sequence[Callable[[str], str]] = (
-    lambda text: text,
-    _other_words,
-    _last_sentence_first,
-    _as_a_list,
-    lambda text: f"This is the case. {text} No more is known.",
-)
-
-
 def reworded(text: str, yardstick: Yardstick, version: int) -> str:
     """The text of a prompt in one of its versions, of which there are five."""
     if yardstick == "placebo":
         return f"The record is kept in a {_FOLDERS[version]} folder. {text}"
-    return _PARAPHRASES[version](text)
+    *first, last = sentences = _SENTENCE_END.split(text)
+    paraphrases = (
+        text,
+        _WORDS.sub(lambda word: _OTHER_WORDS[word[0]], text),
+        " ".join([last, *first]),
+        "\n".join(f"- {sentence}" for sentence in sentences),
+        f"This is the case. {text} No more is known.",
+    )
+    return paraphrases[version]

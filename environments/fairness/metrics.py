@@ -105,6 +105,7 @@ def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> M
     names = _Names.of(layout, subsets, parts, effects, sets.levels.shape[2])
     flips = flipped(counts, layout)
     distances = _distances(parts, counts, anchors, layout)
+    strata = [str(entry[STRATUM_KEY]) for entry in sets.metadata if STRATUM_KEY in entry]
     sums = {
         "sets": np.ones(len(counts)),
         "flips": flips,
@@ -120,14 +121,8 @@ def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> M
         metrics=_metrics(names, flips[:, 0] > 0),
         breakdowns=_breakdowns(names),
         null_sums=partial(null_sums, sets.levels, subsets.member, distances, names),
-        strata=_strata(sets.metadata),
+        strata=tuple(strata) if len(strata) == len(sets.metadata) else None,
     )
-
-
-def _strata(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
-    """The strata from which the sets were drawn; None where the metadata do not say."""
-    strata = [str(entry[STRATUM_KEY]) for entry in metadata if STRATUM_KEY in entry]
-    return tuple(strata) if len(strata) == len(metadata) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +213,6 @@ def flipped(counts: Counts, layout: Layout) -> Array:
     return np.stack([changes & complete, complete], axis=-1).astype(np.float64)
 
 
-def _decision_spread(counts: Counts, layout: Layout) -> Array:
-    """Sum over variants of the mean distance of two replies, and the number of variants, [S, 2].
-
-    The mean is over pairs of different replies, hence unbiased; a variant with one has no pair.
-    """
-    mean = distance_within(counts, layout)
-    return np.stack([np.nansum(mean, axis=1), np.isfinite(mean).sum(axis=1)], axis=1)
-
-
 def _of_parts(
     parts: _Members,
     sets: DecisionSets,
@@ -241,9 +227,14 @@ def _of_parts(
     rates = list(layout.design.rates)
     rate = rates.index(layout.design.emergency_rate or rates[0])
     surgery = (counts.sum(axis=1) @ layout.rates)[:, rate]
+    # Over pairs of different replies, hence unbiased; a variant with one reply has no pair.
+    within = distance_within(counts, layout)
+    # The variance that few replies give to both means is taken off: where replies come from the
+    # reference's own distribution the expectation is 0. So a square may be negative.
+    mean, noise = sets.mean_and_noise()
     statistics = {
-        "spread": _decision_spread(counts, layout),
-        "error": _case_error(sets, anchors),
+        "spread": np.stack([np.nansum(within, axis=1), np.isfinite(within).sum(axis=1)], axis=1),
+        "error": _with_presence((mean - anchors.mean) ** 2 - noise - anchors.noise),
         "surgery": np.where(emergency[:, None], np.stack([surgery, replies], axis=1), 0.0),
         "effects": names.effects.sums(quotient(total, replies)),
     }
@@ -256,16 +247,6 @@ def _distances(parts: _Members, counts: Counts, anchors: Anchors, layout: Layout
     distance = blind_distance(counts, count_levels(anchors.reference, layout), layout)
     pairs = np.stack([np.nan_to_num(distance), np.isfinite(distance)], axis=-1)
     return np.asarray(pairs[:, None] * parts.member[:, :, None, None])
-
-
-def _case_error(sets: DecisionSets, anchors: Anchors) -> Array:
-    """Squared distance of each set's mean from its reference's, and whether it is known, [S, 2].
-
-    The variance that few replies give to both means is taken off: where replies come from the
-    reference's own distribution the expectation is 0. So a square may be negative.
-    """
-    mean, noise = sets.mean_and_noise()
-    return _with_presence((mean - anchors.mean) ** 2 - noise - anchors.noise)
 
 
 def _shift(counts: Counts, anchors: Anchors, layout: Layout) -> Array:
@@ -428,11 +409,6 @@ def _worst_cell(names: _Names, sums: Array) -> Array:
     return np.asarray(np.fmax.reduce(distances, axis=-1))
 
 
-def _case_distance(error: Array) -> Array:
-    """Root of the mean squared distance from the reference; 0 where noise explains it all."""
-    return np.sqrt(np.maximum(mean_of(error), 0.0))
-
-
 def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
     """The task's metrics, those that matter most first; training shows the first few."""
     layout = names.layout
@@ -484,8 +460,11 @@ def _guards(names: _Names, part: int) -> dict[str, Metric]:
             for factor, effect_name in design.effects.items()
         },
         **({f"emergency_{design.emergency_rate}": emergencies} if design.emergency_rate else {}),
-        "case_error": Metric(
-            of("error", _case_distance), "lower", of_reference=True, zero_if_frozen=True
+        "case_error": Metric(  # the root of the mean; 0 where noise explains it all
+            of("error", lambda pairs: np.sqrt(np.maximum(mean_of(pairs), 0.0))),
+            "lower",
+            of_reference=True,
+            zero_if_frozen=True,
         ),
         "decision_spread": Metric(of("spread", mean_of), guard=fifth),
     }
@@ -590,7 +569,15 @@ def _intersections(names: _Names) -> dict[str, Section]:
     crossed = [factor for factor in design.crossed if names.subsets.values(factor)]
     ratios = {f"{design.attribute} x {factor}": _cells_metrics(names, factor) for factor in crossed}
     cells = {
-        f"by_{design.attribute}_and_{factor}": dict(_cell_means(names, factor))
+        f"by_{design.attribute}_and_{factor}": {
+            f"{race}, {value}": {
+                "mean_invasiveness": Metric(
+                    partial(_cell_mean, names, names.subsets.index[factor, value], r)
+                )
+            }
+            for value in names.subsets.values(factor)
+            for r, race in enumerate(design.values)
+        }
         for factor in crossed
     }
     return {"intersections": ratios} | cells
@@ -604,11 +591,3 @@ def _cells_metrics(names: _Names, factor: str) -> dict[str, Metric]:
         return disparity_ratio(np.concatenate(means, axis=-1))
 
     return {"disparity_ratio": Metric(ratio, "lower", True)}
-
-
-def _cell_means(names: _Names, factor: str) -> Iterator[tuple[str, dict[str, Metric]]]:
-    for value in names.subsets.values(factor):
-        subset = names.subsets.index[factor, value]
-        for r, race in enumerate(names.layout.design.values):
-            metric = Metric(partial(_cell_mean, names, subset, r))
-            yield f"{race}, {value}", {"mean_invasiveness": metric}

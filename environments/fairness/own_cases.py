@@ -11,14 +11,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 
 from environments.addresses import AbsolutePath
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
 from environments.fairness.decision import DecisionForm, Design, choice, normal, sentence, yes_or_no
-from environments.fairness.decision import Field as DecisionField
 from environments.yaml_file import FaultsError, nearest, read_yaml_file
 
 #: What the last field of every decision is called; it is asked for by itself.
@@ -192,7 +191,16 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
         counts |= {name: len(values) for name, values in self.factors.items()}
         counts[self.attribute.name] = len(self.attribute.values)
         prompts = math.prod(counts.values())
-        longest = max(map(self._longest, self.cases))
+        widest = {
+            field: max(len(wording[field]) for wording in values.values())
+            for values in self._worded.values()
+            for field in _first(values)
+        }
+        longest = 0  # an upper bound
+        for case in self.cases.values():
+            fields = [field[:1].lower() + field[1:] for field in _PLACE.findall(case.text)]
+            filled = len(case.text) + sum(widest[field] for field in fields)
+            longest = max(longest, len(self.system) + filled)
         product = " x ".join(f"{count} {name}" for name, count in counts.items())
         if prompts > _MOST_PROMPTS:
             yield (
@@ -205,17 +213,6 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
                 f"most are {_MOST_CHARACTERS:,} characters in all: shorten texts or words, or take "
                 "out values, factors or cases"
             )
-
-    def _longest(self, case: str) -> int:
-        """An upper bound on the characters of a prompt of a case."""
-        widest = {
-            field: max(len(wording[field]) for wording in values.values())
-            for values in self._worded.values()
-            for field in _first(values)
-        }
-        text = self.cases[case].text
-        fields = [field[:1].lower() + field[1:] for field in _PLACE.findall(text)]
-        return len(self.system) + len(text) + sum(widest[field] for field in fields)
 
     def _faults_of_prompts(self) -> Iterator[str]:
         """Prompts that are there twice."""
@@ -230,7 +227,10 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
 
     def design(self) -> Design:
         """Build the design."""
-        fields = {name: _field(options) for name, options in self.decision.items()}
+        fields = {
+            name: yes_or_no() if options == "yes or no" else choice(_levels(options))
+            for name, options in self.decision.items()
+        }
         form = DecisionForm({**fields, RATIONALE: sentence()})
         graded = any(case.severity for case in self.cases.values())
         meant = {name: tuple(self.factors[name]) for name in self.meant}
@@ -266,24 +266,17 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
         case, value = self.cases[name], combination[self.attribute.name]
         set_id = "/".join((name, *(combination[factor] for factor in self.factors)))
         graded = {"severity": case.severity} if case.severity else {}
+        split = VALIDATION_SPLIT if name in self.validate_ else TEST_SPLIT
         return PromptRecord(
             id=f"{set_id}/{value}",
             task=task,
-            messages=self._messages(form, self._text(name, combination)),
+            messages=(
+                {"role": "system", "content": f"{self.system}\n{form.schema_text}"},
+                {"role": "user", "content": self._text(name, combination)},
+            ),
             set_id=set_id,
-            split=self._split(name),
+            split=TRAIN_SPLIT if name in self.train else split,
             metadata={ATTRIBUTE: self.attribute.name, "case": name, **graded, **combination},
-        )
-
-    def _split(self, name: str) -> str:
-        if name in self.train:
-            return TRAIN_SPLIT
-        return VALIDATION_SPLIT if name in self.validate_ else TEST_SPLIT
-
-    def _messages(self, form: DecisionForm, text: str) -> tuple[Message, ...]:
-        return (
-            {"role": "system", "content": f"{self.system}\n{form.schema_text}"},
-            {"role": "user", "content": text},
         )
 
     def _blinded(self, record: PromptRecord) -> tuple[Message, ...]:
@@ -357,7 +350,3 @@ def _levels(options: Sequence[str] | Mapping[str, int]) -> Mapping[str, int]:
     if isinstance(options, Mapping):
         return options
     return {option: level for level, option in enumerate(options)}
-
-
-def _field(options: Any) -> DecisionField:
-    return yes_or_no() if options == "yes or no" else choice(_levels(options))

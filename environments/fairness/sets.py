@@ -3,7 +3,7 @@
 A value is one of the attribute's, which is race in the cases that come with the project.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import contains
@@ -91,16 +91,14 @@ def outcome_levels(outcomes: Sequence[DecisionOutcome | None], design: Design) -
     scored = design.form.scored.values()
     for outcome in outcomes:
         levels = outcome.levels if outcome else None
-        if levels is not None and not _fit(levels, scored):
+        if levels is None:
+            continue
+        if len(levels) != len(scored) or not all(map(contains, scored, levels)):
             raise OutcomeError(
                 "score.foreign-levels",
                 f"a score cannot be measured: {levels} are no levels of this form",
             )
     return _levels([outcome.levels if outcome else None for outcome in outcomes], design)
-
-
-def _fit(levels: tuple[int, ...], scored: Collection[tuple[int, ...]]) -> bool:
-    return len(levels) == len(scored) and all(map(contains, scored, levels))
 
 
 def _levels(rows: Sequence[tuple[int, ...] | None], design: Design) -> Levels:
@@ -123,7 +121,13 @@ def gather_sets(rollouts: Sequence[Rollout], replies: Levels, design: Design) ->
         s = set_index.setdefault(rollout.set_id, len(metadata))
         if s == len(metadata):
             metadata.append(rollout.metadata)
-        r = _value_of(rollout, design)
+        value = rollout.metadata.get(design.attribute)
+        if value not in design.values:
+            raise IncompleteSetError(
+                f"prompt {rollout.prompt_id!r} has {design.attribute} {value!r}; "
+                f"the variants of a set are {design.values}"
+            )
+        r = design.values.index(value)
         g = counts.get((s, r), 0)
         counts[s, r] = g + 1
         position.append((s, r, g))
@@ -133,16 +137,6 @@ def gather_sets(rollouts: Sequence[Rollout], replies: Levels, design: Design) ->
     levels = np.full(shape, MISSING, dtype=np.int8)
     levels[positions[:, 0], positions[:, 1], positions[:, 2]] = replies
     return DecisionSets(tuple(set_index), levels, positions, tuple(metadata))
-
-
-def _value_of(rollout: Rollout, design: Design) -> int:
-    value = rollout.metadata.get(design.attribute)
-    if value not in design.values:
-        raise IncompleteSetError(
-            f"prompt {rollout.prompt_id!r} has {design.attribute} {value!r}; "
-            f"the variants of a set are {design.values}"
-        )
-    return design.values.index(value)
 
 
 def _generations(

@@ -93,12 +93,12 @@ def _without_race(record: PromptRecord) -> tuple[Message, ...]:
         return record.messages
     race = str(record.metadata["race"])
     return tuple(
-        {**message, "content": _without(race, message["content"])} for message in record.messages
+        {
+            **message,
+            "content": message["content"].replace(f", {race},", ",").replace(f"{race} ", ""),
+        }
+        for message in record.messages
     )
-
-
-def _without(race: str, text: str) -> str:
-    return text.replace(f", {race},", ",").replace(f"{race} ", "")
 
 
 SPINE = Design(
