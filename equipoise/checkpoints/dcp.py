@@ -110,10 +110,17 @@ def _chunked(
         for index, location in metadata.storage_data.items()
         if isinstance(index, records.MetadataIndex)
     }
+    path = folder / METADATA
     for name, record in metadata.state_dict_metadata.items():
-        if isinstance(record, records.TensorStorageMetadata):
-            shape, dtype, pieces = _described(folder / METADATA, name, record)
-            yield name, shape, dtype, [_chunk(folder, name, dtype, p, places) for p in pieces]
+        if not isinstance(record, records.TensorStorageMetadata):
+            continue
+        size, properties, pieces = _fields(record, "size", "properties", "chunks")
+        shape, (dtype,) = _numbers(size), _fields(properties, "dtype")
+        if shape is None or not isinstance(dtype, torch.dtype) or not isinstance(pieces, list):
+            refuse(
+                "torch-dist.undescribed-tensor", f"{path} does not say what {name} is", COPY_AGAIN
+            )
+        yield name, shape, dtype, [_chunk(folder, name, dtype, p, places) for p in pieces]
 
 
 def _name(paths: object, name: str, within: str | None) -> str:
@@ -153,16 +160,6 @@ def torch_dist_tensors(folder: Path) -> Tensors:
             f"{COPY_AGAIN} Or take an older one.",
         )
     return layered_tensors(folder)
-
-
-def _described(
-    path: Path, name: str, record: object
-) -> tuple[tuple[int, ...], torch.dtype, list[Any]]:
-    size, properties, pieces = _fields(record, "size", "properties", "chunks")
-    shape, (dtype,) = _numbers(size), _fields(properties, "dtype")
-    if shape is None or not isinstance(dtype, torch.dtype) or not isinstance(pieces, list):
-        refuse("torch-dist.undescribed-tensor", f"{path} does not say what {name} is", COPY_AGAIN)
-    return shape, dtype, pieces
 
 
 def _chunk(

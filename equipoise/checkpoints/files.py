@@ -105,7 +105,15 @@ class _Unpacking:
         """Unpack every member."""
         for member in tar:
             self._check_name(member)
-            self._check_size(member)
+            self._bytes += max(0, member.size)
+            if self._bytes > self._free:
+                refuse(
+                    "archive.full-disk",
+                    f"{self._path}: with {member.name} it is {size(self._bytes)}, and "
+                    f"{self._folder.parent} has {size(self._free)} free",
+                    "Free some space, or name a folder on another disk.",
+                )
+            self._check_allowance(f"{self._path}: with {member.name} it")
             # `TarFile.extract` cannot be told what to refuse before Python 3.11.4.
             destination = self._folder / member.name
             if member.isdir():
@@ -135,17 +143,6 @@ class _Unpacking:
             refuse(
                 "archive.too-many-files", f"{self._path} holds more than {_MOST_MEMBERS:,} files"
             )
-
-    def _check_size(self, member: tarfile.TarInfo) -> None:
-        self._bytes += max(0, member.size)
-        if self._bytes > self._free:
-            refuse(
-                "archive.full-disk",
-                f"{self._path}: with {member.name} it is {size(self._bytes)}, and "
-                f"{self._folder.parent} has {size(self._free)} free",
-                "Free some space, or name a folder on another disk.",
-            )
-        self._check_allowance(f"{self._path}: with {member.name} it")
 
     def _check_allowance(self, subject: str) -> None:
         if self._limit is None:

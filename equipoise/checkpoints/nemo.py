@@ -276,7 +276,15 @@ def write_beside(nemo: Nemo, folder: Path) -> None:
     if (folder / _MODEL).is_file():
         _refuse_another_reading(tokenizer, folder / _MODEL)
         tokenizer.save_pretrained(folder)  # in a form that loads without sentencepiece
-    config = nemo.config.hugging_face(_vocabulary(nemo, len(tokenizer)))
+    # How many rows of the embeddings are words; NeMo fills them up to a multiple.
+    rows = next((t.shape[:1] for n, t in nemo.tensors.items() if n.endswith(_WORDS)), ())
+    if not rows:
+        refuse("nemo.no-embeddings", f"{nemo.context}: the checkpoint has no {_WORDS}")
+    if nemo.config.settings.get("vocab_size"):
+        words = nemo.config.number("vocab_size")
+    else:
+        words = len(tokenizer) if (nemo.config.padded(len(tokenizer)),) == rows else rows[0]
+    config = nemo.config.hugging_face(words)
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         config[name] = getattr(tokenizer, name)
     write_json(folder / "config.json", config)
@@ -339,13 +347,3 @@ def _refuse_another_reading(tokenizer: Any, model: Path) -> None:
                 "than sentencepiece",
                 _WITH_TOKENIZER,
             )
-
-
-def _vocabulary(nemo: Nemo, words: int) -> int:
-    """How many rows of the embeddings are words; NeMo fills them up to a multiple."""
-    rows = next((t.shape[:1] for n, t in nemo.tensors.items() if n.endswith(_WORDS)), ())
-    if not rows:
-        refuse("nemo.no-embeddings", f"{nemo.context}: the checkpoint has no {_WORDS}")
-    if nemo.config.settings.get("vocab_size"):
-        return nemo.config.number("vocab_size")
-    return words if (nemo.config.padded(words),) == rows else rows[0]

@@ -222,17 +222,18 @@ def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
         reporter.warn(f"the adapter was trained on {adapter_base}, and is merged into {named}")
     config = _config(companions)
     unstated = _compare_stated(source, _configured(companions), based=base is not None)
-    name = named or source.base
-    adapter = _adapter(source, config)
+    tensors, adapter = source.tensors, None
+    if source.form == "adapter":
+        adapter = peft_adapter(source.path)
+    elif source.form == "megatron_adapter":
+        adapter = megatron_adapter(tensors, source.peft or {}, config)
+    elif source.form == "megatron":
+        tensors = to_hugging_face(tensors, config)
     if adapter:
         assert base is not None
         tied = config.get("tie_word_embeddings") is True
         tensors = merge(model_tensors(base), adapter, tied=tied)
-        return _Plan(source, tensors, companions, base, adapter, unstated, name)
-    tensors = source.tensors
-    if source.form == "megatron":
-        tensors = to_hugging_face(tensors, config)
-    return _Plan(source, tensors, companions, base, None, unstated, name)
+    return _Plan(source, tensors, companions, base, adapter, unstated, named or source.base)
 
 
 def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, ...]:
@@ -284,14 +285,6 @@ def _configured(folders: tuple[Path, ...]) -> Path:
     return refuse(
         "convert.no-config", f"{folders[0]} has no config.json", "Name the whole model with --base."
     )
-
-
-def _adapter(source: Source, config: Mapping[str, Any]) -> Adapter | None:
-    if source.form == "adapter":
-        return peft_adapter(source.path)
-    if source.form == "megatron_adapter":
-        return megatron_adapter(source.tensors, source.peft or {}, config)
-    return None
 
 
 def refuse_full_disk(tensors: Tensors, folder: Path) -> None:

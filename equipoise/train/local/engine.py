@@ -59,8 +59,10 @@ def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str
     quiet_transformers()
     keep_freed_memory()
     torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
-    device = choose_device(config.equipoise.device)
-    loaded = load_policy(config, model_name, device)
+    device = config.equipoise.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    loaded = load_policy(config, model_name, torch.device(device))
     refuse_control_tokens(records, control_tokens(loaded.tokenizer))
     return loaded
 
@@ -133,13 +135,6 @@ def run_before_training(job: Job, loaded: LoadedModel) -> None:
     write = sampler(job, loaded)
     before_training(job, write, reference_identity(job.config, loaded))
     probe(job, write, greedy=write)
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` takes CUDA where it is there."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
 
 
 def say_precision(job: Job, model: PreTrainedModel) -> None:

@@ -34,7 +34,7 @@ from equipoise.statistics.trivial import GREEDY
 from equipoise.terminal.exits import Stopped, deferring
 from equipoise.train.nemo_rl.process import beside_driver
 from equipoise.train.nemo_rl.reference_policy import policy_with_first_reference
-from equipoise.train.nemo_rl.scoring import StepSummary, is_generated, to_rollouts
+from equipoise.train.nemo_rl.scoring import is_generated, to_rollouts
 from equipoise.train.nemo_rl.together import collecting, end, replaced, scored_together
 from equipoise.train.nemo_rl.watch import Watch
 from equipoise.train.stages.around_training import KeptParts, Part, Sample
@@ -136,7 +136,8 @@ def _watched_training(train: Callable[..., None], watch: Watch) -> Callable[...,
         # Ray has put its own handler for SIGTERM into this process meanwhile.
         with deferring(watch.job.reporter.warn) as stop:
             watch.stop_requested = stop
-            watch.begin(_Actor(next(iter(environments.values()))))
+            scorer: Any = _Actor(next(iter(environments.values())))
+            watch.begin(scorer)
             _pin_cluster()
             train(*args, **kwargs)
 
@@ -263,9 +264,9 @@ def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: 
     job, frozen = watch.job, arguments["step"] == 0
     size, task = job.config.equipoise.evaluation.batch_size, job.environment.name
 
-    def draw(rows: Sequence[PromptRecord], progress: Callable[[int], None]) -> Part:
+    def draw(rows: Sequence[PromptRecord], done: int, bar: Callable[[int], None]) -> Part:
         started, tokens = time.perf_counter(), dict(job.meter.tokens)
-        collector = _Collector(progress)
+        collector = _Collector(lambda more: bar(done + more))
         changes = {
             "val_dataloader": [_batch(rows, task, arguments["tokenizer"])],
             "val_task_to_env": {task: collector},
@@ -286,7 +287,7 @@ def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: 
                     raise Stopped
                 part = parts.read(number) if parts else None
                 if part is None:
-                    part = draw(rows[start : start + size], partial(_advance, bar, start))
+                    part = draw(rows[start : start + size], start, bar)
                     if parts:
                         parts.keep(number, part)
                 rollouts += part.rollouts
@@ -303,10 +304,6 @@ def _greedily(watch: Watch, stage: str) -> Iterator[None]:
         yield
     finally:
         watch.greedy = False
-
-
-def _advance(bar: Callable[[int], None], start: int, done: int) -> None:
-    bar(start + done)
 
 
 def _batch(records: Sequence[PromptRecord], task: str, tokenizer: Any) -> Any:
@@ -367,40 +364,13 @@ class _Collector:
 
 @dataclass(frozen=True, slots=True)
 class _Actor:
-    """The environment's actor with plain calls."""
+    """The environment's actor with the plain calls of `Scorer`, which wait for its answers."""
 
     handle: Any
 
-    def summary(self, split: str) -> StepSummary | None:
-        """See `StepScorer.summary`."""
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """Return the call of one of the actor's methods."""
         import ray
 
-        result: StepSummary | None = ray.get(self.handle.summary.remote(split))
-        return result
-
-    def load_reference(self) -> None:
-        """Waits until the actor has read it."""
-        import ray
-
-        ray.get(self.handle.load_reference.remote())
-
-    def unseen(self, paths: Sequence[str]) -> list[str]:
-        """See `Scorer.unseen`."""
-        import ray
-
-        missing: list[str] = ray.get(self.handle.unseen.remote(list(paths)))
-        return missing
-
-    def sources(self) -> dict[str, str]:
-        """See `Scorer.sources`."""
-        import ray
-
-        sources: dict[str, str] = ray.get(self.handle.sources.remote())
-        return sources
-
-    def spent(self) -> dict[str, dict[str, float]]:
-        """See `Scorer.spent`."""
-        import ray
-
-        spent: dict[str, dict[str, float]] = ray.get(self.handle.spent.remote())
-        return spent
+        remote = getattr(self.handle, method).remote
+        return lambda *arguments: ray.get(remote(*arguments))

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,13 +156,10 @@ def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
     environment = job.environment
     if environment.reference_generations and not job.run.reference.exists():
         with job.timed(REFERENCE):
-            draw = partial(_draw_reference, job, frozen, environment.reference_generations)
             if identity is None:
-                draw(job.run.reference)
+                _draw_reference(job, frozen, job.run.reference)
             else:
-                prompts = job.reference_prompts
-                parts = (identity, content_hash(prompts), environment.reference_generations)
-                cached = _cached(job, "\n".join(map(str, parts)), draw)
+                cached = _cached_reference(job, frozen, identity)
                 confirm_owner(job.run.root)
                 with cached.open(encoding="utf-8", newline="") as lines:
                     write_lines(job.run.reference, lines)
@@ -181,19 +177,22 @@ def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
     use_reference(job)
 
 
-def _draw_reference(job: Job, frozen: Sample, generations: int, path: Path) -> None:
+def _draw_reference(job: Job, frozen: Sample, path: Path) -> None:
     job.reporter.heading("Reference: what the frozen model decides")
+    generations = job.environment.reference_generations
     rollouts = frozen(job.reference_prompts, generations, REFERENCE)
     confirm_owner(job.run.root)
     write_rollouts(path, rollouts)
 
 
-def _cached(job: Job, identity: str, draw: Callable[[Path], None]) -> Path:
+def _cached_reference(job: Job, frozen: Sample, identity: str) -> Path:
     """The cache's file, drawn if it is missing or damaged."""
-    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    prompts, generations = job.reference_prompts, job.environment.reference_generations
+    decided_by = f"{identity}\n{content_hash(prompts)}\n{generations}"
+    key = hashlib.sha256(decided_by.encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
     if not is_whole(path):
-        draw(path)
+        _draw_reference(job, frozen, path)
         seal_file(path)
     return path
 

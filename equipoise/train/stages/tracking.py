@@ -70,7 +70,11 @@ class Tracker:
         if wanted or (wanted is None and made_here(self._loaded)):
             import wandb
 
-            rows = list(example_rows(files))
+            rows = []
+            for example in prompt_examples(files)[1]:  # those that the report shows side by side
+                cells = [cell for reply in example.replies for cell in (reply.reply, reply.reward)]
+                row = [example.reason, example.rewards, example.prompt, *cells]
+                rows.append(row + [""] * (len(_COLUMNS) - len(row)))
             run.log({"examples": wandb.Table(columns=list(_COLUMNS), data=rows)})
         elif wanted is None:
             self._say(
@@ -160,11 +164,3 @@ def _objective(files: RunFiles, stage: Stage) -> float | None:
 def _figures(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     numbers = ((f"{section}/{name}", number(value)) for name, value in values.items())
     return ((name, value) for name, value in numbers if value is not None)
-
-
-def example_rows(files: RunFiles) -> Iterator[list[str]]:
-    """The prompts that the report shows side by side, in the order of `_COLUMNS`."""
-    for example in prompt_examples(files)[1]:
-        cells = [cell for reply in example.replies for cell in (reply.reply, reply.reward)]
-        row = [example.reason, example.rewards, example.prompt, *cells]
-        yield row + [""] * (len(_COLUMNS) - len(row))
