@@ -99,7 +99,11 @@ def scoring(environment: Environment, records: Sequence[PromptRecord], generatio
     @metric(name="measured")
     def measured() -> Metric:
         def compute(scores: list[SampleScore]) -> dict[str, float]:
-            replies = [rollout_of(by_id[_prompt_id(s)], s.score.answer or "") for s in scores]
+            prompt_ids = [str(score.sample_id).rpartition("#")[0] for score in scores]
+            replies = [
+                rollout_of(by_id[prompt_id], score.score.answer or "")
+                for prompt_id, score in zip(prompt_ids, scores, strict=True)
+            ]
             counts = Counter(rollout.set_id for rollout in replies)
             if environment.scope == "set":
                 replies = [
@@ -132,7 +136,3 @@ def scoring(environment: Environment, records: Sequence[PromptRecord], generatio
         return score
 
     return reward()
-
-
-def _prompt_id(score: SampleScore) -> str:
-    return str(score.sample_id).rpartition("#")[0]

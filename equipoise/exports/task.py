@@ -142,7 +142,10 @@ class Scorer:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
-            parts = self._next()
+            # One part of each group: two of them would be taken for one.
+            first = {part.group: part for part in reversed(self._waiting)}
+            self._waiting = [part for part in self._waiting if part is not first[part.group]]
+            parts = list(first.values())
             batches = [part.rollouts for part in parts]
             scored = await loop.run_in_executor(
                 self._thread, score_parts, self.environment, batches
@@ -150,12 +153,6 @@ class Scorer:
             for part, scores in zip(parts, scored, strict=True):
                 if not part.scores.done():
                     part.scores.set_result(scores)
-
-    def _next(self) -> list[_Part]:
-        """Take what waits, but one part of each group: two of them would be taken for one."""
-        first = {part.group: part for part in reversed(self._waiting)}
-        self._waiting = [part for part in self._waiting if part is not first[part.group]]
-        return list(first.values())
 
     def close(self) -> None:
         """Let the thread go."""
@@ -232,7 +229,15 @@ def task_of_run(run: RunDirectory, *, unsealed: bool) -> Exported:
     unsealed_parts = open_run(run.root, unsealed=unsealed).unsealed
     loaded = load_config(task_of(run), Options((run.config,)))
     environment = make_environment(loaded.environment_class, loaded.env_settings)
-    reference = _reference(run) if environment.reference_generations else None
+    reference = None
+    if environment.reference_generations:
+        if not run.reference.exists():
+            raise EquipoiseError(
+                "export.no-reference",
+                f"{run.root} has no reference.jsonl, with which the environment compares",
+                "Take a run that has begun to train, or an evaluation.",
+            )
+        reference = read_rollouts(run.reference)
     records = _chosen(read_records(run.prompts), environment, reference)
     return Exported(run, loaded, environment, records, reference, unsealed_parts)
 
@@ -263,16 +268,6 @@ def own_requirement(of_checkout: str) -> str:
     """The requirement of this version: `of_checkout` where it runs from one, or its release."""
     is_checkout = (ROOT / "pyproject.toml").exists()
     return of_checkout if is_checkout else f"equipoise=={version('equipoise')}"
-
-
-def _reference(run: RunDirectory) -> list[Rollout]:
-    if not run.reference.exists():
-        raise EquipoiseError(
-            "export.no-reference",
-            f"{run.root} has no reference.jsonl, with which the environment compares",
-            "Take a run that has begun to train, or an evaluation.",
-        )
-    return read_rollouts(run.reference)
 
 
 def _chosen(

@@ -54,28 +54,23 @@ def env_file(case: Case) -> Iterator[Finding]:
         reason = error.strerror if isinstance(error, OSError) else "it is not valid UTF-8"
         yield failure(f"{path} cannot be read: {reason}")
         return
-    doubts = [*_unreadable_lines(text), *_open_to_others(path), *_without_effect(text, environment)]
-    yield from doubts or [ok(f"{len(_values(text))} variables of {path}")]
-
-
-def _unreadable_lines(text: str) -> Iterator[Finding]:
-    """By number alone: a line may hold a key."""
+    doubts: list[Finding] = []
     parsed = list(parse_stream(StringIO(text)))
     bad = [line for line in parsed if line.error or (line.key and line.value is None)]
-    lines = [str(line.original.line) for line in bad]
-    if lines:
-        yield failure(f"no NAME=value, and not read: line {', '.join(lines)}")
-
-
-def _open_to_others(path: Path) -> Iterator[Finding]:
+    if bad:  # by number alone: a line may hold a key
+        lines = ", ".join(str(line.original.line) for line in bad)
+        doubts.append(failure(f"no NAME=value, and not read: line {lines}"))
     mode = path.stat().st_mode
     if mode & _OTHERS:
         message = f"others may read {path}, which holds keys (mode {stat.S_IMODE(mode):o})"
-        yield warning(message, f"chmod 600 {path}")
+        doubts.append(warning(message, f"chmod 600 {path}"))
+    variables = DotEnv(None, StringIO(text), interpolate=False).dict()
+    values = {name: value for name, value in variables.items() if value}
+    doubts += _without_effect(values, environment)
+    yield from doubts or [ok(f"{len(values)} variables of {path}")]
 
 
-def _without_effect(text: str, environment: Mapping[str, str]) -> Iterator[Finding]:
-    values = _values(text)
+def _without_effect(values: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[Finding]:
     if overrides := [n for n, value in values.items() if environment.get(n, value) != value]:
         message = f"set to something else already, which counts: {', '.join(overrides)}"
         yield warning(message, "Unset it where the value of .env is meant.")
@@ -83,11 +78,6 @@ def _without_effect(text: str, environment: Mapping[str, str]) -> Iterator[Findi
     if late:
         message = f"libraries read {', '.join(late)} before .env is read, so it has no effect there"
         yield warning(message, "Export it in the shell, or in the script of the job.")
-
-
-def _values(text: str) -> dict[str, str]:
-    values = DotEnv(None, StringIO(text), interpolate=False).dict()
-    return {name: value for name, value in values.items() if value}
 
 
 # --- wandb --------------------------------------------------------------------------------------
@@ -113,14 +103,13 @@ def wandb_mode() -> Literal["online", "offline"] | None:
     """Online exactly when a key is there; None leaves the choice to `WANDB_MODE`."""
     if os.environ.get("WANDB_MODE"):
         return None
-    return "online" if os.environ.get("WANDB_API_KEY") or _netrc_has_key() else "offline"
-
-
-def _netrc_has_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return "online"
     try:
-        return netrc.netrc().authenticators(_WANDB_HOST) is not None
+        in_netrc = netrc.netrc().authenticators(_WANDB_HOST) is not None
     except (OSError, netrc.NetrcParseError):
-        return False
+        in_netrc = False
+    return "online" if in_netrc else "offline"
 
 
 def login_problem() -> str | None:
@@ -222,25 +211,15 @@ def on_hub(name: str, *, online: bool) -> Finding:
         message = f"{name} is not on this machine, and HF_HUB_OFFLINE is set"
         remedy = f"Where there is a network: `hf download {name}` into the same HF_HOME."
         return failure(message, remedy)
-    return _access(name)
-
-
-def _access(name: str) -> Finding:
     try:
         HfApi().auth_check(name)
     except _HUB_ERRORS as error:
-        if _answered(error):
-            raise explain(name, error) from error
-        return unchecked(f"the hub does not answer for {name}: {_first_line(error)}")
+        response = getattr(error, "response", None)
+        is_away = response is None or response.status_code >= 500
+        if is_away and not isinstance(error, HFValidationError):
+            return unchecked(f"the hub does not answer for {name}: {_first_line(error)}")
+        raise explain(name, error) from error
     return ok(f"{name}: the hub gives it; the first start downloads it")
-
-
-def _answered(error: Exception) -> bool:
-    """Whether the hub refused, rather than being away."""
-    if isinstance(error, HFValidationError):
-        return True
-    response = getattr(error, "response", None)
-    return response is not None and response.status_code < 500
 
 
 def _first_line(error: Exception) -> str:

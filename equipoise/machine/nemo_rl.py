@@ -41,7 +41,6 @@ from equipoise.machine.python import (
     workers_folder,
 )
 from equipoise.machine.software import (
-    TorchBuild,
     bfloat16,
     driver,
     host_memory,
@@ -293,13 +292,9 @@ def torch(case: Case) -> Iterator[Finding]:
         yield local_torch(case)
         return
     host = case.once(machine)
-    build = _torch_of(host.python)
+    folders = host.python.parents[1].glob("lib/python3*/site-packages")
+    build = next((build for folder in folders if (build := torch_build(folder))), None)
     yield torch_and_driver(nvidia, build, case.environment, lambda: host.python_info.gpus)
-
-
-def _torch_of(python: Path) -> TorchBuild | None:
-    folders = python.parents[1].glob("lib/python3*/site-packages")
-    return next((build for folder in folders if (build := torch_build(folder))), None)
 
 
 def gpus(case: Case) -> Iterator[Finding]:

@@ -138,28 +138,22 @@ def _no_answer(python: Path, error: Exception) -> EquipoiseError:
 
 def worker_versions(root: Path, environment: Mapping[str, str]) -> set[Versions]:
     """Return what NeMo-RL's workers run on, in the environments that exist or that it will make."""
-    versions = {_made(path) for path in workers_folder(root, environment).glob("*/pyvenv.cfg")}
-    return versions or set(_to_be_made(root))
+    versions = set()
+    for settings in workers_folder(root, environment).glob("*/pyvenv.cfg"):
+        lines = settings.read_text(encoding="utf-8").splitlines()
+        python = dict(line.partition(" = ")[::2] for line in lines).get("version_info", "unknown")
+        # A half-made environment has no Ray, and NeMo-RL takes it as it is.
+        versions.add(Versions(python, installed_in(settings.parent).get("ray", "none")))
+    pinned = root / ".python-version"
+    if not versions and pinned.is_file():
+        python = pinned.read_text(encoding="utf-8").strip()
+        versions = {Versions(python, ray) for ray in locked_in(root).get("ray", ())}
+    return versions
 
 
 def workers_folder(root: Path, environment: Mapping[str, str]) -> Path:
     """Return where NeMo-RL has the environments of its workers, or will make them."""
     return Path(environment.get("NEMO_RL_VENV_DIR") or root / "venvs")
-
-
-def _made(settings: Path) -> Versions:
-    """Of an environment; a half-made one has no Ray, and NeMo-RL takes it as it is."""
-    lines = settings.read_text(encoding="utf-8").splitlines()
-    python = dict(line.partition(" = ")[::2] for line in lines).get("version_info", "unknown")
-    return Versions(python, installed_in(settings.parent).get("ray", "none"))
-
-
-def _to_be_made(root: Path) -> Iterator[Versions]:
-    """From .python-version and uv.lock, where NeMo-RL has them."""
-    pinned = root / ".python-version"
-    if pinned.is_file():
-        python = pinned.read_text(encoding="utf-8").strip()
-        yield from (Versions(python, ray) for ray in locked_in(root).get("ray", ()))
 
 
 # --- what NeMo-RL was locked with ---------------------------------------------------------------

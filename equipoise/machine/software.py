@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -75,8 +75,15 @@ def packages_as_required(
     version = f"{platform.python_version()} at {sys.prefix}"
     if specifiers is None:
         return ok(f"{version}; Equipoise is not installed as a package, so no version is compared")
-    if missing := list(_unmet(specifiers, version_of)):
-        return failure(f"{version}: {'; '.join(missing)}")
+    unmet = []
+    for requirement in map(Requirement, specifiers):
+        present = version_of(requirement.name)
+        if present is None:
+            unmet.append(f"{requirement.name} is missing")
+        elif not requirement.specifier.contains(present, prereleases=True):
+            unmet.append(f"{requirement.name} is {present}, not {requirement.specifier}")
+    if unmet:
+        return failure(f"{version}: {'; '.join(unmet)}")
     return ok(f"{version}; all {len(specifiers)} packages have the versions asked for")
 
 
@@ -86,20 +93,11 @@ def requirements() -> list[str] | None:
         specifiers = metadata.requires(_NAME) or []
     except metadata.PackageNotFoundError:
         return None
-    return [text for text in specifiers if _counts_here(Requirement(text))]
-
-
-def _counts_here(requirement: Requirement) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-
-
-def _unmet(requirements: Iterable[str], version_of: Callable[[str], str | None]) -> Iterator[str]:
-    for requirement in map(Requirement, requirements):
-        version = version_of(requirement.name)
-        if version is None:
-            yield f"{requirement.name} is missing"
-        elif not requirement.specifier.contains(version, prereleases=True):
-            yield f"{requirement.name} is {version}, not {requirement.specifier}"
+    return [
+        text
+        for text in specifiers
+        if (marker := Requirement(text).marker) is None or marker.evaluate({"extra": ""})
+    ]
 
 
 def installed_version(name: str) -> str | None:
@@ -275,7 +273,8 @@ def local_gpus(case: Case) -> Finding:
     gpu_driver = case.once(driver)
     gpus, config = gpu_driver.gpus if gpu_driver else (), case.config if case.loaded else None
     if gpus:
-        return in_use(gpus) or bfloat16(gpus, config) or ok(_describe(gpus))
+        names = " and ".join(sorted({f"{gpu.name}, {in_gb(gpu.total)}" for gpu in gpus}))
+        return in_use(gpus) or bfloat16(gpus, config) or ok(f"{len(gpus)} of {names}")
     if config and config.equipoise.device == "cuda":
         return failure(*_NO_GPU)
     return ok("none; the local engine trains on the CPU")
@@ -285,11 +284,6 @@ def refuse_missing_gpu(config: Config) -> None:
     """Raise `EquipoiseError` where a GPU is asked for, and torch finds none."""
     if config.equipoise.device == "cuda" and not count_gpus():
         raise EquipoiseError("gpu.none", *_NO_GPU)
-
-
-def _describe(gpus: Sequence[Gpu]) -> str:
-    names = {f"{gpu.name}, {in_gb(gpu.total)}" for gpu in gpus}
-    return f"{len(gpus)} of {' and '.join(sorted(names))}"
 
 
 def in_use(gpus: Sequence[Gpu]) -> Finding | None:
@@ -329,14 +323,16 @@ def local_memory(case: Case) -> Finding:
         return ok("the task's own small model is at home everywhere")
     if model_shape(name) is None:
         return unchecked(f"the shape of {name} is not known before it is loaded")
-    gpu = None if on_cpu else _first_gpu(gpu_driver) if case.thorough else _gpu_bytes()
-    has, where = (ram_bytes(), "this machine") if gpu is None else (gpu, "the GPU")
+    has, where = ram_bytes(), "this machine"
+    if not on_cpu and case.thorough:
+        if gpu_driver and gpu_driver.gpus:
+            has, where = gpu_driver.gpus[0].total, "the GPU"
+    elif not on_cpu and count_gpus():
+        import torch
+
+        has, where = int(torch.cuda.get_device_properties(0).total_memory), "the GPU"
     refuse_model_above(config, has, where)
     return ok(f"weights, gradients and optimizer fit the {in_gb(has)} of {where}")
-
-
-def _first_gpu(driver: Driver | None) -> int | None:
-    return driver.gpus[0].total if driver and driver.gpus else None
 
 
 def refuse_model_above(config: Config, has: int, where: str) -> None:
@@ -364,15 +360,6 @@ def smaller(config: Config) -> str:
 def ram_bytes() -> int:
     """The memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _gpu_bytes() -> int | None:
-    """The memory of the GPU that torch would use; None without one."""
-    if not count_gpus():
-        return None
-    import torch
-
-    return int(torch.cuda.get_device_properties(0).total_memory)
 
 
 # --- memory of NeMo-RL's nodes ------------------------------------------------------------------

@@ -49,15 +49,10 @@ def cache_folders(config: Config, engine: str, environment: Mapping[str, str]) -
     if engine == "nemo_rl":
         set_ = ((name, environment.get(name)) for name in _OF_NEMO_RL)
         folders |= {name: Path(value).expanduser() for name, value in set_ if value}
-        if config.policy.megatron_cfg.enabled:
-            folders.setdefault(_MEGATRON, _megatron_folder(environment))
+        if config.policy.megatron_cfg.enabled:  # where NeMo-RL puts Megatron's form of models
+            home = environment.get("HF_HOME", "").strip() or Path.home() / ".cache" / "huggingface"
+            folders.setdefault(_MEGATRON, Path(home).expanduser() / "nemo_rl")
     return folders
-
-
-def _megatron_folder(environment: Mapping[str, str]) -> Path:
-    """Return where NeMo-RL puts Megatron's form of models when no variable names the folder."""
-    home = environment.get("HF_HOME", "").strip()
-    return Path(home or Path.home() / ".cache" / "huggingface").expanduser() / "nemo_rl"
 
 
 def written_folders(case: Case) -> list[Path]:
@@ -121,8 +116,12 @@ def room_for(config: Config, folders: Mapping[str, Path], free: Free) -> Finding
         message = f"{in_gb(room)} are free in {runs}"
         return unchecked(f"{message}; what the model needs is not known before it is loaded")
     needs: dict[Path, float] = {runs: run_bytes(config, shape)}
-    if _MEGATRON in folders and not _is_converted(folders[_MEGATRON], config.policy.model_name):
-        needs[folders[_MEGATRON]] = converted_bytes(config, shape)
+    model = config.policy.model_name
+    # NeMo-RL's form of a folder's model has a name of its own.
+    converted = f"model_{model.replace('/', '_')}" if Path(model).exists() else model
+    if folder := folders.get(_MEGATRON):
+        is_converted = (folder / converted / "iter_0000000").is_dir()
+        needs |= {} if is_converted else {folder: converted_bytes(config, shape)}
     if "HF_HOME" in folders and not in_cache(config.policy.model_name):
         is_folder = Path(config.policy.model_name).is_dir()
         needs[folders["HF_HOME"]] = 0 if is_folder else download_bytes(shape)
@@ -130,12 +129,6 @@ def room_for(config: Config, folders: Mapping[str, Path], free: Free) -> Finding
         cache = Path(config.equipoise.cache_dir).expanduser()
         needs[cache] = 0 if smollm2_folder(cache).is_dir() else SMOLLM2_BYTES
     return enough(needs, free)
-
-
-def _is_converted(folder: Path, model: str) -> bool:
-    """Whether NeMo-RL has made Megatron's form of the model; a folder's has a name of its own."""
-    name = f"model_{model.replace('/', '_')}" if Path(model).exists() else model
-    return (folder / name / "iter_0000000").is_dir()
 
 
 def enough(needs: Mapping[Path, float], free: Free) -> Finding:
@@ -207,15 +200,13 @@ def ray_ports(environment: Mapping[str, str]) -> Finding:
 
 def taken(ports: Iterable[int]) -> Sequence[int]:
     """Return those in use now."""
-    return [port for port in ports if not _can_listen(port)]
-
-
-def _can_listen(port: int) -> bool:
-    with closing(socket.socket()) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("", port))
-            listener.listen()
-        except OSError:
-            return False
-    return True
+    in_use = []
+    for port in ports:
+        with closing(socket.socket()) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("", port))
+                listener.listen()
+            except OSError:
+                in_use.append(port)
+    return in_use

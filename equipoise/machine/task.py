@@ -130,9 +130,11 @@ def reward(case: Case) -> Iterator[Finding]:
 def answers(case: Case) -> Iterator[Finding]:
     """One question to each model that gives reward."""
     environment = case.once(_environment)
+    encoder = environment.wanted_encoder()
+    local = (environment.wanted_chat_model(), encoder.query_model if encoder else None)
     if not environment.offers(Environment.check):
         yield ok("it asks none")
-    elif models := ", ".join(_of_this_process(environment)):
+    elif models := ", ".join(filter(None, local)):  # what a run would load beside the policy
         yield unchecked(f"{models} is of this process, and is not loaded for a check")
     elif not case.online:
         yield unchecked("--offline: no request was made")
@@ -140,11 +142,3 @@ def answers(case: Case) -> Iterator[Finding]:
         yield failure(problem)
     else:
         yield ok("what is named answers, where something is")
-
-
-def _of_this_process(environment: Environment) -> Iterator[str]:
-    """The models that a run would load beside the policy."""
-    if name := environment.wanted_chat_model():
-        yield name
-    if encoder := environment.wanted_encoder():
-        yield encoder.query_model

@@ -121,7 +121,8 @@ class Halves:
         def part(siblings: Iterable[int]) -> Measurement:
             chosen = [of_prompt[n] for of_prompt in rows.values() for n in sorted(siblings)]
             measured = measure([rollouts[n] for n in chosen], [scores[n] for n in chosen])
-            return _guarded_alone(measured)
+            guarded = {n: m for n, m in measured.metrics.items() if m.guard and not m.constant}
+            return replace(measured, metrics=guarded, breakdowns={}, null_sums=None)
 
         random = np.random.default_rng(0)
         orders = (random.permutation(generations) for _ in range(_HALVINGS))
@@ -160,11 +161,6 @@ def _reach_of(comparison: MetricComparison) -> tuple[float, float] | None:
     if margin is None or margin.low is None or margin.high is None or change is None:
         return None
     return change - margin.low, margin.high - change
-
-
-def _guarded_alone(measurement: Measurement) -> Measurement:
-    metrics = {name: m for name, m in measurement.metrics.items() if m.guard and not m.constant}
-    return replace(measurement, metrics=metrics, breakdowns={}, null_sums=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +321,7 @@ def _bootstrapped(
     *,
     tested: bool,
 ) -> dict[str, MetricComparison]:
-    """The paired bootstrap of all these metrics at once."""
+    """The changes of these metrics with interval, p and guard, not yet corrected."""
     clusters = _shared_clusters(before, after)
     split = before.sums.shape[1]
 
@@ -343,7 +339,13 @@ def _bootstrapped(
         )
 
     changes = {name: change(before.metrics[name], after.metrics[name]) for name in names}
-    return _changed(clusters, changes, settings, tested=tested)
+    of_shares = {
+        name: _of_shares(change, clusters, settings, tested=tested)
+        for name, change in changes.items()
+        if change.shares
+    }
+    resampled_changes = {name: change for name, change in changes.items() if not change.shares}
+    return of_shares | _resampled(clusters, resampled_changes, settings)
 
 
 def _shared_clusters(before: Measurement, after: Measurement) -> Clusters:
@@ -411,23 +413,6 @@ def _outcomes(measurement: Measurement, name: str) -> dict[str, bool] | None:
     defined = np.isfinite(metric.at(measurement.sums))
     outcomes = zip(measurement.clusters, metric.outcomes, defined, strict=True)
     return {cluster: bool(outcome) for cluster, outcome, is_defined in outcomes if is_defined}
-
-
-def _changed(
-    clusters: Clusters,
-    changes: Mapping[str, _Change],
-    settings: StatisticsSettings,
-    *,
-    tested: bool,
-) -> dict[str, MetricComparison]:
-    """The changes with interval, p and guard, not yet corrected."""
-    of_shares = {
-        name: _of_shares(change, clusters, settings, tested=tested)
-        for name, change in changes.items()
-        if change.shares
-    }
-    resampled_changes = {name: change for name, change in changes.items() if not change.shares}
-    return of_shares | _resampled(clusters, resampled_changes, settings)
 
 
 def _resampled(

@@ -297,20 +297,11 @@ def json_number(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _metrics_by_address(measurement: Measurement) -> dict[Address, Metric]:
-    """Every metric of a measurement by its address in evaluation.json."""
-    headlines = {(_HEADLINES, "", name): m for name, m in measurement.metrics.items()}
-    breakdowns = {
-        (section, key, name): metric
-        for section, keys in measurement.breakdowns.items()
-        for key, metrics in keys.items()
-        for name, metric in metrics.items()
-    }
-    return headlines | breakdowns
-
-
 def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Address, Figures]:
-    metrics = _metrics_by_address(measurement)
+    metrics = {(_HEADLINES, "", name): metric for name, metric in measurement.metrics.items()}
+    for section, keys in measurement.breakdowns.items():
+        for key, of_key in keys.items():
+            metrics |= {(section, key, name): metric for name, metric in of_key.items()}
     clusters = merge_clusters(measurement.clusters, measurement.sums, measurement.strata)
     null = null_draws_of(measurement, settings)
     resampled = {

@@ -105,15 +105,14 @@ class Watched:
     def compare(self, before: Replies, after: Replies) -> WatchedMetrics:
         """Every watched metric; one that either side lacks is not defined there."""
 
-        def compared(
-            measure: Measure, unscored: Callable[[Sequence[Score]], int]
-        ) -> WatchedMetrics:
-            counts = unscored(before[1]), unscored(after[1])
-            return compare_watched(measure(*before), measure(*after), counts)
+        def compared(measure: Measure, lacks: Callable[[Score], bool]) -> WatchedMetrics:
+            unscored = sum(map(lacks, before[1])), sum(map(lacks, after[1]))
+            return compare_watched(measure(*before), measure(*after), unscored)
 
-        metrics = compared(self.measure_task, _unmeasured)
+        # A reply with an outcome is in a metric of the task though it has no reward.
+        metrics = compared(self.measure_task, lambda s: s.error is not None and s.outcome is None)
         if self.objective == REWARD:
-            (reward,) = compared(self.measure_reward, _without_value).values()
+            (reward,) = compared(self.measure_reward, lambda s: s.value is None).values()
             low, span = self.reward_scale
             comparison = _scaled(reward.comparison, low, span)
             metrics = {REWARD: replace(reward, comparison=comparison), **metrics}
@@ -130,7 +129,13 @@ class Watched:
             span = self.reward_scale[1]
             of_reward = _errors(Halves.of(self.measure_reward, *before))
             errors |= {name: span * error for name, error in of_reward.items()}
-        return {n: _with_error(m, errors[n]) if n in errors else m for n, m in metrics.items()}
+        for name in metrics.keys() & errors.keys():
+            comparison = metrics[name].comparison
+            assert comparison.margin is not None
+            margin = replace(comparison.margin, error=errors[name])
+            changed = replace(metrics[name], comparison=replace(comparison, margin=margin))
+            metrics = metrics | {name: changed}
+        return metrics
 
     def beside_exchanged(self, rollouts: Sequence[Rollout]) -> MetricComparison:
         """The objective of these replies less that of the same ones, each to another prompt.
@@ -185,27 +190,14 @@ def objective_margin(environment: Environment) -> float:
 
 def watched(measured: Measurement, margins: Mapping[str, float]) -> Measurement:
     """The guarded metrics of a measurement, with these margins where they are named."""
-    metrics = {
-        name: replace(metric, guard=_guard(metric, margins.get(name)))
-        for name, metric in measured.metrics.items()
-        if (metric.guard or name in margins) and not metric.constant
-    }
+    metrics = {}
+    for name, metric in measured.metrics.items():
+        guard = metric.guard
+        if name in margins:
+            guard = Margin(margins[name], relative=guard is not None and guard.relative)
+        if guard and not metric.constant:
+            metrics[name] = replace(metric, guard=guard)
     return replace(measured, metrics=metrics, breakdowns={}, null_sums=None)
-
-
-def _guard(metric: Metric, margin: float | None) -> Margin | None:
-    if margin is None:
-        return metric.guard
-    return Margin(margin, relative=metric.guard is not None and metric.guard.relative)
-
-
-def _unmeasured(scores: Sequence[Score]) -> int:
-    """How many replies are in no metric of the task."""
-    return sum(score.error is not None and score.outcome is None for score in scores)
-
-
-def _without_value(scores: Sequence[Score]) -> int:
-    return sum(score.value is None for score in scores)
 
 
 def compare_watched(
@@ -244,14 +236,6 @@ def _errors(halves: Halves | None) -> dict[str, float]:
     quantile = NormalDist().inv_cdf(SETTINGS.confidence)
     errors = {name: error_of(c, quantile, halves.share) for name, c in unchanged.items()}
     return {name: error for name, error in errors.items() if error is not None}
-
-
-def _with_error(metric: WatchedMetric, error: float) -> WatchedMetric:
-    comparison = metric.comparison
-    assert comparison.margin is not None
-    return replace(
-        metric, comparison=replace(comparison, margin=replace(comparison.margin, error=error))
-    )
 
 
 def _undefined(metric: Metric) -> MetricComparison:
@@ -293,16 +277,15 @@ def gate(metrics: Mapping[Key, WatchedMetric]) -> dict[Key, GatedMetric]:
         if metric.comparison.margin and metric.clusters >= LEAST_CLUSTERS
     }
     corrected = holm({key: p for key, p in ps.items() if p is not None})
-    return {
-        key: GatedMetric(m, _status(m, corrected.get(key)), corrected.get(key))
-        for key, m in metrics.items()
-    }
-
-
-def _status(metric: WatchedMetric, p_holm: float | None) -> Guard:
-    if p_holm is not None and p_holm < 1 - SETTINGS.confidence:
-        return "lost"
-    return "kept" if metric.comparison.guard == "kept" and not metric.gap else "not shown"
+    gated = {}
+    for key, metric in metrics.items():
+        p_holm = corrected.get(key)
+        kept = metric.comparison.guard == "kept" and not metric.gap
+        status: Guard = "kept" if kept else "not shown"
+        if p_holm is not None and p_holm < 1 - SETTINGS.confidence:
+            status = "lost"
+        gated[key] = GatedMetric(metric, status, p_holm)
+    return gated
 
 
 def verdict_of(metrics: Iterable[GatedMetric]) -> Verdict:

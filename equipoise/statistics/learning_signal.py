@@ -75,29 +75,20 @@ class LearningSignal:
 
 def learning_signal(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> LearningSignal:
     """Measure it on scored rollouts."""
-    groups = list(_by_prompt(rollouts, scores).values())
-    several = [values for values in groups if len(values) > 1]
-    compared = several or [[value for values in groups for value in values]]
-    unreadable = [UNPARSEABLE in score.evidence for score in scores]
-    return LearningSignal(
-        groups=len(several),
-        tied=fmean(_is_tied(values) for values in compared),
-        spread=fmean(pstdev(values) if values else 0.0 for values in compared),
-        unreadable=fmean(unreadable),
-        commonest=_commonest(rollouts, scores, broken=any(unreadable)),
-    )
-
-
-def _by_prompt(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str, list[float]]:
     groups: dict[str, list[float]] = {}
     for rollout, score in zip(rollouts, scores, strict=True):
         if score.value is not None:
             groups.setdefault(rollout.prompt_id, []).append(score.value)
-    return groups
-
-
-def _is_tied(values: Sequence[float]) -> bool:
-    return not values or max(values) - min(values) <= _TIED
+    several = [values for values in groups.values() if len(values) > 1]
+    compared = several or [[value for values in groups.values() for value in values]]
+    unreadable = [UNPARSEABLE in score.evidence for score in scores]
+    return LearningSignal(
+        groups=len(several),
+        tied=fmean(not values or max(values) - min(values) <= _TIED for values in compared),
+        spread=fmean(pstdev(values) if values else 0.0 for values in compared),
+        unreadable=fmean(unreadable),
+        commonest=_commonest(rollouts, scores, broken=any(unreadable)),
+    )
 
 
 def _commonest(

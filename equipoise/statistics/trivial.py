@@ -54,7 +54,8 @@ def best_constant(
     """
     best = max((Constant(reply, worth(reply)) for reply in candidates), key=lambda c: c.worth)
     tried = len(candidates)
-    parts = _sentences(candidates, sentences)
+    split = (part.strip() for reply in candidates for part in _SENTENCE_END.split(reply))
+    parts = commonest(filter(None, split), sentences)
     for _ in range(rounds):
         longer = [f"{best.reply} {part}" for part in parts if part not in best.reply]
         tried += len(longer)
@@ -69,11 +70,6 @@ def best_constant(
 def commonest(replies: Iterable[str], number: int) -> list[str]:
     """The replies that occur most often, the first of equals first."""
     return [reply for reply, _ in Counter(replies).most_common(number)]
-
-
-def _sentences(replies: Sequence[str], number: int) -> list[str]:
-    parts = (part.strip() for reply in replies for part in _SENTENCE_END.split(reply))
-    return commonest(filter(None, parts), number)
 
 
 # --- policies that reply by themselves: one reply for each prompt --------------------------------

@@ -180,8 +180,9 @@ class Stage:
         part = f"{self.completed:,} of {self.total:,}"
         if self.completed == self.done:
             return f"{part}, {elapsed} so far"
-        remaining = f"in {elapsed}" if self.finished else self.eta()
-        return f"{part}, {_per_second(self._rate())}, {remaining}"
+        rate = self._rate()
+        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        return f"{part}, {speed}/s, {f'in {elapsed}' if self.finished else self.eta()}"
 
     def eta(self) -> str:
         """How long the rest will take."""
@@ -227,10 +228,6 @@ class LiveBar:
 def duration(seconds: float) -> str:
     """Hours, minutes, seconds."""
     return str(timedelta(seconds=round(seconds)))
-
-
-def _per_second(rate: float) -> str:
-    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
 
 
 def _progress(console: Console) -> Progress:
@@ -321,17 +318,13 @@ class Reporter:
         self.say(title, style="bold")
         if widths:
             self.console.print(_table(columns, rows, widths))
-        else:
-            self._stacked(columns, rows)
+        else:  # too narrow for columns: the cells of a row as lines
+            for first, *cells in rows:
+                self.say(first)
+                pairs = zip(columns[1:], cells, strict=True)
+                self.parts(["  ", *(f"{column.name} {cell}  " for column, cell in pairs)])
         if missing := [c.name for i, c in enumerate(columns) if widths and i not in widths]:
             self.say(f"left out, for the terminal is narrow: {', '.join(missing)}; see {all_in}")
-
-    def _stacked(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-        """The cells of a row as lines, where the terminal is too narrow for columns."""
-        for first, *cells in rows:
-            self.say(first)
-            pairs = zip(columns[1:], cells, strict=True)
-            self.parts(["  ", *(f"{column.name} {cell}  " for column, cell in pairs)])
 
     @contextmanager
     def progress(self, label: str, total: int | None = None, done: int = 0) -> Iterator[Advance]:
@@ -458,20 +451,18 @@ class StepPrinter:
         if step % self.every and step != self.total:
             return
         metrics = [name for name in row if name.startswith("env/")][:_METRICS_PER_LINE]
-        names = ("reward", "loss", *metrics)
-        means = {n: mean for n in names if (mean := self._mean(n)) is not None}
-        figures = [f"{self._figure(name, value)}  " for name, value in means.items()]
+        means, figures = {}, []
+        for name in ("reward", "loss", *metrics):
+            values = [row[name] for row in self._window if row.get(name) is not None]
+            values = [value for value in values if value == value]  # NaN is not
+            if not values:
+                continue
+            means[name] = sum(values) / len(values)
+            change = f" ({means[name] - self._last[name]:+.3f})" if name in self._last else ""
+            label = name.rpartition("/")[2].replace("_", " ")
+            figures.append(f"{label} {means[name]:.3f}{change}  ")
         self.reporter.parts([f"step {step:>4}/{self.total}  ", f"{self._stage.eta()}  ", *figures])
         self._last = means
-
-    def _mean(self, name: str) -> float | None:
-        values = [row[name] for row in self._window if row.get(name) is not None]
-        values = [value for value in values if value == value]
-        return sum(values) / len(values) if values else None
-
-    def _figure(self, name: str, value: float) -> str:
-        change = f" ({value - self._last[name]:+.3f})" if name in self._last else ""
-        return f"{name.rpartition('/')[2].replace('_', ' ')} {value:.3f}{change}"
 
 
 @contextmanager

@@ -81,13 +81,14 @@ class Answer:
 
 def answers_of(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[Answer]:
     """The answers to rollouts that were scored together, in order."""
-    rewards = sibling_means(rollouts, scores)
-    return [_answer(*both) for both in zip(rewards, scores, strict=True)]
-
-
-def _answer(reward: float, score: Score) -> Answer:
-    kind = GYM_KINDS[score.error.kind] if score.error else None
-    return Answer(reward, dict(score.components), kind, score.error.text if score.error else None)
+    return [
+        Answer(
+            reward,
+            dict(score.components),
+            *((GYM_KINDS[score.error.kind], score.error.text) if score.error else ()),
+        )
+        for reward, score in zip(sibling_means(rollouts, scores), scores, strict=True)
+    ]
 
 
 # --- The store ------------------------------------------------------------------------------------
@@ -235,7 +236,8 @@ class Cohorts:
             self._refuse_no_seat(arrival)
             if stale := self._newer_attempt(arrival.key):
                 return stale
-            waiting = self._seat(arrival, self._open.get(arrival.key) or self._opened(arrival.key))
+            opened = _Cohort(arrival.key, self.seats_of[arrival.key[0]])
+            waiting = self._seat(arrival, self._open.setdefault(arrival.key, opened))
         return await asyncio.shield(waiting)
 
     def _refuse_no_seat(self, arrival: Arrival) -> None:
@@ -260,10 +262,6 @@ class Cohorts:
                 self._give_up(replaced, f"it was replaced by attempt {attempt}")
         return None
 
-    def _opened(self, key: Key) -> _Cohort:
-        self._open[key] = _Cohort(key, self.seats_of[key[0]])
-        return self._open[key]
-
     def _seat(self, arrival: Arrival, cohort: _Cohort) -> asyncio.Future[Answer]:
         """Seat a rollout; of two for an owed seat the newer. Raises `SeatTakenError`."""
         loop, late = asyncio.get_running_loop(), None
@@ -283,7 +281,10 @@ class Cohorts:
         if not cohort.missing and not cohort.in_doubt:
             self._give_up(cohort, "")
         elif cohort.timer is None or cohort.arrived.keys() - cohort.in_doubt == {seat}:
-            self._start_timer(cohort)  # a late rollout alone does not begin it
+            if cohort.timer:  # a late rollout alone does not begin the deadline
+                cohort.timer.cancel()
+            why = f"the deadline of {self.deadline:g} s"
+            cohort.timer = loop.call_later(self.deadline, self._give_up, cohort, why)
         return waiting
 
     def _late_one(self, cohort: _Cohort, arrival: Arrival) -> tuple[Seat, Arrival]:
@@ -303,16 +304,15 @@ class Cohorts:
         seat = min(filled, key=lambda seat: cohort.arrived[seat].created)
         return seat, min(cohort.arrived[seat], arrival, key=lambda late: late.created)
 
-    def _start_timer(self, cohort: _Cohort) -> None:
+    def _give_up(self, cohort: _Cohort, why: str) -> None:
+        """End a cohort; of one that is not whole, remember for which seats rollouts may be late.
+
+        After one more deadline, attempts may begin anew.
+        """
         if cohort.timer:
             cohort.timer.cancel()
-        late = f"the deadline of {self.deadline:g} s"
-        loop = asyncio.get_running_loop()
-        cohort.timer = loop.call_later(self.deadline, self._give_up, cohort, late)
-
-    def _give_up(self, cohort: _Cohort, why: str) -> None:
-        """End a cohort; of one that is not whole, remember for which seats rollouts may be late."""
-        self._close(cohort)
+        del self._open[cohort.key]
+        asyncio.get_running_loop().call_later(self.deadline, self._forget, cohort.key)
         if missing := cohort.missing:
             self._remember(cohort)
             prompt_id, number = missing[0]
@@ -370,13 +370,6 @@ class Cohorts:
         self.store.put(answers_by_token)
         for token, answer in answers_by_token.items():
             self._waiting.pop(token).set_result(answer)
-
-    def _close(self, cohort: _Cohort) -> None:
-        """Close it to rollouts; after one more deadline, attempts may begin anew."""
-        if cohort.timer:
-            cohort.timer.cancel()
-        del self._open[cohort.key]
-        asyncio.get_running_loop().call_later(self.deadline, self._forget, cohort.key)
 
     def _forget(self, key: Key) -> None:
         if key not in self._open and self._newest.get(key[0]) == key[1]:

@@ -219,7 +219,9 @@ def fixture_cases(
 ) -> list[dict[str, Any]]:
     """Cases as Gym reads them, of one prompt; none where nothing could be scored."""
     replies = [(name, text) for name, text in _own_cases(environment) if len(text) <= _LONGEST]
-    texts = [*_example(environment, record), *replies[:: 1 + len(replies) // _CASES]]
+    texts = replies[:: 1 + len(replies) // _CASES]
+    if (example := environment.example_reply(record)) is not None:
+        texts.insert(0, ("a good reply to this prompt", example))
     cases = asyncio.run(_scored(FixtureServer(settings), environment, record, texts, reward_range))
     if not cases:
         return []
@@ -254,13 +256,6 @@ async def _scored(
             }
         )
     return cases
-
-
-def _example(environment: Environment, record: PromptRecord) -> Iterator[tuple[str, str]]:
-    """A good reply to this very prompt, where the environment knows one."""
-    reply = environment.example_reply(record)
-    if reply is not None:
-        yield "a good reply to this prompt", reply
 
 
 def _own_cases(environment: Environment) -> Iterator[tuple[str, str]]:

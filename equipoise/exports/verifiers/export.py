@@ -56,11 +56,15 @@ def export(run: RunDirectory, folder: Path, *, unsealed: bool = False) -> list[s
         "agents": agents,
         "generations": 1 if alone else generations,
     }
+    # The keys of a source of prime-rl with which a reward's baseline is its prompt's mean.
+    advice = 'algo.type = "grpo", group_size = 1, env.centered = true'
+    if alone:
+        advice = f'algo.type = "grpo", group_size = {generations}; batch_size a multiple of it'
     render("verifiers_project.toml", folder / "pyproject.toml", **words)
     render("verifiers_package.py", package / "__init__.py", **words)
     return [
         f"{folder}: {package.name}, {len(task.records):,} prompts to train on and to validate with",
-        f"prime-rl: {_advice(generations, alone=alone)}",
+        f"prime-rl: {advice}",
         *task.notes,
     ]
 
@@ -78,10 +82,3 @@ def agents_of(records: Sequence[PromptRecord], scope: Scope) -> list[str]:
             "Take a run whose sets are all of one size.",
         )
     return [f"variant_{n + 1}" for n in range(sizes.pop())]
-
-
-def _advice(generations: int, *, alone: bool) -> str:
-    """The keys of a source of prime-rl with which a reward's baseline is its prompt's mean."""
-    if alone:
-        return f'algo.type = "grpo", group_size = {generations}; batch_size a multiple of it'
-    return 'algo.type = "grpo", group_size = 1, env.centered = true'
