@@ -6,7 +6,6 @@ nemo_configs/base.yaml; the defaults here are NeMo-RL's own, and a run's config.
 what no user set, so that NeMo-RL's own file decides it.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -16,15 +15,9 @@ from environments import FORMER_NAMES
 from environments.base import TEST_SPLIT
 from equipoise.statistics.intervals import StatisticsSettings
 
-
-@dataclass(frozen=True, slots=True)
-class _HonouredByLocal:
-    """The mark of `Local`."""
-
-
-HONOURED = _HonouredByLocal()
-
 T = TypeVar("T")
+#: The mark of `Local`.
+HONOURED = "honoured by the local engine"
 Local = Annotated[T, HONOURED]
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -394,25 +387,23 @@ class DataSource(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    module: ModuleName = Field(description="what makes the prompts, a module of data_prep")
-    data_path: str | None = Field(default=None, description="a prompts.jsonl to use in its place")
+    module: ModuleName  #: what makes the prompts, a module of data_prep
+    data_path: str | None = None  #: a prompts.jsonl to use in its place
 
 
 class EvaluationConfig(Section):
     """`equipoise.evaluation`: how the frozen and the trained model are compared."""
 
     split: str = TEST_SPLIT  #: whose prompts both models are asked
-    generations: Positive = Field(default=8, description="completions per prompt")
-    batch_size: Positive = Field(default=512, description="completions sampled at once")
+    generations: Positive = 8  #: completions per prompt
+    batch_size: Positive = 512  #: completions sampled at once
     bootstrap_draws: Positive = 10_000  #: resamples of an interval
     permutations: Positive = 2_000  #: permutations of a noise floor
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95  #: of the intervals
     seed: Seed = 0  #: of the sampling and of both draws
-    also: tuple[str, ...] = Field(
-        default=(),
-        description="other tasks that both models are asked after training, for the gate: names, "
-        "or files of YAML that name their equipoise.task; local engine only",
-    )
+    #: other tasks that both models are asked after training, for the gate: names, or files of YAML
+    #: that name their equipoise.task; local engine only
+    also: tuple[str, ...] = ()
 
     @property
     def statistics(self) -> StatisticsSettings:
@@ -425,49 +416,36 @@ class EvaluationConfig(Section):
 class ProbeConfig(Section):
     """`equipoise.probe`: the search for what the reward pays for nothing."""
 
-    prompts: Annotated[int, Field(ge=0)] = Field(
-        default=32, description="training prompts on which a constant reply is searched; 0: none"
-    )
-    constants: Positive = Field(default=16, description="replies of the model that are tried")
-    rounds: Annotated[int, Field(ge=0)] = Field(
-        default=2, description="sentences that may be added to the best of them"
-    )
+    #: training prompts on which a constant reply is searched; 0: none
+    prompts: Annotated[int, Field(ge=0)] = 32
+    constants: Positive = 16  #: replies of the model that are tried
+    rounds: Annotated[int, Field(ge=0)] = 2  #: sentences that may be added to the best of them
 
 
 class ActorConfig(Section):
     """`equipoise.environment_actor`: where NeMo-RL's Ray runs what gives reward."""
 
-    node: Literal["driver", "any"] = Field(
-        default="driver",
-        description="any lets Ray choose by resources; what the actor reads must be shared then",
-    )
-    num_gpus: NonNegative = Field(
-        default=0.0, description="GPUs for models in the actor, besides those of cluster"
-    )
-    resources: dict[str, float] = Field(
-        default={}, description="custom resources of Ray that its node must have"
-    )
+    #: any lets Ray choose by resources; what the actor reads must be shared then
+    node: Literal["driver", "any"] = "driver"
+    num_gpus: NonNegative = 0.0  #: GPUs for models in the actor, besides those of cluster
+    resources: dict[str, float] = {}  #: custom resources of Ray that its node must have
 
 
 class TrainingRolloutsConfig(Section):
     """`equipoise.training_rollouts`: what is kept of the rollouts of training, for its readers."""
 
-    sets: Annotated[int, Field(ge=0)] = Field(
-        default=1,
-        description="counterfactual sets, or prompts, of a step with all generations; 0: none",
-    )
-    steps: Positive = Field(default=200, description="steps at most, at even distances")
+    #: counterfactual sets, or prompts, of a step with all generations; 0: none
+    sets: Annotated[int, Field(ge=0)] = 1
+    steps: Positive = 200  #: steps at most, at even distances
 
 
 class ColdStartConfig(Section):
     """`equipoise.cold_start`: what `equipoise cold-start` shows a model before its training."""
 
-    replies: str | None = Field(
-        default=None,
-        description="a file of replies to imitate, or a run whose reference is dealt out; null: "
-        "the data module's own",
-    )
-    examples: Positive = Field(default=2000, description="replies shown, a file's repeatedly")
+    #: a file of replies to imitate, or a run whose reference is dealt out; null: the data module's
+    #: own
+    replies: str | None = None
+    examples: Positive = 2000  #: replies shown, a file's repeatedly
     batch_size: Positive = 16  #: replies of one update
     learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4  #: at its peak; ends at zero
 
@@ -483,7 +461,7 @@ class FirstStageConfig(Section):
     For a task whose environment deals them out (`dealt_replies`).
     """
 
-    passes: Count = Field(default=0, description="over the training prompts; 0: GRPO alone")
+    passes: Count = 0  #: over the training prompts; 0: GRPO alone
     batch_size: Positive = 64  #: replies of one update
     learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4  #: at its peak; ends at zero
 
@@ -491,9 +469,7 @@ class FirstStageConfig(Section):
 class TrackingConfig(Section):
     """`equipoise.tracking`: what a tracker is told besides figures and the configuration."""
 
-    examples: bool | None = Field(
-        default=None, description="of rollouts with their prompts; null: of invented prompts alone"
-    )
+    examples: bool | None = None  #: of rollouts with their prompts; null: of invented prompts alone
 
 
 class DataPlaneConfig(Section):
@@ -516,47 +492,28 @@ _CURRENT = BeforeValidator(
 class EquipoiseConfig(Section):
     """`equipoise`: what NeMo-RL has no key for."""
 
-    task: str = Field(description="the recipe's task; names tasks/<task>.yaml")
-    environment: Annotated[ClassName, _CURRENT] = Field(description="class that gives reward")
+    task: str  #: the recipe's task; names tasks/<task>.yaml
+    environment: Annotated[ClassName, _CURRENT]  #: class that gives reward
     engine: Literal["auto", "local", "nemo_rl"] = "auto"  #: auto: by model, GPUs and installation
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="local engine only")
-    load_in_4bit: bool = Field(
-        default=False, description="local engine only: the base below a LoRA in 4 bits (NF4)"
-    )
-    threads: Positive | None = Field(
-        default=None, description="CPU threads; null for torch's choice"
-    )
-    gpu_memory_gb: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="memory of one GPU in 10^9 bytes; null leaves memory unchecked"
-    )
-    gpu: GpuName | None = Field(
-        default=None, description="which GPUs they are; null leaves a step's time unestimated"
-    )
+    device: Literal["auto", "cpu", "cuda"] = "auto"  #: local engine only
+    load_in_4bit: bool = False  #: local engine only: the base below a LoRA in 4 bits (NF4)
+    threads: Positive | None = None  #: CPU threads; null for torch's choice
+    #: memory of one GPU in 10^9 bytes; null leaves memory unchecked
+    gpu_memory_gb: Annotated[float, Field(gt=0)] | None = None
+    gpu: GpuName | None = None  #: which GPUs they are; null leaves a step's time unestimated
     output_dir: str = "results"  #: folder of <task>/<run name>
-    run_name: RunName | None = Field(
-        default=None, description="folder below output_dir/task; null: the model and the time"
-    )
+    run_name: RunName | None = None  #: folder below output_dir/task; null: the model and the time
     cache_dir: str = CACHE_DIR  #: folder for what can be made again
-    max_failure_rate: Fraction = Field(
-        default=0.1, description="share of unscored rollouts that stops"
-    )
-    failure_window: Positive = Field(default=5, description="steps over which that share is taken")
-    max_token_mult_prob_error: Annotated[float, Field(ge=1)] = Field(
-        default=1.1,
-        description="NeMo-RL only: its median over as many steps stops a run in which training and "
-        "generation give the same tokens other probabilities",
-    )
-    stop_without_signal: bool = Field(
-        default=True, description="before training, where all generations of each prompt tie"
-    )
-    export: Literal["adapter", "hf", "none"] = Field(
-        default="adapter",
-        description="NeMo-RL's final_checkpoint: a LoRA as PEFT's or merged into its base; or none",
-    )
+    max_failure_rate: Fraction = 0.1  #: share of unscored rollouts that stops
+    failure_window: Positive = 5  #: steps over which that share is taken
+    #: NeMo-RL only: its median over as many steps stops a run in which training and generation give
+    #: the same tokens other probabilities
+    max_token_mult_prob_error: Annotated[float, Field(ge=1)] = 1.1
+    stop_without_signal: bool = True  #: before training, where all generations of each prompt tie
+    #: NeMo-RL's final_checkpoint: a LoRA as PEFT's or merged into its base; or none
+    export: Literal["adapter", "hf", "none"] = "adapter"
     data: DataSource
-    local_model: Tree = Field(
-        default={}, description="keys of the data module's LocalModelSettings"
-    )
+    local_model: Tree = {}  #: keys of the data module's LocalModelSettings
     evaluation: EvaluationConfig = EvaluationConfig()
     probe: ProbeConfig = ProbeConfig()
     environment_actor: ActorConfig = ActorConfig()
