@@ -1,7 +1,7 @@
 """The optimizer and its schedule of learning rates, from torch, by the configuration's names."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -24,8 +24,23 @@ class Schedule:
 
     @classmethod
     def of(cls, model: torch.nn.Module, policy: PolicyConfig) -> "Schedule":
-        """As `policy` says, for all of the model that is trained."""
-        optimizer, scheduler = build_optimizer(model.parameters(), policy)
+        """The optimizer and the chain of schedulers of `policy`, for what is trained of a model."""
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = _torch_class(policy.optimizer.name)(trainable, **policy.optimizer.kwargs)
+        entries = policy.scheduler or []
+        chain = [
+            _torch_class(entry["name"])(optimizer, **entry.get("kwargs", {}))
+            for entry in entries
+            if "name" in entry
+        ]
+        schedulers = torch.optim.lr_scheduler
+        milestones = next((entry["milestones"] for entry in entries if "milestones" in entry), [])
+        scheduler: torch.optim.lr_scheduler.LRScheduler
+        if len(chain) > 1:
+            scheduler = schedulers.SequentialLR(optimizer, chain, milestones)
+        else:
+            constant = schedulers.ConstantLR(optimizer, factor=1.0, total_iters=1)
+            scheduler = chain[0] if chain else constant
         rates = tuple(group["lr"] for group in optimizer.param_groups)
         return cls(optimizer, scheduler, deepcopy(scheduler.state_dict()), rates)
 
@@ -56,25 +71,6 @@ def _no_updates() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def build_optimizer(
-    parameters: Iterable[torch.nn.Parameter], policy: PolicyConfig
-) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """The optimizer and the chain of schedulers that the configuration names."""
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
-    optimizer = _torch_class(policy.optimizer.name)(trainable, **policy.optimizer.kwargs)
-    entries = policy.scheduler or []
-    chain = [
-        _torch_class(entry["name"])(optimizer, **entry.get("kwargs", {}))
-        for entry in entries
-        if "name" in entry
-    ]
-    milestones = next((entry["milestones"] for entry in entries if "milestones" in entry), [])
-    if len(chain) > 1:
-        return optimizer, torch.optim.lr_scheduler.SequentialLR(optimizer, chain, milestones)
-    constant = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0, total_iters=1)
-    return optimizer, chain[0] if chain else constant
 
 
 def _torch_class(name: str) -> Any:

@@ -1,7 +1,7 @@
 """A recipe's configuration: composed, validated with the task's own models, ready to run."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -76,39 +76,34 @@ class Fitted:
         return f"{self.key} {self.before} {self.reason}: taking {self.value}"
 
 
-def fit_batch_sizes(case: Case, is_free: Callable[[str], bool]) -> list[Fitted]:
-    """Replace batch sizes that do not fit and that `is_free` says may change.
+def fit_batch_sizes(case: Case, chosen: Collection[str]) -> list[Fitted]:
+    """Replace batch sizes that do not fit, but for the `chosen` keys.
 
     The micro batch follows the batch of a step, so it is fitted once nothing else has to be: to the
     largest that fills a rank's share of the batch.
     """
-    if fitted := [size for size in _in_sets(case) if is_free(size.key)]:
-        return fitted
-    policy = case.config.policy
-    batch, micro = policy.train_global_batch_size, policy.train_micro_batch_size
-    ranks = layout_of(case.config).data_parallel if case.engine == "nemo_rl" else 1
-    share = batch // ranks if batch % ranks == 0 else batch
-    if share % micro == 0 or not is_free(_MICRO):
-        return []
-    fitting = largest_divisor(share, micro)
-    return [Fitted(_MICRO, micro, fitting, f"does not divide {share} rollouts")]
-
-
-def _in_sets(case: Case) -> Iterator[Fitted]:
-    """Prompts of a step, as many as there are at most, and of a validation batch.
-
-    A validation batch is rounded down: NeMo-RL validates on as many whole batches as fit into
-    `max_val_samples`.
-    """
-    prompts, batch = case.config.grpo.num_prompts_per_step, case.config.grpo.val_batch_size
+    grpo, policy = case.config.grpo, case.config.policy
+    prompts, validated = grpo.num_prompts_per_step, grpo.val_batch_size
     size, available = case.set_size, case.training_prompts
     cut = f"is not whole counterfactual sets of {size}"
+    fitted = []
     if (fitting := whole_sets_near(prompts, size, available)) != prompts:
         few = available is not None and available < prompts
         reason = f"is more than the {available} prompts to train on" if few else cut
-        yield Fitted(_PROMPTS, prompts, fitting, reason)
-    if batch and batch % size:
-        yield Fitted(_VALIDATION, batch, max(size, batch - batch % size), cut)
+        fitted.append(Fitted(_PROMPTS, prompts, fitting, reason))
+    if validated and validated % size:
+        # Rounded down: NeMo-RL validates on as many whole batches as fit into `max_val_samples`.
+        whole = max(size, validated - validated % size)
+        fitted.append(Fitted(_VALIDATION, validated, whole, cut))
+    if fitted := [one for one in fitted if one.key not in chosen]:
+        return fitted
+    batch, micro = policy.train_global_batch_size, policy.train_micro_batch_size
+    ranks = layout_of(case.config).data_parallel if case.engine == "nemo_rl" else 1
+    share = batch // ranks if batch % ranks == 0 else batch
+    if share % micro == 0 or _MICRO in chosen:
+        return []
+    reason = f"does not divide {share} rollouts"
+    return [Fitted(_MICRO, micro, largest_divisor(share, micro), reason)]
 
 
 def largest_divisor(number: int, upper_bound: int) -> int:
@@ -192,7 +187,8 @@ def load_config(
     if prompts is None and not config.equipoise.data.data_path:
         prompts = code.training_prompts
     case = Case(config, engine, code.set_size, code.least_generations, prompts, code.mixed)
-    if fitted := fit_batch_sizes(case, lambda key: not (to_train and _is_chosen(key, origins))):
+    by_user = {key for key, o in origins.items() if o.by_user and not o.shipped}
+    if fitted := fit_batch_sizes(case, by_user if to_train else ()):
         sizes = (Setting("fitted batch sizes", size.key, size.value) for size in fitted)
         options = replace(options, fitted=(*options.fitted, *sizes))
         loaded = load_config(task, options, to_train=to_train, training_prompts=training_prompts)
@@ -219,12 +215,6 @@ def load_config(
         ),
         options=options,
     )
-
-
-def _is_chosen(key: str, origins: Mapping[str, Origin]) -> bool:
-    """Whether the user has set the key, and not a scale of ours."""
-    origin = origins.get(key)
-    return origin is not None and origin.by_user and not origin.shipped
 
 
 def ignored_by_local(loaded: LoadedConfig) -> list[str]:

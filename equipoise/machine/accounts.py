@@ -18,6 +18,7 @@ from data_prep.packaged_models import SMOLLM2
 from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.memory import GB
 from equipoise.config.models import model_shape
+from equipoise.config.sources import first_line
 from equipoise.machine.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.models.hub import (
     HTTP_ERROR,
@@ -121,7 +122,7 @@ def login_problem() -> str | None:
     try:
         wandb.Api(timeout=_WANDB_SECONDS)
     except (wandb.Error, OSError, ValueError) as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return first_line(error)
     return None
 
 
@@ -146,9 +147,9 @@ def _ask_hub(token: str, *, needed: bool) -> Finding:
         if error.response is not None and error.response.status_code in _REFUSED:
             where = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "the login on this machine"
             return (failure if needed else warning)(f"the hub refuses the token of {where}")
-        return unchecked(f"the hub does not answer: {_first_line(error)}")
+        return unchecked(f"the hub does not answer: {first_line(error)}")
     except (HTTP_ERROR, OSError) as error:
-        return unchecked(f"the hub does not answer: {_first_line(error)}")
+        return unchecked(f"the hub does not answer: {first_line(error)}")
     return ok(f"the hub knows it as that of {name}")
 
 
@@ -217,10 +218,6 @@ def on_hub(name: str, *, online: bool) -> Finding:
         response = getattr(error, "response", None)
         is_away = response is None or response.status_code >= 500
         if is_away and not isinstance(error, HFValidationError):
-            return unchecked(f"the hub does not answer for {name}: {_first_line(error)}")
+            return unchecked(f"the hub does not answer for {name}: {first_line(error)}")
         raise explain(name, error) from error
     return ok(f"{name}: the hub gives it; the first start downloads it")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -5,20 +5,19 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from dotenv import load_dotenv
 
-from equipoise.config import LoadedConfig, load_config
+from equipoise.config import load_config
 from equipoise.config.flags import check_task
 from equipoise.config.secrets import redacted
 from equipoise.config.training_words import Task, Training, TrainingWords
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.machine.checks import STATUSES, Case, Result
+from equipoise.machine.checks import STATUSES, Case
 from equipoise.machine.launch import complete_packages
 from equipoise.machine.registry import examine
 from equipoise.terminal.console import Column, Reporter
@@ -51,19 +50,27 @@ def run(options: DoctorOptions, reporter: Reporter) -> None:
     """Look, and tell. Raises `EquipoiseError` where the configuration cannot run."""
     if options.task or options.training != TrainingWords():
         check_task(options.task or "")
-    results = [safe(result) for result in examine(case_of(options))]
-    failed = dict.fromkeys(r.check.name for r in results if r.status == "failure")
+    rows = [  # without secrets, wherever their words come from
+        (result.check.name, result.status, redacted(result.says), redacted(result.remedy))
+        for result in examine(case_of(options))
+    ]
+    failed = dict.fromkeys(name for name, status, *_ in rows if status == "failure")
     if options.json:
-        sys.stdout.write(json.dumps(document(options, results), indent=2) + "\n")
+        keys = ("name", "status", "says", "remedy")
+        document = {
+            "schema": _SCHEMA,
+            "task": options.task,
+            "ready": not failed,
+            "checks": [dict(zip(keys, row, strict=True)) for row in rows],
+        }
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
-        show(results, reporter)
+        columns = [Column(name, folds=True) for name in ("check", "status", "what", "remedy")]
+        reporter.table("What a run would find here", columns, rows)
+        counts = Counter(status for _, status, *_ in rows)
+        reporter.say(", ".join(f"{counts[status]} {status}" for status in STATUSES))
     if failed:
         raise EquipoiseError("doctor.not-ready", f"not ready: {', '.join(failed)}", "")
-
-
-def safe(result: Result) -> Result:
-    """The result without secrets, wherever its words come from."""
-    return replace(result, says=redacted(result.says), remedy=redacted(result.remedy))
 
 
 def case_of(options: DoctorOptions) -> Case:
@@ -73,37 +80,10 @@ def case_of(options: DoctorOptions) -> Case:
         load_dotenv(Path.cwd() / ".env")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells each of its retries
     complete_packages(Reporter.for_errors())
-    loaded, invalid = configuration(options)
+    loaded, invalid = None, None
+    if options.task is not None:
+        try:
+            loaded = load_config(options.task, options.training.as_options())
+        except UsageError as error:
+            invalid = error
     return Case(loaded, invalid, dict(os.environ), before, not options.offline, options.gpu)
-
-
-def configuration(options: DoctorOptions) -> tuple[LoadedConfig | None, UsageError | None]:
-    """The configuration that is named, or what is wrong with it."""
-    if options.task is None:
-        return None, None
-    try:
-        return load_config(options.task, options.training.as_options()), None
-    except UsageError as error:
-        return None, error
-
-
-def document(options: DoctorOptions, results: Sequence[Result]) -> dict[str, object]:
-    """Return what --json prints."""
-    return {
-        "schema": _SCHEMA,
-        "task": options.task,
-        "ready": all(result.status != "failure" for result in results),
-        "checks": [
-            {"name": r.check.name, "status": r.status, "says": r.says, "remedy": r.remedy}
-            for r in results
-        ],
-    }
-
-
-def show(results: Sequence[Result], reporter: Reporter) -> None:
-    """The table, and the sum of it."""
-    columns = [Column(name, folds=True) for name in ("check", "status", "what", "remedy")]
-    rows = [(r.check.name, r.status, r.says, r.remedy) for r in results]
-    reporter.table("What a run would find here", columns, rows)
-    counts = Counter(result.status for result in results)
-    reporter.say(", ".join(f"{counts[status]} {status}" for status in STATUSES))

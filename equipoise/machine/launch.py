@@ -81,11 +81,6 @@ def prepare(reporter: Reporter, *, dry_run: bool = False) -> None:
     overlay = overlay_of(machine, reporter)
     for folder in overlay:
         reporter.say(f"beside it: {folder}")
-    _import_ours(machine, overlay)
-
-
-def _import_ours(machine: Machine, overlay: Sequence[Path]) -> None:
-    """Import, in NeMo-RL's Python, our modules that run in its processes."""
     environment = launch_environment(machine.root, machine.python, overlay, machine.environment)
     done = subprocess.run(
         [str(machine.python), "-c", f"import {', '.join(_IN_ITS_PROCESSES)}"],

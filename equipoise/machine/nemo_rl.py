@@ -27,7 +27,6 @@ from equipoise.errors import EquipoiseError
 from equipoise.machine.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.machine.overlay import NEEDED
 from equipoise.machine.python import (
-    Change,
     Machine,
     Unseen,
     Versions,
@@ -238,18 +237,16 @@ def as_locked(root: Path, environments: Sequence[Path]) -> Iterator[Finding]:
             yield warning(f"{_OURS} is installed in {folder}", remedy)
     pairs = ((folder, [*changes(names, locked)]) for folder, names in installed.items())
     changed = {folder: packages for folder, packages in pairs if packages}
-    message = "; ".join(f"{folder}: {_named(packages)}" for folder, packages in changed.items())
-    if not message:
+    if not changed:
         yield ok(f"{len(environments)} environments are as {root / 'uv.lock'} says")
         return
+    texts = []
+    for folder, packages in changed.items():
+        packages.sort(key=lambda change: (not change.vital, change.name.startswith("nvidia")))
+        more = f" and {len(packages) - _SHOWN} more" if len(packages) > _SHOWN else ""
+        texts.append(f"{folder}: {', '.join(map(str, packages[:_SHOWN]))}{more}")
     vital = any(change.vital for packages in changed.values() for change in packages)
-    yield (failure if vital else warning)(f"changed since they were made: {message}")
-
-
-def _named(changed: Sequence[Change]) -> str:
-    first = sorted(changed, key=lambda c: (not c.vital, c.name.startswith("nvidia")))[:_SHOWN]
-    remaining = len(changed) - len(first)
-    return ", ".join(map(str, first)) + (f" and {remaining} more" if remaining else "")
+    yield (failure if vital else warning)(f"changed since they were made: {'; '.join(texts)}")
 
 
 def ray(case: Case) -> Iterator[Finding]:

@@ -93,8 +93,20 @@ def look(python: Path, names: Sequence[str]) -> PythonInfo:
     """
     try:
         answer = json.loads(_last_line([python, _SCRIPT, "look", OWN_CLUSTER, *names]))
+    except subprocess.TimeoutExpired as error:
+        raise EquipoiseError(
+            "nemo-rl.slow-python",
+            f"NeMo-RL's Python {python} does not answer within {_SECONDS} seconds",
+            "Look whether a Ray cluster is going down here, and whether RAY_ADDRESS names a live "
+            "one: `ray status` tells.",
+        ) from error
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise _no_answer(python, error) from error
+        raise EquipoiseError(
+            "nemo-rl.silent-python",
+            f"NeMo-RL's Python {python} does not answer: {_reason(error)}",
+            f"Try it with `{python} -c 'import ray, torch'`, or name another one in "
+            "NEMO_RL_PYTHON.",
+        ) from error
     cluster = answer.pop("cluster")
     return PythonInfo(**answer, cluster=cluster["gpus"], problem=cluster["problem"])
 
@@ -119,21 +131,6 @@ def _reason(error: Exception) -> str:
     """The last line that a command wrote, or what the error says."""
     text = str(getattr(error, "stderr", None) or error)
     return (text.strip().splitlines() or [type(error).__name__])[-1]
-
-
-def _no_answer(python: Path, error: Exception) -> EquipoiseError:
-    if isinstance(error, subprocess.TimeoutExpired):
-        return EquipoiseError(
-            "nemo-rl.slow-python",
-            f"NeMo-RL's Python {python} does not answer within {_SECONDS} seconds",
-            "Look whether a Ray cluster is going down here, and whether RAY_ADDRESS names a live "
-            "one: `ray status` tells.",
-        )
-    return EquipoiseError(
-        "nemo-rl.silent-python",
-        f"NeMo-RL's Python {python} does not answer: {_reason(error)}",
-        f"Try it with `{python} -c 'import ray, torch'`, or name another one in NEMO_RL_PYTHON.",
-    )
 
 
 def worker_versions(root: Path, environment: Mapping[str, str]) -> set[Versions]:

@@ -213,8 +213,13 @@ def torch_and_driver(
         return failure("there is no torch", UV_RUN)
     if driver is None or not driver.gpus:
         return ok(f"torch {build.version}; no NVIDIA driver with a GPU, so the CPU is used")
-    if problem := _mismatch(driver, build):
-        return failure(problem)
+    if build.cuda is None:
+        return failure(f"torch {build.version} was built without CUDA, and there are GPUs")
+    if driver.cuda and _major(driver.cuda) < _major(build.cuda):
+        return failure(
+            f"torch {build.version} was built for CUDA {build.cuda}, and the driver "
+            f"{driver.version} runs CUDA {driver.cuda} at most"
+        )
     visible = count()
     if visible < len(driver.gpus):
         hiding = hidden_by(environment)
@@ -224,18 +229,6 @@ def torch_and_driver(
         return failure(says)
     built = f"torch {build.version} for CUDA {build.cuda}"
     return ok(f"{built}, driver {driver.version} for CUDA {driver.cuda or 'unknown'}")
-
-
-def _mismatch(driver: Driver, build: TorchBuild) -> str | None:
-    """Why that torch cannot use the GPUs of this driver; None where it can."""
-    if build.cuda is None:
-        return f"torch {build.version} was built without CUDA, and there are GPUs"
-    if driver.cuda and _major(driver.cuda) < _major(build.cuda):
-        return (
-            f"torch {build.version} was built for CUDA {build.cuda}, and the driver "
-            f"{driver.version} runs CUDA {driver.cuda} at most"
-        )
-    return None
 
 
 def _major(version: str) -> int:
@@ -321,7 +314,8 @@ def local_memory(case: Case) -> Finding:
     name, on_cpu = config.policy.model_name, config.equipoise.device == "cpu"
     if name == LOCAL_MODEL:
         return ok("the task's own small model is at home everywhere")
-    if model_shape(name) is None:
+    shape = model_shape(name)
+    if shape is None:
         return unchecked(f"the shape of {name} is not known before it is loaded")
     has, where = ram_bytes(), "this machine"
     if not on_cpu and case.thorough:
@@ -331,20 +325,14 @@ def local_memory(case: Case) -> Finding:
         import torch
 
         has, where = int(torch.cuda.get_device_properties(0).total_memory), "the GPU"
-    refuse_model_above(config, has, where)
-    return ok(f"weights, gradients and optimizer fit the {in_gb(has)} of {where}")
-
-
-def refuse_model_above(config: Config, has: int, where: str) -> None:
-    """Raise `EquipoiseError` for a model of known shape that needs more than `has` bytes."""
-    shape = model_shape(config.policy.model_name)
-    if shape and (needs := least_local_bytes(config, shape, gpu=where == "the GPU")) > has:
+    if (needs := least_local_bytes(config, shape, gpu=where == "the GPU")) > has:
         raise EquipoiseError(
             "gpu.small-memory",
             f"to train {config.policy.model_name} here takes at least {in_gb(needs)} for its "
             f"weights, gradients and optimizer, and {where} has {in_gb(has)}",
             f"Take a smaller model, or a LoRA with --lora-rank. {smaller(config)}",
         )
+    return ok(f"weights, gradients and optimizer fit the {in_gb(has)} of {where}")
 
 
 def smaller(config: Config) -> str:

@@ -185,12 +185,11 @@ def differences(
     opponents = dict.fromkeys(policies, model) | dict(models or {})
     corrected = {}
     for name in model.compared:
-        pairs = {
-            policy: compare(
-                _only(p.with_figure(name), name), opponents[policy].with_figure(name), settings
-            )[name]
-            for policy, p in policies.items()
-        }
+        pairs = {}
+        for policy, measured in policies.items():
+            whole = measured.with_figure(name)
+            alone = replace(whole, metrics={name: whole.metrics[name]}, null_sums=None)
+            pairs[policy] = compare(alone, opponents[policy].with_figure(name), settings)[name]
         better = model.with_figure(name).metrics[name].better
         corrected[name] = with_verdicts(pairs, dict.fromkeys(pairs, better), settings)
     return {policy: {name: corrected[name][policy] for name in corrected} for policy in policies}
@@ -215,8 +214,3 @@ def ahead(against: Mapping[str, Mapping[str, MetricComparison]], objective: str)
     return [
         name for name, comparisons in against.items() if comparisons[objective].verdict == "worse"
     ]
-
-
-def _only(measurement: Measurement, metric: str) -> Measurement:
-    metrics = {metric: measurement.metrics[metric]}
-    return replace(measurement, metrics=metrics, null_sums=None)

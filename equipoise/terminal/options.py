@@ -143,20 +143,7 @@ SHELLS = ("bash", "zsh")
 
 
 def completion(shell: str, verbs: Mapping[str, type[Any]]) -> str:
-    """The script for a shell, from the options of each verb."""
-    script = StringIO()
-    with redirect_stdout(script), suppress(SystemExit):
-        tyro.cli(
-            _tree(verbs),
-            prog="equipoise",
-            args=("--tyro-write-completion", shell, "-"),
-            config=PARSING,
-        )
-    return script.getvalue()
-
-
-def _tree(verbs: Mapping[str, type[Any]]) -> Any:
-    """One of the verbs, of which some have two words."""
+    """The script for a shell, from the options of each verb, of which some have two words."""
     branches = []
     for first, names in groupby(verbs, lambda name: name.partition(" ")[0]):
         kinds = [
@@ -165,7 +152,15 @@ def _tree(verbs: Mapping[str, type[Any]]) -> Any:
         branches.append(
             kinds[0] if first in verbs else Annotated[_one_of(kinds), subcommand(first)]
         )
-    return _one_of(branches)
+    script = StringIO()
+    with redirect_stdout(script), suppress(SystemExit):
+        tyro.cli(
+            _one_of(branches),
+            prog="equipoise",
+            args=("--tyro-write-completion", shell, "-"),
+            config=PARSING,
+        )
+    return script.getvalue()
 
 
 def _one_of(kinds: list[Any]) -> Any:

@@ -37,7 +37,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from environments.base import FailureKind, Rollout, Scope, Score
+from environments.base import FailureKind, Rollout, Scope
 from equipoise.errors import EquipoiseError
 from equipoise.exports.task import Scorer
 from equipoise.train.nemo_rl.scoring import sibling_means
@@ -77,18 +77,6 @@ class Answer:
     components: Mapping[str, float] = field(default_factory=dict)
     failure_kind: str | None = None  # in NeMo Gym's vocabulary
     failure_reason: str | None = None
-
-
-def answers_of(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[Answer]:
-    """The answers to rollouts that were scored together, in order."""
-    return [
-        Answer(
-            reward,
-            dict(score.components),
-            *((GYM_KINDS[score.error.kind], score.error.text) if score.error else ()),
-        )
-        for reward, score in zip(sibling_means(rollouts, scores), scores, strict=True)
-    ]
 
 
 # --- The store ------------------------------------------------------------------------------------
@@ -353,7 +341,16 @@ class Cohorts:
     async def _scored(self, group: str, arrivals: Sequence[Arrival]) -> None:
         rollouts = [arrival.rollout for arrival in arrivals]
         scores = await self.scorer.score(group, rollouts)
-        self._answer(arrivals, answers_of(rollouts, scores))
+        rewards = sibling_means(rollouts, scores)
+        answers = [
+            Answer(
+                reward,
+                dict(score.components),
+                *((GYM_KINDS[score.error.kind], score.error.text) if score.error else ()),
+            )
+            for reward, score in zip(rewards, scores, strict=True)
+        ]
+        self._answer(arrivals, answers)
 
     def _done(self, arrivals: Sequence[Arrival], task: asyncio.Task[None]) -> None:
         """Pass an error, such as a full disk, to the calls that wait."""

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -218,7 +218,13 @@ def fixture_cases(
     reward_range: tuple[float, float],
 ) -> list[dict[str, Any]]:
     """Cases as Gym reads them, of one prompt; none where nothing could be scored."""
-    replies = [(name, text) for name, text in _own_cases(environment) if len(text) <= _LONGEST]
+    path = files(type(environment).__module__.rpartition(".")[0]) / "cases.jsonl"
+    replies = []  # which were written for prompts of the environment's own
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
+        case = json.loads(line)
+        text = (case["reply"] if "reply" in case else case["response"]) * case.get("times", 1)
+        if len(text) <= _LONGEST:
+            replies.append((case["name"], text))
     texts = replies[:: 1 + len(replies) // _CASES]
     if (example := environment.example_reply(record)) is not None:
         texts.insert(0, ("a good reply to this prompt", example))
@@ -256,13 +262,3 @@ async def _scored(
             }
         )
     return cases
-
-
-def _own_cases(environment: Environment) -> Iterator[tuple[str, str]]:
-    """The replies of the environment's cases.jsonl, which were written for prompts of its own."""
-    path = files(type(environment).__module__.rpartition(".")[0]) / "cases.jsonl"
-    if path.is_file():
-        for line in path.read_text("utf-8").splitlines():
-            case = json.loads(line)
-            text = case["reply"] if "reply" in case else case["response"]
-            yield case["name"], text * case.get("times", 1)
