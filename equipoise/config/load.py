@@ -4,7 +4,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel
@@ -114,7 +114,6 @@ def largest_divisor(number: int, upper_bound: int) -> int:
 # --- load -----------------------------------------------------------------------------------------
 
 
-T = TypeVar("T")
 _OURS = frozenset({"data_prep", "environments"})
 #: Keys of `data` that train/nemo_rl/configuration.py hands on, or that are refused.
 _READ_DATA = ("data.max_input_seq_length", "data.num_workers", "data.shuffle")
@@ -197,13 +196,16 @@ def load_config(
     add_problems(problems, [*check_config(case), *(check_also(case) if to_train else ())])
     if problems:
         raise usage_error(problems, origins, composition.references)
+    # What is missing is among the problems.
+    assert code.environment_class and code.data_module
+    assert code.env_settings and code.prompt_settings
     return LoadedConfig(
         config=config,
         engine=engine,
-        environment_class=_present(code.environment_class),
-        env_settings=_present(code.env_settings),
-        data_module=_present(code.data_module),
-        prompt_settings=_present(code.prompt_settings),
+        environment_class=code.environment_class,
+        env_settings=code.env_settings,
+        data_module=code.data_module,
+        prompt_settings=code.prompt_settings,
         local_model_settings=code.local_model_settings,
         resolved=_resolved(values, config, engine, code),
         scheduler=_kept_scheduler(composition, engine),
@@ -282,18 +284,20 @@ def _resolved(
     values: Mapping[str, Any], config: Config, engine: Engine, code: TaskCode
 ) -> dict[str, Any]:
     """Join what was set in NeMo-RL's sections and all of ours that is read, defaults included."""
-    ours = config.equipoise
-    data = {"module": ours.data.module, "data_path": ours.data.data_path}
+    assert code.environment_class and code.env_settings and code.prompt_settings
+    ours, local_model = config.equipoise, code.local_model_settings
     unread = unread_keys(code.prompt_settings)
-    read = {k: v for k, v in _dump(code.prompt_settings).items() if k not in unread}
+    read = {
+        k: v for k, v in code.prompt_settings.model_dump(mode="json").items() if k not in unread
+    }
     return {
         **deepcopy(dict(values)),
-        "env": {_present(code.environment_class).name: _dump(code.env_settings)},
+        "env": {code.environment_class.name: code.env_settings.model_dump(mode="json")},
         "equipoise": {
-            **_dump(ours),
+            **ours.model_dump(mode="json"),
             "engine": engine,
-            "data": data | read,
-            "local_model": _dump(code.local_model_settings) if code.local_model_settings else {},
+            "data": {"module": ours.data.module, "data_path": ours.data.data_path} | read,
+            "local_model": local_model.model_dump(mode="json") if local_model else {},
         },
     }
 
@@ -306,13 +310,3 @@ def _kept_scheduler(composition: Composition, engine: Engine) -> Any:
     follows = set(composition.references.get("policy.scheduler", ())) == {"grpo.max_num_steps"}
     tree = composition.raw if follows and engine == "local" else composition.values
     return tree["policy"].get("scheduler")
-
-
-def _dump(model: BaseModel | None) -> dict[str, Any]:
-    return _present(model).model_dump(mode="json")
-
-
-def _present(value: T | None) -> T:
-    """The value; None would have been a problem, and problems are raised first."""
-    assert value is not None
-    return value

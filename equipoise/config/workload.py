@@ -381,7 +381,14 @@ def run_time(config: Config, workload: Workload) -> tuple[RunTime, RunTime] | st
 def _run_time(
     config: Config, shape: ModelShape, workload: Workload, replies: float, factor: float
 ) -> RunTime:
-    grpo, lengths = config.grpo, _lengths(config, workload, replies)
+    grpo, new_tokens = config.grpo, config.policy.generation.max_new_tokens
+    # Tokens are guessed from characters; no prompt is longer than what replies leave.
+    room = max(1, config.policy.max_total_sequence_length - new_tokens)
+    prompt, longest = (
+        min(characters / _CHARACTERS_PER_TOKEN, room)
+        for characters in (workload.prompt_characters, workload.longest_prompt)
+    )
+    lengths = Lengths(prompt, replies * new_tokens, longest, replies * new_tokens)
     parts = tuple(
         Duration(part.name, factor * part.seconds, part.formula)
         for part in step_time(config, shape, lengths)
@@ -395,14 +402,3 @@ def _run_time(
         if stage != "training":
             sampled[stage] = factor * sampling_seconds(config, shape, lengths, count, at_once)
     return RunTime(parts, sampled, workload.steps(config))
-
-
-def _lengths(config: Config, workload: Workload, replies: float) -> Lengths:
-    """Tokens are guessed from characters; no prompt is longer than what replies leave."""
-    room = config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens
-    prompt, longest = (
-        min(characters / _CHARACTERS_PER_TOKEN, max(1, room))
-        for characters in (workload.prompt_characters, workload.longest_prompt)
-    )
-    reply = replies * config.policy.generation.max_new_tokens
-    return Lengths(prompt, reply, longest, reply)

@@ -108,7 +108,13 @@ def _unused(case: Case) -> str:
 def nemo_rl(case: Case) -> Iterator[Finding]:
     """NeMo-RL, its driver's Python, and what its workers need."""
     if why := _unused(case):
-        yield _unused_installation(why)
+        if placeholder_is_installed():
+            says = "the package nemo-rl of this Python is the empty placeholder of that name"
+            yield warning(says, f"Remove it: uv pip uninstall nemo-rl. {REMEDY}")
+        elif is_installed():
+            yield ok(f"{find_installation().version}, and {why}")
+        else:
+            yield unchecked(f"there is none, and {why}")
         return
     host = case.once(machine)
     lacking = [*missing_packages(host), *read_only_workers(host)]
@@ -147,15 +153,6 @@ def changed_rules(root: Path) -> Iterator[Finding]:
             f"what it refuses may have changed: {lack}",
             f"The rules are those of {' and '.join(TRIED)}; NeMo-RL may refuse more, later.",
         )
-
-
-def _unused_installation(why: str) -> Finding:
-    if placeholder_is_installed():
-        says = "the package nemo-rl of this Python is the empty placeholder of that name"
-        return warning(says, f"Remove it: uv pip uninstall nemo-rl. {REMEDY}")
-    if is_installed():
-        return ok(f"{find_installation().version}, and {why}")
-    return unchecked(f"there is none, and {why}")
 
 
 def missing_packages(machine: Machine) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ from data_prep.contract import DataModule, Tools
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
-from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
 from equipoise.machine.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.models.task_environment import make_environment
@@ -66,22 +65,18 @@ def parts(case: Case) -> Iterator[Finding]:
 def prompts(case: Case) -> Iterator[Finding]:
     """The prompts: how many there are, or why there are none."""
     records = case.once(_prompts)
+    data, module = case.config.equipoise.data, case.configured.data_module
     if isinstance(records, EquipoiseError):
-        yield _without_prompts(case.configured, records, online=case.online)
+        if not case.online and _wants_network(records):
+            yield unchecked("--offline: they are of the hub")
+        elif module.offers(DataModule.prepare) and not data.data_path:
+            yield unchecked(f"{records.message}; a run makes them first")  # here nothing is made
+        else:
+            yield failure(records.message, records.remedy)
         return
     splits = Counter(record.split for record in records)
     counted = ", ".join(f"{count:,} {split}" for split, count in splits.items())
-    data = case.config.equipoise.data
     yield ok(f"{counted}; from {data.data_path or data.module}")
-
-
-def _without_prompts(loaded: LoadedConfig, error: EquipoiseError, *, online: bool) -> Finding:
-    """A run makes what is missing before its prompts are built; here nothing is made."""
-    if not online and _wants_network(error):
-        return unchecked("--offline: they are of the hub")
-    if loaded.data_module.offers(DataModule.prepare) and not loaded.config.equipoise.data.data_path:
-        return unchecked(f"{error.message}; a run makes them first")
-    return failure(error.message, error.remedy)
 
 
 def _wants_network(error: BaseException | None) -> bool:

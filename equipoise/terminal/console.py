@@ -317,7 +317,14 @@ class Reporter:
         widths = fit(columns, rows, self.console.width)
         self.say(title, style="bold")
         if widths:
-            self.console.print(_table(columns, rows, widths))
+            table = Table()
+            for index, width in widths.items():
+                name, folds = columns[index].name, columns[index].folds
+                justify: Literal["left", "right"] = "left" if folds else "right"
+                table.add_column(Text(fold(name, width)), justify=justify, width=width)
+            for row in rows:
+                table.add_row(*(Text(fold(row[index], width)) for index, width in widths.items()))
+            self.console.print(table)
         else:  # too narrow for columns: the cells of a row as lines
             for first, *cells in rows:
                 self.say(first)
@@ -405,19 +412,6 @@ def _console(*, stderr: bool = False) -> Console:
     if not console.is_terminal:
         console.width = _WIDTH_OF_FILES
     return console
-
-
-def _table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], widths: Mapping[int, int]
-) -> Table:
-    table = Table()
-    for index, width in widths.items():
-        column = columns[index]
-        justify: Literal["left", "right"] = "left" if column.folds else "right"
-        table.add_column(Text(fold(column.name, width)), justify=justify, width=width)
-    for row in rows:
-        table.add_row(*(Text(fold(row[index], width)) for index, width in widths.items()))
-    return table
 
 
 def guard_terminal() -> None:

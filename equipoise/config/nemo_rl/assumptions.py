@@ -43,6 +43,10 @@ class Assumption:
     need: Need = "run"
 
 
+def _members(owner: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{owner}.{name}" for name in names)
+
+
 _GRPO = "nemo_rl/algorithms/grpo.py"
 #: The functions and classes of the trainer that are replaced while a run is watched.
 TRAINER = Assumption(
@@ -58,20 +62,16 @@ TRAINER = Assumption(
 BUFFER = Assumption(
     "nemo_rl/algorithms/async_utils/replay_buffer.py",
     "extended to train on whole sets: train/nemo_rl/whole_sets.py",
-    names=tuple(
-        f"ReplayBufferImpl.{name}" for name in ("add", "size", "sample", "has_complete_batch")
-    ),
+    names=_members("ReplayBufferImpl", "add", "size", "sample", "has_complete_batch"),
     need="async",
 )
 COLLECTOR = Assumption(
     "nemo_rl/algorithms/async_utils/trajectory_collector.py",
     "extended to collect whole sets: train/nemo_rl/whole_sets.py",
-    names=tuple(
-        f"AsyncTrajectoryCollector.{name}"
-        for name in (
-            *("start_collection", "_process_batch", "wait_for_pending_generations"),
-            *("_calculate_target_weights", "_should_pause_for_generation_limits"),
-        )
+    names=_members(
+        "AsyncTrajectoryCollector",
+        *("start_collection", "_process_batch", "wait_for_pending_generations"),
+        *("_calculate_target_weights", "_should_pause_for_generation_limits"),
     ),
     need="async",
 )
@@ -96,12 +96,10 @@ _CONTROLLER = (
         "makes our sampler, by its extension: train/nemo_rl/set_sampler.py",
         names=(
             *("create_sampler", "CustomSamplerConfig.target"),
-            *(
-                f"PromptGroupSampler.{name}"
-                for name in (
-                    *("admit", "select", "evict", "should_abort_inflight", "is_on_policy"),
-                    *("required_buffer_capacity", "set_dispatch_index"),
-                )
+            *_members(
+                "PromptGroupSampler",
+                *("admit", "select", "evict", "should_abort_inflight", "is_on_policy"),
+                *("required_buffer_capacity", "set_dispatch_index"),
             ),
         ),
         texts=('cfg.target.partition(":")',),
@@ -330,12 +328,9 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption(
         "nemo_rl/models/generation/vllm/vllm_backend.py",
         f"vLLM's process: {_REHEARSAL}/vllm_process.py",
-        names=tuple(
-            f"VllmInternalWorkerExtension.{name}"
-            for name in (
-                *("init_collective", "update_weights_from_collective"),
-                "update_weights_via_ipc_zmq",
-            )
+        names=_members(
+            "VllmInternalWorkerExtension",
+            *("init_collective", "update_weights_from_collective", "update_weights_via_ipc_zmq"),
         ),
         need="rehearsal",
     ),

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, create_model
-from pydantic.fields import FieldInfo
 
 from environments.yaml_file import structure_of
 from equipoise.config.problems import SEPARATOR
@@ -69,19 +68,13 @@ def _complete(
         if info is None:
             kind = reduce(operator.or_, (read_type(text, section) for text in types[key]))
             fields[f"nemo_rl_{name}"] = (kind, Field(default=None, alias=name))
-        elif section is not None:
-            fields[declared[name]] = _with_section(info, section)
+        elif section is not None:  # a default of that section's is one of the completed one
+            info = copy(info)
+            optional = type(None) in getattr(info.annotation, "__args__", ())
+            info.annotation = section | None if optional else section
+            info.default = section() if isinstance(info.default, Section) else info.default
+            fields[declared[name]] = (info.annotation, info)
     return create_model(model.__name__, __base__=model, **fields)
-
-
-def _with_section(info: FieldInfo, section: type[Section]) -> tuple[Any, FieldInfo]:
-    """A field whose section is the completed one; a default of that section's is one of it too."""
-    optional = type(None) in getattr(info.annotation, "__args__", ())
-    info = copy(info)
-    info.annotation = section | None if optional else section  # type: ignore[assignment]
-    if isinstance(info.default, Section):
-        info.default = section()
-    return info.annotation, info
 
 
 def read_type(text: str, section: Any) -> Any:

@@ -175,7 +175,10 @@ class EpisodeEnv(vf.Env[EpisodeConfig]):
     async def run(self, task: PromptsTask, agents: vf.Agents) -> None:
         """Ask for every prompt as often as there are generations, all at once."""
         seats = zip(self._agent_specs, task.data.prompt_ids, strict=True)
-        calls = [(getattr(agents, seat), self._prompt_task(task, name)) for seat, name in seats]
+        calls: list[tuple[Any, PromptsTask]] = []
+        for seat, name in seats:
+            prompt = messages_of(self._records[name])
+            calls.append((getattr(agents, seat), task.with_data(id=name, prompt=prompt)))
         await asyncio.gather(
             *(
                 agent.run(agent_task)
@@ -183,11 +186,6 @@ class EpisodeEnv(vf.Env[EpisodeConfig]):
                 for _ in range(self.config.generations)
             )
         )
-
-    def _prompt_task(self, task: PromptsTask, prompt_id: str) -> PromptsTask:
-        prompt = messages_of(self._records[prompt_id])
-        prompt_task: PromptsTask = task.with_data(id=prompt_id, prompt=prompt)
-        return prompt_task
 
     async def finalize(self, task: PromptsTask, episode: vf.Episode) -> None:
         """Give the rewards. A trace without one fails, so that no trainer uses it."""
