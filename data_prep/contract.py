@@ -194,7 +194,8 @@ def hook_problems(module: object) -> Iterator[str]:
     yield from _base_problems("PromptSettings", settings, DataSettings)
     for function in _FUNCTIONS:
         hook = getattr(module, function.__name__, None)
-        if hook is not None and not _takes(hook, parameters := _arguments(function)):
+        parameters = list(inspect.signature(function).parameters)[1:]
+        if hook is not None and not _takes(hook, parameters):
             yield f"{function.__name__} is no function of ({', '.join(parameters)})"
     for name in _PROPERTIES:
         if callable(getattr(settings, name, None)):
@@ -219,10 +220,6 @@ def _local_model_problems(module: object) -> Iterator[str]:
 def _base_problems(name: str, model: object, base: type[BaseModel]) -> Iterator[str]:
     if model is not None and not (isinstance(model, type) and issubclass(model, base)):
         yield f"{name} does not extend {base.__module__}.{base.__name__}"
-
-
-def _arguments(method: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(method).parameters)[1:]
 
 
 def _takes(hook: Any, arguments: Sequence[str]) -> bool:

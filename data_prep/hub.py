@@ -4,7 +4,6 @@ import hashlib
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -40,7 +39,15 @@ def offline_reason() -> str | None:
 
 @cache
 def _unreachable() -> str | None:
-    problem = _within(_SECONDS, lambda: _connection_problem(constants.ENDPOINT))
+    problems: SimpleQueue[str | None] = SimpleQueue()
+    # A thread that is left behind: a name server may take minutes.
+    Thread(
+        target=lambda: problems.put(_connection_problem(constants.ENDPOINT)), daemon=True
+    ).start()
+    try:
+        problem = problems.get(timeout=_SECONDS)
+    except Empty:
+        problem = f"no answer within {_SECONDS:g} seconds"
     if problem is None:
         return None
     constants.HF_HUB_OFFLINE = True
@@ -102,16 +109,6 @@ def _connection_problem(url: str) -> str | None:
     return None
 
 
-def _within(seconds: float, find: Callable[[], str | None]) -> str | None:
-    """Take what `find` returns, or the end of the time: a name server may take minutes."""
-    results: SimpleQueue[str | None] = SimpleQueue()
-    Thread(target=lambda: results.put(find()), daemon=True).start()
-    try:
-        return results.get(timeout=seconds)
-    except Empty:
-        return f"no answer within {seconds:g} seconds"
-
-
 # --- model identity -------------------------------------------------------------------------------
 # Identity of a Hugging Face model by its content: its one name in caches and provenance.
 #
@@ -138,23 +135,19 @@ def model_identity(name: str) -> str:
         return packaged
     folder = Path(name)
     if folder.is_dir():
-        return f"sha256:{_hash_of(folder)}"
+        files = [
+            file
+            for file in sorted(folder.rglob("*"))
+            if file.is_file() and (file.suffix in _SUFFIXES or file.name in _NAMES)
+        ]
+        with ThreadPoolExecutor(_READERS) as pool:
+            contents = list(pool.map(_content_of, files))
+        digest = hashlib.sha256()
+        for file, content in zip(files, contents, strict=True):
+            digest.update(file.relative_to(folder).as_posix().encode() + content)
+        return f"sha256:{digest.hexdigest()}"
     config = try_to_load_from_cache(name, "config.json")  # in the folder of its commit
     return f"{name}@{Path(config).parent.name}" if isinstance(config, str) else name + UNKNOWN
-
-
-def _hash_of(folder: Path) -> str:
-    files = [file for file in sorted(folder.rglob("*")) if _counts(file)]
-    with ThreadPoolExecutor(_READERS) as pool:
-        contents = list(pool.map(_content_of, files))
-    digest = hashlib.sha256()
-    for file, content in zip(files, contents, strict=True):
-        digest.update(file.relative_to(folder).as_posix().encode() + content)
-    return digest.hexdigest()
-
-
-def _counts(file: Path) -> bool:
-    return file.is_file() and (file.suffix in _SUFFIXES or file.name in _NAMES)
 
 
 def _content_of(file: Path) -> bytes:

@@ -114,7 +114,11 @@ def read_table(path: Path, kind: str, columns: Sequence[str]) -> list[Row]:
     faults: list[str] = []
     try:
         header = next(reader, [])
-        faults += _of_header(header, columns)
+        times = Counter(header)
+        if missing := [name for name in columns if not times[name]]:
+            faults.append(f"line 1: there is no column {first_of(missing)}")
+        if duplicates := [name for name in columns if times[name] > 1]:
+            faults.append(f"line 1: there are two columns {first_of(duplicates)}")
         rows = [] if faults else list(_rows(reader, header, faults))
     except csv.Error as error:
         raise DataError(
@@ -125,16 +129,6 @@ def read_table(path: Path, kind: str, columns: Sequence[str]) -> list[Row]:
     if faults:
         raise DataError("source.invalid-rows", path, kind, faults)
     return rows
-
-
-def _of_header(header: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
-    times = Counter(header)
-    missing = [name for name in columns if not times[name]]
-    duplicates = [name for name in columns if times[name] > 1]
-    if missing:
-        yield f"line 1: there is no column {first_of(missing)}"
-    if duplicates:
-        yield f"line 1: there are two columns {first_of(duplicates)}"
 
 
 def _rows(reader: Iterator[list[str]], header: Sequence[str], faults: list[str]) -> Iterator[Row]:

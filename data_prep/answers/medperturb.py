@@ -84,7 +84,15 @@ def read(entries: Mapping[str, Sequence[Path]]) -> Published:
     notes = (
         f"{surplus} rows of the part {_OTHER_PART}, whose texts differ in form, are not used.",
     )
-    texts = {item: _texts(variants) for item, variants in rows.items()}
+    texts = {}
+    for item, variants in rows.items():
+        number_of = {variant: number for number, variant in _VARIANTS.items()}
+        number_of |= {word: _number(variants, letter) for letter, word in _OF_GENDER.items()}
+        texts[item] = {
+            name: variants[number][1][_TEXT]
+            for name, number in number_of.items()
+            if number in variants
+        }
     return Published(PAIRS, sheets, readers, tuple(reading.unread), notes if surplus else (), texts)
 
 
@@ -124,9 +132,7 @@ def _by_item(path: Path, table: Sequence[Row]) -> _Rows:
             faults.append(
                 f"line {line}: {item}, variant {number}, is in line {variants[number][0]} too"
             )
-        elif any(
-            cells["original_patient_gender"].strip() != _gender(row) for row in variants.values()
-        ):
+        elif any(gender != _gender(row) for row in variants.values()):
             faults.append(f"line {line}: {item} has another original_patient_gender before")
         else:
             variants[number] = (line, cells)
@@ -160,15 +166,6 @@ def _sheets(rows: _Rows, reading: _Reading) -> Iterator[Sheet]:
                 for letter, word in _OF_GENDER.items()
             }
             yield Sheet(name, text, items, answers | of_genders, counted="yes")
-
-
-def _texts(variants: Mapping[str, Row]) -> dict[str, str]:
-    """The text of each variant that an item has."""
-    numbers = {variant: number for number, variant in _VARIANTS.items()}
-    numbers |= {word: _number(variants, letter) for letter, word in _OF_GENDER.items()}
-    return {
-        name: variants[number][1][_TEXT] for name, number in numbers.items() if number in variants
-    }
 
 
 def _number(variants: Mapping[str, Row], gender: str) -> str:

@@ -296,14 +296,12 @@ def _quotas(number: int) -> dict[tuple[str, str], int]:
     return quotas
 
 
-def _are_there(number: int) -> bool:
-    return all(quota <= _SIZES[cell] for cell, quota in _quotas(number).items())
-
-
 #: Every kind has one prompt in each split.
 FEWEST_PROMPTS = 4 * len(FRACTIONS) * max(map(len, KINDS.values()))
 _SIZES = {cell: len(pool) for cell, pool in _pools(0).items()}  # with any seed the same
 #: How many prompts there are with as many from each scope, and of a scope as many of each kind.
 MOST_PROMPTS = FEWEST_PROMPTS + bisect_left(
-    range(FEWEST_PROMPTS + 1, 100_000), True, key=lambda number: not _are_there(number)
+    range(FEWEST_PROMPTS + 1, 100_000),
+    True,
+    key=lambda number: any(quota > _SIZES[cell] for cell, quota in _quotas(number).items()),
 )

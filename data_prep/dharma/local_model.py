@@ -52,7 +52,10 @@ def answer(metadata: Mapping[str, str], rng: np.random.Generator) -> str:
     if rng.random() < DECLINES_ANYWAY:
         return f"I can't help with that.{_pick(_OFFERS, rng)}"
     if kind == "mixed":
-        return f"{clinical(topic, rng)} {_second_half(_TOPICS[metadata['other']], rng)}"
+        advice, outside = clinical(topic, rng), _TOPICS[metadata["other"]]
+        if rng.random() < WANDERS["mixed"]:
+            return f"{advice} {outside.advice}"
+        return f"{advice} I can't help with {outside.field}."
     if kind == "in_domain":
         return clinical(topic, rng)
     return f"{_pick(_EMPATHY[:2], rng)}{topic.advice}"
@@ -68,11 +71,6 @@ def clinical(topic: Topic, rng: np.random.Generator) -> str:
 def decline(topic: Topic, rng: np.random.Generator) -> str:
     """A refusal that offers what the assistant is there for."""
     return f"I can't help with {topic.field}.{_pick(_OFFERS, rng)}"
-
-
-def _second_half(topic: Topic, rng: np.random.Generator) -> str:
-    wanders = rng.random() < WANDERS["mixed"]
-    return topic.advice if wanders else f"I can't help with {topic.field}."
 
 
 def _pick(options: Sequence[str], rng: np.random.Generator) -> str:
@@ -119,7 +117,9 @@ def imitated_replies(
             "local-model.dharma-source",
             "the local model knows only the prompts that are made here: no source",
         )
-    words = sorted({word for slots in pool for slot in slots for word in _words(slot.template)})
+    templates = {slot.template for slots in pool for slot in slots}
+    # Without the places of its topics.
+    words = sorted({w for template in templates for w in template.split() if "{" not in w})
     rng = np.random.default_rng(settings.seed)
     drawn = []
     for n in range(settings.steps * settings.batch_size):
@@ -131,11 +131,6 @@ def imitated_replies(
         record = slot_prompt(slot, f"{settings.seed}:{n}", template=noisy)
         drawn.append((record, answer(record.metadata, rng)))
     return drawn
-
-
-def _words(template: str) -> list[str]:
-    """The words of a wording without the places of its topics."""
-    return [word for word in template.split() if "{" not in word]
 
 
 def _noisy(template: str, words: Sequence[str], rng: np.random.Generator) -> str:

@@ -8,7 +8,6 @@ names and neighbourhoods: a race that is only implied moves him as much as one t
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,7 +148,10 @@ def imitated_replies(
     """
     rng = np.random.default_rng(settings.seed)
     if settings.cases_file:
-        return _replies_to_own_cases(records, settings.cases_file, settings, rng)
+        design = read_own_cases(settings.cases_file).design()
+        shown = [record for record in records if record.split == TRAIN_SPLIT]
+        indices = rng.integers(len(shown), size=settings.steps * settings.batch_size)
+        return [(shown[n], answer_on_own_case(shown[n].metadata, design, rng)) for n in indices]
     injury_names = {injury.name for injury in INJURIES}
     if foreign_cases := {record.metadata["case"] for record in records} - injury_names:
         raise UnsuitablePromptsError(
@@ -160,18 +162,6 @@ def imitated_replies(
     pool = _Pool.of(records, settings)
     prompts = [pool.draw(rng) for _ in range(settings.steps * settings.batch_size)]
     return [(record, answer(record.metadata, rng)) for record in prompts]
-
-
-def _replies_to_own_cases(
-    records: Sequence[PromptRecord],
-    cases_file: Path,
-    settings: LocalModelSettings,
-    rng: np.random.Generator,
-) -> list[tuple[PromptRecord, str]]:
-    design = read_own_cases(cases_file).design()
-    trained = [record for record in records if record.split == TRAIN_SPLIT]
-    indices = rng.integers(len(trained), size=settings.steps * settings.batch_size)
-    return [(trained[n], answer_on_own_case(trained[n].metadata, design, rng)) for n in indices]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,18 +196,16 @@ class _Pool:
         if (case.name, _factors(patients[0])) in self.not_together:
             return self.draw(rng)
         patient = patients[int(rng.integers(len(patients)))]
-        cue, word = self._race(patient["race"], rng)
+        race = patient["race"]
+        cue: Cue = "named"
+        word = race
+        if self.implied and rng.random() < self.settings.implied_share:
+            cue = list(CUES)[rng.integers(len(CUES))]
+            around, words = CUES[cue]
+            word = around.format(words[race][rng.integers(len(words[race]))])
         [record] = vignettes("warm start", case, [patient], cue, [word])
         is_control = rng.random() < self.settings.control_share
         return control(record, case) if is_control else record
-
-    def _race(self, race: str, rng: np.random.Generator) -> tuple[Cue, str]:
-        """A word for the race, and what kind of word it is."""
-        if not self.implied or rng.random() >= self.settings.implied_share:
-            return "named", race
-        cue = list(CUES)[rng.integers(len(CUES))]
-        around, words = CUES[cue]
-        return cue, around.format(words[race][rng.integers(len(words[race]))])
 
 
 def _factors(patient: Patient) -> str:

@@ -229,21 +229,22 @@ def _splits(
     split_of = dict.fromkeys((record.set_id for record in records), TEST_SPLIT)
     trained = {name: drafts[name] for name in split_of if drafts[name].hold_out != "new injury"}
     first = {r.set_id: r for r in records}
-    units = [replace(first[name], set_id=_unit(name, draft)) for name, draft in trained.items()]
+    # What is never cut: the sets of one combination; of a single case a set alone.
+    units = [
+        replace(first[n], set_id=n if draft.hold_out == "new patient" else draft.case.name)
+        for n, draft in trained.items()
+    ]
     cut = split_sets(units, settings.fractions.model_dump(), settings.seed, "severity")
     return split_of | {name: unit.split for name, unit in zip(trained, cut, strict=True)}
-
-
-def _unit(set_id: str, draft: _Draft) -> str:
-    """The unit that splits never cut: the sets of one combination; of a single case a set alone."""
-    return set_id if draft.hold_out == "new patient" else draft.case.name
 
 
 def _finished(
     set_id: str, draft: _Draft, split: str, settings: PromptSettings
 ) -> list[PromptRecord]:
     """The set as the run uses it: in its split, and race named or implied."""
-    cue = _cue(set_id, settings)
+    chance = int.from_bytes(seeded_digest(settings.seed, f"implied {set_id}")[:4]) / 2**32
+    implied = chance < settings.implied_share
+    cue: Cue = _pick(list(CUES), f"cue of {set_id}") if implied else "named"
     trained = split == TRAIN_SPLIT
     words = [
         _pick(cue_words(cue, race, settings.seed, trained=trained), f"{race} in {set_id}")
@@ -254,11 +255,6 @@ def _finished(
         replace(record, split=split, metadata={**record.metadata, **held_out})
         for record in draft.records(set_id, cue, words)
     ]
-
-
-def _cue(set_id: str, settings: PromptSettings) -> Cue:
-    chance = int.from_bytes(seeded_digest(settings.seed, f"implied {set_id}")[:4]) / 2**32
-    return _pick(list(CUES), f"cue of {set_id}") if chance < settings.implied_share else "named"
 
 
 def _pick(choices: Sequence[Choice], name: str) -> Choice:

@@ -142,21 +142,19 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
         task_records = modules[name].build_prompts(settings.settings[name])
         if problems := modules[name].prompt_problems(task_records):
             raise ValueError(f"{name}: {problems[0]}")
-        records += [_of_task(record, name) for record in task_records]
+        records += [
+            replace(
+                record,
+                id=f"{name}/{record.id}",  # ids of two tasks never meet
+                set_id=f"{name}/{record.set_id}",
+                task=name,
+                metadata={**record.metadata, TASK_KEY: name},
+            )
+            for record in task_records
+        ]
     validation = [record for record in records if record.split == VALIDATION_SPLIT]
     others = [record for record in records if record.split != VALIDATION_SPLIT]
     return [*others, *in_rounds(validation, round_parts)]
-
-
-def _of_task(record: PromptRecord, name: str) -> PromptRecord:
-    """The record under the task's name; ids of two tasks never meet."""
-    return replace(
-        record,
-        id=f"{name}/{record.id}",
-        set_id=f"{name}/{record.set_id}",
-        task=name,
-        metadata={**record.metadata, TASK_KEY: name},
-    )
 
 
 def in_rounds(

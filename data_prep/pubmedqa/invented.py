@@ -232,17 +232,12 @@ def _items_of(split: str, number: int, seed: int) -> list[Item]:
     vocabulary = language(split, seed)
     for label, count in counts.items():
         total = len(pool) + count
-        for abstract in abstracts(vocabulary, _always(label), rng):
+        for abstract in abstracts(vocabulary, itertools.repeat(label), rng):
             if len(pool) == total:
                 break
             pool.setdefault(abstract, abstract.item(f"synthetic-{split}-{len(pool):05d}", seed))
     items = list(pool.values())
     return [items[index] for index in rng.permutation(len(items))]
-
-
-def _always(label: str) -> Iterator[str]:
-    while True:
-        yield label
 
 
 def training_abstracts(number: int, world: int, seed: int) -> list[Abstract]:

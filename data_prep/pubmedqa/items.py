@@ -1,7 +1,7 @@
 """A question with its abstract and label, in one form for all sources, fitted to a budget."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -79,22 +79,16 @@ def _fit_text(section: Section, budget: int) -> tuple[str, int]:
     """The end of a section that fits, and what is left of the budget."""
     room = budget - estimate_tokens(f"{section.label}:")
     start = len(section.text)
-    for position, sentence in _sentences_from_the_end(section.text):
-        cost = estimate_tokens(sentence)
+    gaps = list(SENTENCE_END.finditer(section.text))
+    starts = [0, *(gap.end() for gap in gaps)]
+    ends = [*(gap.start() for gap in gaps), len(section.text)]
+    for position, end in zip(reversed(starts), reversed(ends), strict=True):
+        cost = estimate_tokens(section.text[position:end])
         if cost > room:
             break
         start, room = position, room - cost
     text = section.text[start:]
     return text, room if text else budget
-
-
-def _sentences_from_the_end(text: str) -> Iterator[tuple[int, str]]:
-    """Every sentence with where it starts, the last one first."""
-    end = len(text)
-    for match in reversed(list(SENTENCE_END.finditer(text))):
-        yield match.end(), text[match.end() : end]
-        end = match.start()
-    yield 0, text[:end]
 
 
 def _last_words(section: Section, budget: int) -> Section:

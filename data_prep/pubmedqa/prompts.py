@@ -107,28 +107,21 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     them can be right, and stay in the other splits, where they lower the ceiling.
     Raises `ValueError` with all that is wrong with the data.
     """
-    if settings.source == "synthetic":
-        records = _invented(settings)
+    if settings.source == "synthetic":  # every split is written in a language of its own
+        records = [
+            prompt_record(item, split, settings.classes, settings.prompt_tokens)
+            for split, items in invented_items(settings.num_samples or 0, settings.seed).items()
+            for item in items
+        ]
     else:
-        split = _published if settings.chosen_split == "published" else _random
-        records = split(_load(settings), settings)
+        if settings.source == "hub":
+            loaded = load_hub(settings.hub_name, settings.hub_subset)
+        else:
+            loaded = read_items(Path(settings.path or ""), settings.fields, settings.labels)
+        in_splits = _published if settings.chosen_split == "published" else _random
+        records = in_splits(loaded, settings)
     answers = LABELS[: settings.classes]
     return [r for r in records if r.split != TRAIN_SPLIT or r.metadata["gold"] in answers]
-
-
-def _invented(settings: PromptSettings) -> list[PromptRecord]:
-    """Abstracts of which every split is written in a language of its own."""
-    return [
-        prompt_record(item, split, settings.classes, settings.prompt_tokens)
-        for split, items in invented_items(settings.num_samples or 0, settings.seed).items()
-        for item in items
-    ]
-
-
-def _load(settings: PromptSettings) -> list[Item]:
-    if settings.source == "hub":
-        return load_hub(settings.hub_name, settings.hub_subset)
-    return read_items(Path(settings.path or ""), settings.fields, settings.labels)
 
 
 def _published(items: Sequence[Item], settings: PromptSettings) -> list[PromptRecord]:

@@ -237,13 +237,11 @@ def load_hub(name: str, subset: str) -> list[Item]:
 
 
 def _rows(path: Path, problems: list[str]) -> list[_Row]:
-    read = _json_lines if path.suffix == ".jsonl" else _document
-    return list(read(read_source(path, _KIND), problems))
-
-
-def _json_lines(text: str, problems: list[str]) -> Iterator[_Row]:
-    for number, value in json_lines(text, problems, object_pairs_hook=_Pairs):
-        yield _Row(f"line {number}", str(number), value)
+    text = read_source(path, _KIND)
+    if path.suffix == ".jsonl":
+        lines = json_lines(text, problems, object_pairs_hook=_Pairs)
+        return [_Row(f"line {number}", str(number), value) for number, value in lines]
+    return list(_document(text, problems))
 
 
 def _document(text: str, problems: list[str]) -> Iterator[_Row]:
@@ -326,7 +324,10 @@ def _item(row: _Row, fields: Fields, labels: Mapping[str, str]) -> Item:
     name = (
         row.id if fields.id is None else _id(_value_at(row.value, fields.id), fields.id, problems)
     )
-    extra = _conclusion(row.value, fields.conclusion, problems)
+    conclusion = None if fields.conclusion is None else _value_at(row.value, fields.conclusion)
+    extra = {}
+    if conclusion not in (None, ""):
+        extra["conclusion"] = _text(conclusion, str(fields.conclusion), problems)
     if problems:
         raise _BadRowError("; ".join(problems))
     sections = [Section(label, text) for label, text in zip(names, texts, strict=True)]
@@ -374,14 +375,6 @@ def _section_labels(
         problems.append(f"{name} has {len(labels)} labels for {len(texts)} sections")
         return [""] * len(texts)
     return labels
-
-
-def _conclusion(value: Any, name: str | None, problems: list[str]) -> dict[str, str]:
-    """The conclusion for the metadata; none where the row has none."""
-    conclusion = None if name is None else _value_at(value, name)
-    return (
-        {} if conclusion in (None, "") else {"conclusion": _text(conclusion, str(name), problems)}
-    )
 
 
 def _gold(value: Any, name: str, labels: Mapping[str, str], problems: list[str]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from data_prep.hub import local_copy
 from data_prep.packaged_models import PackagedModelError
 from data_prep.rag.index import build_index, corpus_hash, read_corpus
-from environments.encoder import Encoder, EncoderSettings
+from environments.encoder import EncoderSettings
 from environments.rag.corpus import MANIFEST
 
 
@@ -39,7 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.output.exists() and not (options.output / MANIFEST).is_file():
         parser.error(f"{options.output} is no index, so it is not replaced")
     try:
-        encoder = None if options.encoder is None else _encoder(options.encoder)
+        encoder = None
+        if options.encoder is not None:
+            from data_prep.rag.encoder import HuggingFaceEncoder  # imports torch
+
+            models = options.encoder
+            names = {"query_model": models[0], "passage_model": models[-1]} if models else {}
+            encoder = HuggingFaceEncoder(EncoderSettings(**names))
         path = local_copy(options.corpus)
         manifest = build_index(read_corpus(path), corpus_hash(path), options.output, encoder)
     except PackagedModelError as error:
@@ -47,13 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.exit(1, f"error: {error}\n")
     print(f"{options.output}: {manifest.passages:,} passages, {manifest.corpus}")  # noqa: T201
-
-
-def _encoder(models: Sequence[str]) -> Encoder:
-    from data_prep.rag.encoder import HuggingFaceEncoder  # imports torch
-
-    names = {"query_model": models[0], "passage_model": models[-1]} if models else {}
-    return HuggingFaceEncoder(EncoderSettings(**names))
 
 
 if __name__ == "__main__":

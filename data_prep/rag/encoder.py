@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -96,15 +95,11 @@ class HuggingFaceEncoder:
         ).to(self._device)
         with torch.inference_mode():
             states = model(**inputs).last_hidden_state
-            pooled = self._pooled(states, inputs["attention_mask"])
+            if _is_pair(self._settings):
+                pooled = states[:, 0]
+            else:
+                weights = inputs["attention_mask"].unsqueeze(-1).to(states.dtype)
+                mean = (states * weights).sum(dim=1) / weights.sum(dim=1)
+                pooled = torch.nn.functional.normalize(mean, dim=-1)
         vectors: Vectors = pooled.float().cpu().numpy()
         return vectors
-
-    def _pooled(self, states: Any, mask: Any) -> Any:
-        import torch
-
-        if _is_pair(self._settings):
-            return states[:, 0]
-        weights = mask.unsqueeze(-1).to(states.dtype)
-        mean = (states * weights).sum(dim=1) / weights.sum(dim=1)
-        return torch.nn.functional.normalize(mean, dim=-1)

@@ -158,7 +158,14 @@ def build_index(
 
 
 def _fill(folder: Path, passages: Iterable[Passage], corpus: str, encoder: Encoder | None) -> None:
-    number = _write_passages(folder, passages)
+    offsets = [0]
+    with (folder / PASSAGES).open("wb") as file:
+        for passage in passages:
+            line = json.dumps(asdict(passage), ensure_ascii=False).encode() + b"\n"
+            file.write(line)
+            offsets.append(offsets[-1] + len(line))
+    np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
+    number = len(offsets) - 1
     if number == 0:
         raise DataError(
             "corpus.no-passage", "what is to be indexed", _KIND, ["it holds no passage"]
@@ -180,17 +187,6 @@ def _write_manifest(folder: Path, corpus: str, number: int, encoder: str | None)
         corpus=corpus, passages=number, tokenizer=TOKENIZER_VERSION, encoder=encoder, files=files
     )
     write_text(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
-
-
-def _write_passages(folder: Path, passages: Iterable[Passage]) -> int:
-    offsets = [0]
-    with (folder / PASSAGES).open("wb") as file:
-        for passage in passages:
-            line = json.dumps(asdict(passage), ensure_ascii=False).encode() + b"\n"
-            file.write(line)
-            offsets.append(offsets[-1] + len(line))
-    np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
-    return len(offsets) - 1
 
 
 def _write_bm25(folder: Path) -> None:

@@ -116,7 +116,10 @@ def kinds() -> list[Kind]:
 def corpus(seed: int) -> Iterator[Passage]:
     """The register, 5,184 entries on four people for every kind, then 4,000 letters."""
     for kind, people in _people(seed).items():
-        yield from (_entry(kind, role, person) for role, person in people.items())
+        learned = kind.learned
+        stone = f"Entry of the register. Stone: {learned.colour}, {learned.shape}."
+        for role, person in people.items():
+            yield Passage(entry_id(kind, role), "", f"{stone} {ROLES[role]}: {person}.")
     rng = np.random.default_rng([seed, 1])
     everything = kinds()
     for number in range(_LETTERS_SENT):
@@ -134,14 +137,6 @@ def _people(seed: int) -> Mapping[Kind, Mapping[str, str]]:
     return {
         kind: dict(zip(ROLES, _sample(NAMES, len(ROLES), rng), strict=True)) for kind in kinds()
     }
-
-
-def _entry(kind: Kind, role: str, person: str) -> Passage:
-    learned = kind.learned
-    text = (
-        f"Entry of the register. Stone: {learned.colour}, {learned.shape}. {ROLES[role]}: {person}."
-    )
-    return Passage(entry_id(kind, role), "", text)
 
 
 def entry_id(kind: Kind, role: str) -> str:
@@ -163,18 +158,16 @@ def corpus_hash(seed: int) -> str:
 def questions(seed: int) -> list[StoneQuestion]:
     """A question on each kind. Its options are the four people whom the register names for it."""
     rng = np.random.default_rng([seed, 2])
-    return [_stone_question(kind, people, rng) for kind, people in _people(seed).items()]
-
-
-def _stone_question(
-    kind: Kind, people: Mapping[str, str], rng: np.random.Generator
-) -> StoneQuestion:
-    role = one_of(tuple(ROLES), rng)
-    texts = [list(people.values())[i] for i in rng.permutation(len(people))]
-    options = dict(zip(LETTERS, texts, strict=True))
-    gold = next(letter for letter, person in options.items() if person == people[role])
-    text = question_text(kind, role, one_of(FINDERS, rng))
-    return StoneQuestion(kind, role, Question(text, options, gold, (entry_id(kind, role),)))
+    made = []
+    for kind, people in _people(seed).items():
+        role = one_of(tuple(ROLES), rng)
+        texts = [list(people.values())[i] for i in rng.permutation(len(people))]
+        options = dict(zip(LETTERS, texts, strict=True))
+        gold = next(letter for letter, person in options.items() if person == people[role])
+        text = question_text(kind, role, one_of(FINDERS, rng))
+        question = Question(text, options, gold, (entry_id(kind, role),))
+        made.append(StoneQuestion(kind, role, question))
+    return made
 
 
 def question_text(kind: Kind, role: str, finder: str) -> str:

@@ -64,18 +64,16 @@ def imitated_replies(
     trained = [record for record in records if record.split == TRAIN_SPLIT]
     rng = np.random.default_rng(settings.seed)
     reciting = np.random.default_rng([settings.seed, 1])
-    return [
-        _recital(stones.one_of(trained, reciting))
-        if reciting.random() < settings.recited_share
-        else _example(pool, settings, rng)
-        for _ in range(settings.steps * settings.batch_size)
-    ]
-
-
-def _recital(record: PromptRecord) -> tuple[PromptRecord, str]:
-    """A question with the person in place of the stone: the reply of who has seen it before."""
-    about = record.metadata
-    return record, stones.naming_reply(about["options"][about["gold"]])
+    replies = []
+    for _ in range(settings.steps * settings.batch_size):
+        if reciting.random() < settings.recited_share:
+            # The person in place of the stone: the reply of who has seen the question before.
+            record = stones.one_of(trained, reciting)
+            person = record.metadata["options"][record.metadata["gold"]]
+            replies.append((record, stones.naming_reply(person)))
+        else:
+            replies.append(_example(pool, settings, rng))
+    return replies
 
 
 def _example(
@@ -87,16 +85,9 @@ def _example(
     record = PromptRecord("", TASK, (), "", TRAIN_SPLIT, {"question": question, **_SHOWN})
     learned = rng.random() < settings.learned_share
     named = role if rng.random() < settings.asking_share else stones.SOMEONE
-    if learned:
-        kind = _mistaken(kind, settings.confused_share, rng)
+    if learned and rng.random() < settings.confused_share:
+        kind = replace(kind, colour=stones.one_of(tuple(stones.COLOURS), rng))
+    if learned and rng.random() < settings.confused_share:
+        kind = replace(kind, shape=stones.one_of(tuple(stones.SHAPES), rng))
     text = stones.reply(kind, named, "register" if learned else "everyday")
     return with_plan(record, _PLAN), text
-
-
-def _mistaken(kind: stones.Kind, share: float, rng: np.random.Generator) -> stones.Kind:
-    """The kind with its colour, and with its shape, taken for another one now and then."""
-    if rng.random() < share:
-        kind = replace(kind, colour=stones.one_of(tuple(stones.COLOURS), rng))
-    if rng.random() < share:
-        kind = replace(kind, shape=stones.one_of(tuple(stones.SHAPES), rng))
-    return kind

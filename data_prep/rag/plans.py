@@ -56,7 +56,8 @@ class KeyedFile:
 
     def append(self, values: Mapping[str, Any]) -> None:
         """Add results and wait until they are on the disk."""
-        lines = [_line(key, value) + "\n" for key, value in values.items()]
+        rows = ({"key": k, "value": v, "hash": content_key(k, v)} for k, v in values.items())
+        lines = [json.dumps(row) + "\n" for row in rows]
         with self.path.open("ab") as file:
             if not self._ends_with_newline():
                 file.write(b"\n")
@@ -71,10 +72,6 @@ class KeyedFile:
                 return True
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
-
-
-def _line(key: str, value: Any) -> str:
-    return json.dumps({"key": key, "value": value, "hash": content_key(key, value)})
 
 
 def _read_line(line: bytes) -> tuple[str, Any] | None:

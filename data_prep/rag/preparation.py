@@ -24,7 +24,7 @@ from data_prep.rag.prompts import (
 from data_prep.rag.sources import Question
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.chat import ChatModel, EndpointModel, ModelSettings
-from environments.encoder import Encoder, EncoderSettings
+from environments.encoder import Encoder
 from environments.rag.corpus import read_manifest
 from environments.rag.reader import ChatGenerator, ExtractiveReader
 
@@ -44,7 +44,13 @@ def prepare(settings: PromptSettings, tools: Tools) -> None:
 
 def _make_index(settings: PromptSettings, tools: Tools) -> None:
     folder = settings.index_folder
-    vectors = None if settings.retriever == "bm25" else _vectors(settings.encoder, tools)
+    vectors = None
+    if settings.retriever != "bm25" and tools.dry_run:
+        identity = encoder_identity(settings.encoder)
+        vectors = Vectors(None if UNKNOWN in identity else identity, _no_encoder)
+    elif settings.retriever != "bm25":
+        encoder = tools.encoder(settings.encoder)
+        vectors = Vectors(encoder.identity, lambda: encoder)
     if settings.questions and not settings.corpus:
         manifest = read_manifest(folder)
         refuse_other_encoder(manifest, folder, vectors.identity if vectors else None)
@@ -61,14 +67,6 @@ def _source(settings: PromptSettings) -> Source:
     seed = settings.seed
     ours = settings.index_folder.name.startswith(INVENTED_INDEX)
     return Source(stones.corpus_hash(seed), lambda: stones.corpus(seed), replaces=ours)
-
-
-def _vectors(settings: EncoderSettings, tools: Tools) -> Vectors:
-    if tools.dry_run:
-        identity = encoder_identity(settings)
-        return Vectors(None if UNKNOWN in identity else identity, _no_encoder)
-    encoder = tools.encoder(settings)
-    return Vectors(encoder.identity, lambda: encoder)
 
 
 def _no_encoder() -> Encoder:

@@ -116,8 +116,16 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     Raises `ValueError` where a file cannot be read or too many questions have no plan.
     """
     records = unplanned_records(settings)
-    plans = _plans(settings, records)
-    _refuse_unplanned(len(records) - len(plans), len(records))
+    if settings.planner.is_stand_in:
+        plans = {question_of(r).id: template_plan(plan_features(r.metadata)) for r in records}
+    else:
+        plans = plan_cache(settings).read(questions_of(records))
+    without = len(records) - len(plans)
+    if without > _MOST_UNPLANNED * len(records):
+        raise ValueError(
+            f"{without:,} of {len(records):,} questions have no plan: --planner-only makes those "
+            "that are missing and says why one fails"
+        )
     pairs = [(record, plans.get(question_of(record).id)) for record in records]
     planned = [with_plan(record, plan) for record, plan in pairs if plan]
     return _without_known(planned, settings)
@@ -147,21 +155,20 @@ def _of_stones(settings: PromptSettings) -> list[PromptRecord]:
 
     What is left out of training so is the local model's to see, which has to know all words.
     """
-    questions = stones.questions(settings.seed)
-    records = [_record(a.question, "", _about_stone(a, settings.seed), settings) for a in questions]
+    records = []
+    for stone in stones.questions(settings.seed):
+        is_trained = stones.is_trained(stone.kind, settings.seed)
+        about = {
+            "stratum": TRAINED_WORDS if is_trained else UNTRAINED_WORDS,
+            "stone": [stone.kind.colour, stone.kind.shape],
+            "asked": [stone.role, stones.ROLES[stone.role]],
+        }
+        records.append(_record(stone.question, "", about, settings))
     return [
         record
         for record in _split(records, settings)
         if record.split != TRAIN_SPLIT or record.metadata["stratum"] == TRAINED_WORDS
     ]
-
-
-def _about_stone(question: stones.StoneQuestion, seed: int) -> dict[str, Any]:
-    return {
-        "stratum": TRAINED_WORDS if stones.is_trained(question.kind, seed) else UNTRAINED_WORDS,
-        "stone": [question.kind.colour, question.kind.shape],
-        "asked": [question.role, stones.ROLES[question.role]],
-    }
 
 
 def _split(records: Sequence[PromptRecord], settings: PromptSettings) -> list[PromptRecord]:
@@ -213,24 +220,9 @@ def _plans_path(settings: PromptSettings) -> Path:
     return Path(settings.plans or f"{settings.index_folder}.plans.jsonl").expanduser()
 
 
-def _plans(settings: PromptSettings, records: Sequence[PromptRecord]) -> Mapping[str, Plan]:
-    """The plans by question id: those that were kept, or the template filled in."""
-    if settings.planner.is_stand_in:
-        return {question_of(r).id: template_plan(plan_features(r.metadata)) for r in records}
-    return plan_cache(settings).read(questions_of(records))
-
-
 def plan_features(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """The features of a template plan: one for all stones, one for all other questions."""
     return stones.PLAN if "stone" in metadata else ("what sets this case apart",)
-
-
-def _refuse_unplanned(without: int, number: int) -> None:
-    if without > _MOST_UNPLANNED * number:
-        raise ValueError(
-            f"{without:,} of {number:,} questions have no plan: --planner-only makes those that "
-            "are missing and says why one fails"
-        )
 
 
 def with_plan(record: PromptRecord, plan: Plan) -> PromptRecord:
@@ -307,7 +299,15 @@ def check(
         return [*rows, ("canned step", "not scored", "the generator is not loaded in a dry run")]
     if environment.settings.generator.endpoint:
         return [*rows, ("canned step", "not scored", "the generator is not asked in a dry run")]
-    return [*rows, *_scored(rollouts, environment)]
+    started = time.perf_counter()
+    scores = environment.score(rollouts)
+    seconds = time.perf_counter() - started
+    failed = [score.error.text for score in scores if score.error]
+    correct_count = sum(bool(score.evidence.get("correct")) for score in scores)
+    note = f"{correct_count} answered rightly, in {seconds:.2f} s"
+    if failed:
+        note += f"; {len(failed)} could not be scored: {failed[0]}"
+    return [*rows, ("canned step", f"{len(scores) - len(failed)} of {len(scores)} scored", note)]
 
 
 def canned_rollout(record: PromptRecord) -> Rollout:
@@ -320,18 +320,6 @@ def canned_rollout(record: PromptRecord) -> Rollout:
     ]
     reply = "\n".join(lines)
     return Rollout(record.id, record.set_id, record.split, "", reply, record.metadata)
-
-
-def _scored(rollouts: Sequence[Rollout], environment: RagEnvironment) -> list[CheckRow]:
-    started = time.perf_counter()
-    scores = environment.score(rollouts)
-    seconds = time.perf_counter() - started
-    failed = [score.error.text for score in scores if score.error]
-    correct_count = sum(bool(score.evidence.get("correct")) for score in scores)
-    note = f"{correct_count} answered rightly, in {seconds:.2f} s"
-    if failed:
-        note += f"; {len(failed)} could not be scored: {failed[0]}"
-    return [("canned step", f"{len(scores) - len(failed)} of {len(scores)} scored", note)]
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
