@@ -7,10 +7,9 @@ gate/                        gate.json, gate.md, gate.xml
 
 import difflib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from environments.base import PromptRecord
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import Setting, evaluations, tasks
 from equipoise.config.schema import LOCAL_MODEL
@@ -75,9 +74,10 @@ def plan_companions(
         prepare_task(companion, reporter.say, dry_run=dry_run, ask=ask)
         if ask or not dry_run:
             ask_environment(companion, reporter)
-        prompts = _prompts(companion, dry_run=dry_run)
-        model = companion.config.policy.model_name
-        sides = [Row(Subject(stage, model), PLAIN) for stage in STAGES]
+        config = companion.config
+        records = (prompts_here if dry_run else make_prompts)(companion, to_train=False)
+        prompts = select_prompts(records, config.equipoise.evaluation.split, None, config.grpo.seed)
+        sides = [Row(Subject(stage, config.policy.model_name), PLAIN) for stage in STAGES]
         rows += [plan_row(companion, side, prompts, Path()) for side in sides]
     print_plan(reporter, rows)
     return {task: companion.to_yaml() for task, companion in companions.items()}
@@ -111,13 +111,6 @@ def _check_name(task: str) -> str:
             f"There are {', '.join(names)}.",
         )
     return task
-
-
-def _prompts(companion: LoadedConfig, *, dry_run: bool) -> Sequence[PromptRecord]:
-    make = prompts_here if dry_run else make_prompts
-    config = companion.config
-    records = make(companion, to_train=False)
-    return select_prompts(records, config.equipoise.evaluation.split, None, config.grpo.seed)
 
 
 # --- after it ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ cannot, is in docs/audit.md.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
@@ -175,7 +176,11 @@ def audit_answers(published: Published) -> Audited:
     rates, compared = list[Rate](), list[Compared]()
     for sheet in published.sheets:
         scored = _score(sheet)
-        rates += _rates(sheet, scored)
+        for variant, answers in sheet.answers.items():
+            items = list(scored[variant])
+            rate = _share(_of_items(_yes(_accuracy(scored, variant, items)))) if items else Figure()
+            none = answers.count(NO_OPTION)
+            rates.append(Rate(sheet.answerer, sheet.question, variant, len(items), rate, none))
         compared += _pairs(sheet, scored, published.pairs)
     readings = [reading for readers in published.readers for reading in _readings(readers)]
     flipped = tuple(_flipped(published))
@@ -274,14 +279,6 @@ def _yes(measurement: Measurement) -> Yes:
     return metric.outcomes
 
 
-def _rates(sheet: Sheet, scored: _Scored) -> Iterator[Rate]:
-    for variant, answers in sheet.answers.items():
-        items = list(scored[variant])
-        rate = _share(_of_items(_yes(_accuracy(scored, variant, items)))) if items else Figure()
-        none = answers.count(NO_OPTION)
-        yield Rate(sheet.answerer, sheet.question, variant, len(items), rate, none)
-
-
 def _pairs(sheet: Sheet, scored: _Scored, pairs: Sequence[VariantPair]) -> Iterator[Compared]:
     """The pairs whose variants the sheet has; a counterfactual one beside each yardstick."""
     sheet_pairs = [pair for pair in pairs if {pair.first, pair.second} <= scored.keys()]
@@ -303,7 +300,13 @@ def _compared(sheet: Sheet, scored: _Scored, pair: VariantPair) -> Compared:
         before, after = (_accuracy(scored, name, items) for name in (pair.first, pair.second))
         change = compare(before, after, SETTINGS)["accuracy"]
         first, second = _yes(before), _yes(after)
-        flips = _flips(first, second, _yes(_flip_rate(scored, pair, items)))
+        flipped = _yes(_flip_rate(scored, pair, items))
+        flips = Flips(
+            _share(_of_items(flipped)),
+            gained=int(np.count_nonzero(second & ~first)),
+            lost=int(np.count_nonzero(first & ~second)),
+            among=int(np.count_nonzero(flipped & (first == second))),
+        )
     return Compared(
         sheet.answerer,
         sheet.question,
@@ -316,15 +319,6 @@ def _compared(sheet: Sheet, scored: _Scored, pair: VariantPair) -> Compared:
         _p(change),
         change.guard or "not shown",
         flips,
-    )
-
-
-def _flips(first: Yes, second: Yes, flipped: Yes) -> Flips:
-    return Flips(
-        _share(_of_items(flipped)),
-        gained=int(np.count_nonzero(second & ~first)),
-        lost=int(np.count_nonzero(first & ~second)),
-        among=int(np.count_nonzero(flipped & (first == second))),
     )
 
 
@@ -439,7 +433,7 @@ def _readings(readers: Readers) -> Iterator[Reading]:
         per_item = [[a for a in replies if a is not None] for replies in answers]
         counted = np.array([sum(a == readers.counted for a in replies) for replies in per_item])
         trials = np.array([len(replies) for replies in per_item])
-        disagreements = np.array([_count_disagreements(replies) for replies in per_item])
+        disagreements = np.array([sum(a != b for a, b in combinations(r, 2)) for r in per_item])
         reader_pairs = trials * (trials - 1) // 2
         yield Reading(
             readers.question,
@@ -448,8 +442,3 @@ def _readings(readers: Readers) -> Iterator[Reading]:
             _share(_shares(counted, trials)),
             _share(_shares(disagreements, reader_pairs)),
         )
-
-
-def _count_disagreements(answers: Sequence[str]) -> int:
-    """How many pairs of people gave two answers."""
-    return sum(a != b for n, a in enumerate(answers) for b in answers[n + 1 :])

@@ -81,7 +81,13 @@ def answers_page(audited: Audited, content: dict[str, Any]) -> str:
     return page(
         Document(
             title=f"{printable(content['title'])}: published answers",
-            facts=tuple(_facts(content)),
+            facts=(
+                ("Source", printable(content["where"])),
+                ("Licence", printable(content["licence"])),
+                ("Answerers", f"{len(content['answerers'])}"),
+                ("Items", f"{content['items']:,}"),
+                ("Intervals", _LEVEL),
+            ),
             outcome=outcome(audited),
             notes=tuple(map(printable_note, (*content["caveats"], *content["notes"]))),
             sections=(
@@ -126,14 +132,6 @@ def outcome(audited: Audited) -> str:
     )
 
 
-def _facts(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "Source", printable(content["where"])
-    yield "Licence", printable(content["licence"])
-    yield "Answerers", f"{len(content['answerers'])}"
-    yield "Items", f"{content['items']:,}"
-    yield "Intervals", f"{100 * CONFIDENCE:g}%"
-
-
 def _pairs(audited: Audited, role: str) -> list[VariantPair]:
     return list(dict.fromkeys(comparison.pair for comparison in audited.of_role(role)))
 
@@ -141,21 +139,17 @@ def _pairs(audited: Audited, role: str) -> list[VariantPair]:
 def _charts(audited: Audited) -> Iterator[Chart]:
     """A forest plot for each counterfactual pair and question, all on one scale."""
     compared = audited.of_role("counterfactual")
-    ends = [abs(end) for comparison in compared for end in _ends(comparison) if end is not None]
+    ends = [
+        abs(end)
+        for c in compared
+        for end in (c.difference.value, c.difference.low, c.difference.high, c.noise)
+        if end is not None
+    ]
     for pair in _pairs(audited, "counterfactual"):
         of_pair = [comparison for comparison in compared if comparison.pair == pair]
         for question in dict.fromkeys(comparison.question for comparison in of_pair):
             rows = [comparison for comparison in of_pair if comparison.question == question]
             yield _chart(pair, question, rows, 1.08 * max(ends, default=1.0))
-
-
-def _ends(comparison: Compared) -> tuple[float | None, ...]:
-    return (
-        comparison.difference.value,
-        comparison.difference.low,
-        comparison.difference.high,
-        comparison.noise,
-    )
 
 
 def _chart(pair: VariantPair, question: str, compared: Sequence[Compared], reach: float) -> Chart:
@@ -168,7 +162,7 @@ def _chart(pair: VariantPair, question: str, compared: Sequence[Compared], reach
     )
     words = f"{printable(pair.second)} minus {printable(pair.first)}"
     svg = charts.forest(rows, axis=f"share, {words}", label=label, signed=True, reach=reach)
-    band = f"Band: {100 * CONFIDENCE:g}% of the differences that chance alone gives."
+    band = f"Band: {_LEVEL} of the differences that chance alone gives."
     return Chart(svg, f"{heading(printable(question))}: {words}. {band}")
 
 
@@ -329,26 +323,16 @@ def _folded(title: str, anchor: str, note: str, table: Table) -> Tables:
 
 def _rates(audited: Audited) -> Tables:
     variants = list(dict.fromkeys(rate.variant for rate in audited.rates))
-    rates = {(label_of(rate, audited), rate.variant): rate for rate in audited.rates}
-    labels = dict.fromkeys(label for label, _ in rates)
+    cells = {}
+    for rate in audited.rates:
+        note = f"{rate.no_option} named no option" if rate.no_option else ""
+        cells[label_of(rate, audited), rate.variant] = _cell(rate.rate, note)
     rows = tuple(
-        (
-            Cell(printable(label)),
-            *(
-                _cell(rates[label, v].rate, _no_option(rates[label, v].no_option))
-                if (label, v) in rates
-                else Cell(MISSING)
-                for v in variants
-            ),
-        )
-        for label in labels
+        (Cell(printable(label)), *(cells.get((label, v), Cell(MISSING)) for v in variants))
+        for label in dict.fromkeys(label for label, _ in cells)
     )
     table = Table(("Answers of", *map(printable, variants)), rows)
     return _folded("Every variant", "rates", _RATE_NOTE, table)
-
-
-def _no_option(count: int) -> str:
-    return f"{count} named no option" if count else ""
 
 
 def _readings(audited: Audited) -> Iterator[Tables]:

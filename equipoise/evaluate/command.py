@@ -172,7 +172,8 @@ def rescore(options: RescoreOptions, reporter: Reporter) -> None:
     files = (source.config, *options.config)
     loaded = load_config(task, Options(files, assignments=options.assignments))
     changes = refuse_other_keys(run_config, loaded)
-    target = options.output_dir or _default_target(source)
+    root, stamp = source.root.resolve(), f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    target = options.output_dir or root.with_name(f"{root.name}-rescored-{stamp}")
     if target.exists():
         raise target_exists_error(target)
     for key, change in changes.items():
@@ -186,11 +187,6 @@ def rescore(options: RescoreOptions, reporter: Reporter) -> None:
     prepare_torch(loaded.config.equipoise.threads)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     rescore(opened, Rescorer(environment, loaded, options.failed, reporter), changes, target)
-
-
-def _default_target(source: RunDirectory) -> Path:
-    root = source.root.resolve()
-    return root.with_name(f"{root.name}-rescored-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
 
 
 def _dry_run(

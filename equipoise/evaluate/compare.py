@@ -96,7 +96,13 @@ def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter
 
     Holm's correction is over all metrics of all pairs.
     """
-    _refuse_one_name(entries)
+    names = [entry.name for entry in entries]
+    if len(set(names)) < len(names):
+        raise UsageError(
+            "compare.repeated-name",
+            f"two entries have one name: {', '.join(names)}",
+            "Name them: NAME=DIR.",
+        )
     first = entries[0]
     pairs = [_pair(first, second, checks) for second in entries[1:]]
     config = first.runs[0].loaded.config
@@ -106,6 +112,10 @@ def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter
         figures = {entry.name: _figures(entry, settings, measured) for entry in entries}
     with reporter.progress("comparing"):
         compared = [_compared(pair, settings, measured) for pair in pairs]
+    own_references = [  # of each pair the metrics that are distances from two references
+        [n for n in c.comparisons if pair.two_references and c.metrics[n].of_reference]
+        for pair, c in zip(pairs, compared, strict=True)
+    ]
     environment = first.runs[0].environment()
     return Compared(
         environment.name,
@@ -115,19 +125,9 @@ def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter
         figures,
         tuple(pairs),
         tuple(_correct(compared, settings)),
-        tuple(map(_own_references, pairs, compared)),
+        tuple(own_references),
         checks,
     )
-
-
-def _refuse_one_name(entries: Sequence[Entry]) -> None:
-    names = [entry.name for entry in entries]
-    if len(set(names)) < len(names):
-        raise UsageError(
-            "compare.repeated-name",
-            f"two entries have one name: {', '.join(names)}",
-            "Name them: NAME=DIR.",
-        )
 
 
 def _pair(first: Entry, second: Entry, checks: Checks) -> Pair:
@@ -199,15 +199,22 @@ def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _U
         compare(*stages, settings, halves=parts) for stages, parts in zip(both, halves, strict=True)
     ]
     metrics = both[0][0].metrics
-    if pair.other_reference:
+    if pair.other_reference:  # a model that is held against itself has 0 there
         run_comparisons = [
-            _without_reference(metrics, comparisons) for comparisons in run_comparisons
+            {name: c for name, c in comparisons.items() if not metrics[name].zero_if_frozen}
+            for comparisons in run_comparisons
         ]
-    pooled = (
-        run_comparisons[0]
-        if len(run_comparisons) == 1
-        else _over_seeds(metrics, run_comparisons, settings, same_items=pair.same_items)
-    )
+    pooled, same_items = run_comparisons[0], pair.same_items
+    if len(run_comparisons) > 1:
+        pooled = {
+            name: compare_over_seeds(
+                metrics[name],
+                [comparisons[name] for comparisons in run_comparisons],
+                confidence=settings.confidence,
+                same_items=same_items,
+            )
+            for name in pooled
+        }
     return _Uncorrected(metrics, pooled, pair.frozen)
 
 
@@ -218,42 +225,6 @@ def _undirected(measurement: Measurement) -> Measurement:
         for name, metric in measurement.metrics.items()
     }
     return replace(measurement, metrics=free)
-
-
-def _without_reference(
-    metrics: Mapping[str, Metric], comparisons: Mapping[str, MetricComparison]
-) -> dict[str, MetricComparison]:
-    """The comparisons without what is 0 where a model is held against itself."""
-    return {
-        name: comparison
-        for name, comparison in comparisons.items()
-        if not metrics[name].zero_if_frozen
-    }
-
-
-def _own_references(pair: Pair, compared: _Uncorrected) -> list[str]:
-    """The compared metrics that are distances from two references."""
-    names = [name for name in compared.comparisons if compared.metrics[name].of_reference]
-    return names if pair.two_references else []
-
-
-def _over_seeds(
-    metrics: Mapping[str, Metric],
-    run_comparisons: Sequence[Mapping[str, MetricComparison]],
-    settings: StatisticsSettings,
-    *,
-    same_items: bool,
-) -> dict[str, MetricComparison]:
-    confidence = settings.confidence
-    return {
-        name: compare_over_seeds(
-            metrics[name],
-            [comparisons[name] for comparisons in run_comparisons],
-            confidence=confidence,
-            same_items=same_items,
-        )
-        for name in run_comparisons[0]
-    }
 
 
 def _correct(

@@ -28,7 +28,7 @@ from equipoise.report.prompt_examples import (
 )
 from equipoise.report.renderers import page
 from equipoise.report.run_files import STAGE_OF, RunFiles, read_run
-from equipoise.report.tables import comparison_table, figure_cell, verdict_cells
+from equipoise.report.tables import BAD_NEWS, comparison_table, figure_cell, verdict_cells
 from equipoise.report.words import (
     MISSING,
     Estimate,
@@ -52,7 +52,6 @@ Json = Mapping[str, Any]
 Shown = tuple[Path, str]
 
 _BOTH: tuple[Stage, Stage] = ("before", "after")
-_BAD = (("guard", "lost", "Lost guard"), ("verdict", "worse", "Worse"))
 _AGAINST = ("Minus the first", "p after Holm", "Verdict")
 OWN_REFERENCE = "each is held against a reference of its own"
 _RULE = (
@@ -75,11 +74,18 @@ def comparison_page(
     ]
     prompts = prompt_sections(_RULE, examples)
     drawn = tuple(_charts(content, presentation))
+    items = dict.fromkeys(str(n) for pair in pairs for n in pair["items"])
+    summaries = [{k: v for k, v in e.items() if k != "metrics"} for e in content["entries"]]
+    provenance = tuple((printable(entry["name"]), describe(entry)) for entry in summaries)
     return page(
         Document(
             title=f"{printable(presentation.title) or plain_name(content['task'])}: "
             f"{printable(', '.join(siblings))} against {printable(first)}",
-            facts=tuple(_facts(content)),
+            facts=(
+                ("Entries", f"{len(content['entries'])}"),
+                ("Prompts compared", ", ".join(items)),
+                ("Intervals", level_of(content)),
+            ),
             alerts=tuple(_alerts(content, presentation)),
             outcome=_outcome(content, presentation),
             notes=tuple(comparison_notes(content, presentation)),
@@ -90,7 +96,7 @@ def comparison_page(
                 _side_by_side(content, presentation),
                 *sections,
                 *prompts[1:],
-                _provenance(content),
+                Provenance("Provenance", "provenance", facts=provenance),
             ),
         )
     )
@@ -98,24 +104,16 @@ def comparison_page(
 
 def comparison_sections(content: Json, presentation: Presentation) -> list[Tables]:
     """Tabulate all entries in the first metric, then each pair in every metric."""
-    pairs = enumerate(content["comparisons"], start=1)
-    sections = (_section(pair, f"comparison-{n}", presentation) for n, pair in pairs)
-    return [_every_entry(content, presentation), *sections]
-
-
-def _provenance(content: Json) -> Provenance:
-    summaries = (
-        {key: entry[key] for key in entry if key != "metrics"} for entry in content["entries"]
-    )
-    facts = tuple((printable(entry["name"]), describe(entry)) for entry in summaries)
-    return Provenance("Provenance", "provenance", facts=facts)
-
-
-def _facts(content: Json) -> Iterator[tuple[str, str]]:
-    yield "Entries", f"{len(content['entries'])}"
-    items = [str(n) for pair in content["comparisons"] for n in pair["items"]]
-    yield "Prompts compared", ", ".join(dict.fromkeys(items))
-    yield "Intervals", level_of(content)
+    sections = [_every_entry(content, presentation)]
+    for number, pair in enumerate(content["comparisons"], start=1):
+        sides = printable(pair["first"]), printable(pair["second"])
+        notes = dict.fromkeys(pair["own_references"], OWN_REFERENCE)
+        table = comparison_table(pair["metrics"], presentation.words, sides, notes)
+        items = ", ".join(f"{n:,}" for n in pair["items"])
+        note = f"On the same prompts ({items}). Holm's correction is over all metrics of all pairs."
+        title = f"{sides[1]} against {sides[0]}"
+        sections.append(Tables(title, f"comparison-{number}", note, (("", table),)))
+    return sections
 
 
 def comparison_notes(content: Json, presentation: Presentation) -> Iterator[str]:
@@ -168,7 +166,7 @@ def other_sizes(first: str, second: str, replies: Iterable[Sequence[int]]) -> st
 
 def _alerts(content: Json, presentation: Presentation) -> Iterator[Alert]:
     for number, pair in enumerate(content["comparisons"], start=1):
-        for key, value, words in (*_BAD, ("guard", "not shown", "Guard not shown")):
+        for key, value, words in BAD_NEWS:
             names = [name for name, row in pair["metrics"].items() if row.get(key) == value]
             if names:
                 labels = ", ".join(metric_name(name, presentation.words) for name in names)
@@ -177,21 +175,18 @@ def _alerts(content: Json, presentation: Presentation) -> Iterator[Alert]:
 
 
 def _outcome(content: Json, presentation: Presentation) -> str:
+    """Both figures of each pair in the first metric, with the verdict where there is one."""
     metric = next(iter(content["entries"][0]["metrics"]))
     label = heading(metric_name(metric, presentation.words))
-    parts = [_pair_text(pair, pair["metrics"].get(metric, {})) for pair in content["comparisons"]]
+    parts = []
+    for pair in content["comparisons"]:
+        row = pair["metrics"].get(metric, {})
+        figures = ", ".join(
+            f"{printable(name)} {'not measured' if row.get(key) is None else figure(row[key])}"
+            for key, name in (("before", pair["first"]), ("after", pair["second"]))
+        )
+        parts.append(f"{figures} ({row['verdict']})" if row.get("verdict") else figures)
     return f"{label}: {'; '.join(parts)}."
-
-
-def _pair_text(pair: Json, row: Json) -> str:
-    """Both figures of a pair with the verdict; which of them is not known."""
-    both = {"before": printable(pair["first"]), "after": printable(pair["second"])}
-    figures = [
-        f"{name} {'not measured' if row.get(stage) is None else figure(row[stage])}"
-        for stage, name in both.items()
-    ]
-    verdict = row.get("verdict")
-    return f"{', '.join(figures)} ({verdict})" if verdict else ", ".join(figures)
 
 
 def _charts(content: Json, presentation: Presentation) -> Iterator[Chart]:
@@ -207,21 +202,15 @@ def _charts(content: Json, presentation: Presentation) -> Iterator[Chart]:
             for entry in content["entries"]
         ]
         rows = [(name, e) for name, e in figures if e and e.value is not None]
-        if rows:
-            yield _forest(chart, rows, presentation)
-
-
-def _forest(
-    chart: TaskChart, rows: Sequence[tuple[str, Estimate]], presentation: Presentation
-) -> Chart:
-    name = heading(metric_name(chart.metric, presentation.words))
-    figures = "; ".join(f"{entry} {figure_with_interval(e)}" for entry, e in rows)
-    label = f"{name}: {figures}"
-    has_noise = any(e.floor is not None for _, e in rows)
-    equal = chart.equal if has_noise else None
-    svg = charts.forest(rows, axis=printable(chart.axis), label=label, equal=equal)
-    band = " Band: what noise alone gives, its line at the median." if has_noise else ""
-    return Chart(svg, f"{name}.{band}")
+        if not rows:
+            continue
+        name = heading(metric_name(chart.metric, presentation.words))
+        values = "; ".join(f"{entry} {figure_with_interval(e)}" for entry, e in rows)
+        has_noise = any(e.floor is not None for _, e in rows)
+        equal = chart.equal if has_noise else None
+        axis, label = printable(chart.axis), f"{name}: {values}"
+        band = " Band: what noise alone gives, its line at the median." if has_noise else ""
+        yield Chart(charts.forest(rows, axis=axis, label=label, equal=equal), f"{name}.{band}")
 
 
 def _every_entry(content: Json, presentation: Presentation) -> Tables:
@@ -231,21 +220,19 @@ def _every_entry(content: Json, presentation: Presentation) -> Tables:
     """
     metric = next(iter(content["entries"][0]["metrics"]))
     estimates = [read_estimate(e["metrics"].get(metric)) or Estimate() for e in content["entries"]]
-    pairs = content["comparisons"]
-    against = [{}, *(pair["metrics"].get(metric, {}) for pair in pairs)]
-    notes = ["", *(_reference_note(pair, metric) for pair in pairs)]
     with_noise = any(estimate.floor is not None for estimate in estimates)
-    rows = tuple(
-        (
-            Cell(printable(entry["name"])),
-            replace(figure_cell(estimate), noise=""),
-            *(_noise_cells(estimate) if with_noise else ()),
-            *_against_cells(row, note),
-        )
-        for entry, estimate, row, note in zip(
-            content["entries"], estimates, against, notes, strict=True
-        )
-    )
+    unpaired: Json = {"metrics": {}, "own_references": ()}  # the first entry, against itself
+    pairs = [unpaired, *content["comparisons"]]
+    rows = []
+    for entry, estimate, pair in zip(content["entries"], estimates, pairs, strict=True):
+        cells = [Cell(printable(entry["name"])), replace(figure_cell(estimate), noise="")]
+        if with_noise:
+            alone = MISSING if estimate.floor is None else floor(estimate.floor)
+            upper = "" if estimate.floor_high is None else f"up to {floor(estimate.floor_high)}"
+            cells += [Cell(alone, upper, kind="number"), Cell(p_value(estimate.p), kind="number")]
+        change, p, _, verdict = verdict_cells(pair["metrics"].get(metric, {}))
+        note = OWN_REFERENCE if metric in pair["own_references"] else ""
+        rows.append((*cells, change, p, replace(verdict, note=note, kind="verdict")))
     name = heading(metric_name(metric, presentation.words))
     columns = ("Entry", name, *(("Noise alone", "p") if with_noise else ()), *_AGAINST)
     described = metric_note(metric, presentation.words)
@@ -256,23 +243,8 @@ def _every_entry(content: Json, presentation: Presentation) -> Tables:
             f"that {level_of(content)} of permutations stay under; p is how likely "
             "noise is to reach the value. A policy that decides at random has such noise too."
         )
-    table = Table(columns, rows, level_of(content))
+    table = Table(columns, tuple(rows), level_of(content))
     return Tables("Every entry", "entries", note.strip(), (("", table),))
-
-
-def _noise_cells(estimate: Estimate) -> tuple[Cell, ...]:
-    alone = MISSING if estimate.floor is None else floor(estimate.floor)
-    upper = "" if estimate.floor_high is None else f"up to {floor(estimate.floor_high)}"
-    return Cell(alone, upper, kind="number"), Cell(p_value(estimate.p), kind="number")
-
-
-def _reference_note(pair: Json, metric: str) -> str:
-    return OWN_REFERENCE if metric in pair["own_references"] else ""
-
-
-def _against_cells(row: Json, note: str) -> tuple[Cell, ...]:
-    change, p, _, verdict = verdict_cells(row)
-    return change, p, replace(verdict, note=note, kind="verdict")
 
 
 def _side_by_side(content: Json, presentation: Presentation) -> Tables:
@@ -292,16 +264,6 @@ def _side_by_side(content: Json, presentation: Presentation) -> Tables:
     note = "Several seeds of one configuration are one column: the mean, and its interval over all."
     table = Table(columns, rows, level_of(content))
     return Tables("Side by side", "side-by-side", note, (("", table),))
-
-
-def _section(pair: Json, anchor: str, presentation: Presentation) -> Tables:
-    """One comparison: both figures, the change, the verdict and the guard of each metric."""
-    sides = printable(pair["first"]), printable(pair["second"])
-    notes = dict.fromkeys(pair["own_references"], OWN_REFERENCE)
-    table = comparison_table(pair["metrics"], presentation.words, sides, notes)
-    items = ", ".join(f"{n:,}" for n in pair["items"])
-    note = f"On the same prompts ({items}). Holm's correction is over all metrics of all pairs."
-    return Tables(f"{sides[1]} against {sides[0]}", anchor, note, (("", table),))
 
 
 def _examples(pair: Json, stages: Sequence[Shown]) -> Iterator[PromptExample]:

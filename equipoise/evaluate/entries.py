@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,13 +157,9 @@ def entry_of(word: str, *, unsealed: bool = False) -> Entry:
         )
     if len(runs) > 1:
         _refuse_other_configurations(runs)
-    return Entry(name or _name_of(runs), tuple(sorted(runs, key=lambda run: run.seed)))
-
-
-def _name_of(runs: Sequence[Evaluated]) -> str:
-    first = runs[0]
-    name = f"{first.run.root.name}/{first.stage}"
-    return name if len(runs) == 1 else f"{first.run.root.name} and {len(runs) - 1} more"
+    root, stage = runs[0].run.root, runs[0].stage
+    unnamed = f"{root.name} and {len(runs) - 1} more" if len(runs) > 1 else f"{root.name}/{stage}"
+    return Entry(name or unnamed, tuple(sorted(runs, key=lambda run: run.seed)))
 
 
 def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
@@ -252,14 +248,24 @@ def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozens
 
     Raises `UsageError` for other items, and for what was scored in another way.
     """
-    _refuse_other_tasks(first, second)
+    tasks = [run.loaded.environment_class.name for run in (first, second)]
+    if tasks[0] != tasks[1]:
+        raise UsageError(
+            "compare.other-task",
+            f"{first.path} is of the task {tasks[0]}, {second.path} of {tasks[1]}",
+            "Compare runs of one task.",
+        )
     if not checks.different_environments:
         _refuse_other_environments(first, second)
     shared = {name for name, digest in first.items.items() if second.items.get(name) == digest}
     if shared == first.items.keys() == second.items.keys():
         return frozenset(shared)
     if not checks.different_items:
-        details = " and ".join(_describe_others(run, shared) for run in (first, second))
+        extras = [(run.path, run.items.keys() - shared) for run in (first, second)]
+        details = " and ".join(
+            f"{path} has {len(extra):,} others" + (f", such as {min(extra)!r}" if extra else "")
+            for path, extra in extras
+        )
         raise UsageError(
             "compare.other-prompts",
             f"the two were not asked the same: {len(shared):,} prompts are equal, and {details}",
@@ -275,25 +281,9 @@ def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozens
     return frozenset(prompts)
 
 
-def _describe_others(run: Evaluated, shared: Set[str]) -> str:
-    extra = run.items.keys() - shared
-    example = f", such as {min(extra)!r}" if extra else ""
-    return f"{run.path} has {len(extra):,} others{example}"
-
-
 def _in_whole_sets(run: Evaluated, names: set[str]) -> set[str]:
     torn = {r.set_id for r in run.rollouts if r.prompt_id not in names}
     return {r.prompt_id for r in run.rollouts if r.set_id not in torn}
-
-
-def _refuse_other_tasks(first: Evaluated, second: Evaluated) -> None:
-    tasks = [run.loaded.environment_class.name for run in (first, second)]
-    if tasks[0] != tasks[1]:
-        raise UsageError(
-            "compare.other-task",
-            f"{first.path} is of the task {tasks[0]}, {second.path} of {tasks[1]}",
-            "Compare runs of one task.",
-        )
 
 
 def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:

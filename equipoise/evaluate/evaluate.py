@@ -43,7 +43,7 @@ from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.ledger import owning
 from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
 from equipoise.run.rollouts import read_rollouts
-from equipoise.run.seals import OpenedRun, check_part, open_run, unsealed_note
+from equipoise.run.seals import check_part, open_run, unsealed_note
 from equipoise.run.usage import Meter
 from equipoise.terminal.console import Column, Reporter
 from equipoise.terminal.exits import Stopped
@@ -178,14 +178,22 @@ class SubjectSetup:
 def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
     """Every row that is not there yet, then what each task's rows are beside each other."""
     errors: dict[str, EquipoiseError] = {}
+
+    def tell(label: str, error: EquipoiseError) -> None:
+        if len(audit.subjects) > 1:  # the others go on
+            reporter.warn(f"stopped asking {label}: {error.message}")
+
     for task in audit.tasks:
         task_audit = TaskAudit(audit, task, root, reporter)
         # Endpoints first, so that they are asked while models in this process write.
         subjects = sorted(audit.subjects, key=lambda subject: not subject.endpoint)
         turns = {s.label: _subject_turn(task_audit, s) for s in subjects if s.label not in errors}
-        errors |= run_concurrently(turns, _failure_handler(audit, reporter))
+        errors |= run_concurrently(turns, tell)
         rows = [
-            row for s in audit.subjects if s.label not in errors for row in _rows(task_audit, s)
+            row
+            for subject in audit.subjects
+            if subject.label not in errors
+            for row in rows_of(audit, subject, task_audit.load_plain(subject).environment_class)
         ]
         _print_usage(task_audit, rows)
         if len(rows) > 1 and not errors:
@@ -195,16 +203,6 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
             write_comparison(compared, root / task, reporter)
     if errors:
         raise _audit_error(errors, audit)
-
-
-def _failure_handler(audit: Audit, reporter: Reporter) -> Callable[[str, EquipoiseError], None]:
-    """Return a function that warns of a lost model while others go on."""
-
-    def tell(label: str, error: EquipoiseError) -> None:
-        if len(audit.subjects) > 1:
-            reporter.warn(f"stopped asking {label}: {error.message}")
-
-    return tell
 
 
 def _audit_error(errors: Mapping[str, EquipoiseError], audit: Audit) -> EquipoiseError:
@@ -221,15 +219,10 @@ def _audit_error(errors: Mapping[str, EquipoiseError], audit: Audit) -> Equipois
     )
 
 
-def _rows(task_audit: TaskAudit, subject: Subject) -> list[Row]:
-    loaded = task_audit.load(subject.model or subject.label, Row(subject, PLAIN).name)
-    return rows_of(task_audit.audit, subject, loaded.environment_class)
-
-
 def _subject_turn(task_audit: TaskAudit, subject: Subject) -> Turn[None]:
     """Evaluate a model in every way that is missing."""
-    reporter, plain = task_audit.reporter, Row(subject, PLAIN).name
-    environment_class = task_audit.load(subject.model or subject.label, plain).environment_class
+    reporter = task_audit.reporter
+    environment_class = task_audit.load_plain(subject).environment_class
     tell_missing_rows(task_audit, subject, environment_class)
     rows = rows_of(task_audit.audit, subject, environment_class)
     missing = [row for row in rows if not task_audit.run_of(row.name).is_evaluated(BASELINE)]
@@ -245,7 +238,7 @@ def _subject_turn(task_audit: TaskAudit, subject: Subject) -> Turn[None]:
     )
     if unsealed:
         reporter.warn(f"{subject.label}: {unsealed_note(unsealed)}")
-    loaded = task_audit.load(model, plain)
+    loaded = task_audit.load(model, subject.label)
     with reporter.progress("preparing what the prompts need"):
         prepare_task(loaded, reporter.say)
     records = make_prompts(loaded, to_train=False)
@@ -279,7 +272,14 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
     """The reference, where the task needs one; then the row's baseline."""
     environment, writer, reporter = setup.environment, setup.writer, setup.task_audit.reporter
     ask = make_ask(row.variant, environment, setup.records, seed)
-    _refuse_no_change(row, setup.prompts, ask, writer)
+    seen_in_prompts = row.variant != PLAIN and not row.variant.constrained
+    if seen_in_prompts and all(writer.render(ask(r)) == writer.render(r) for r in setup.prompts):
+        raise EquipoiseError(
+            "audit.unchanged-prompts",
+            f"the row {row.name} would be the plain one: no prompt differs",
+            "The chat template may leave system messages out, or there is nothing to blind. "
+            "Leave the row out.",
+        )
     loaded = setup.task_audit.load(setup.model, row.name)
     run, meter = _open_row(setup, loaded, row), Meter()
     with owning(run.root, reporter.warn), meter.writing(run.ledger, reporter.warn):
@@ -381,41 +381,22 @@ def _apply_ask(draw: DrawFrom[Drawn], ask: Ask) -> DrawFrom[Drawn]:
     return lambda records, generations, stage: draw(list(map(ask, records)), generations, stage)
 
 
-def _refuse_no_change(row: Row, records: Sequence[PromptRecord], ask: Ask, writer: Writer) -> None:
-    """Raise `EquipoiseError` for a variant of which the model would see nothing."""
-    if row.variant.constrained or row.variant == PLAIN:
-        return
-    if all(writer.render(ask(record)) == writer.render(record) for record in records):
-        raise EquipoiseError(
-            "audit.unchanged-prompts",
-            f"the row {row.name} would be the plain one: no prompt differs",
-            "The chat template may leave system messages out, or there is nothing to blind. "
-            "Leave the row out.",
-        )
-
-
 def _print_usage(task_audit: TaskAudit, rows: Sequence[Row]) -> None:
     """Print what each row took, over all its starts."""
     if not rows:
         return
     columns = [Column("row", folds=True)]
     columns += [Column(name) for name in ("replies", "failed", "tokens/s", "seconds", "cost")]
-    unsealed = task_audit.audit.unsealed
-    opened = [open_run(task_audit.run_of(row.name).root, unsealed=unsealed) for row in rows]
-    cells = [(row.name, *_usage(run)) for row, run in zip(rows, opened, strict=True)]
+    cells = []
+    for row in rows:
+        root = task_audit.run_of(row.name).root
+        opened = open_run(root, unsealed=task_audit.audit.unsealed)
+        usage = opened.provenance.get("usage", {})
+        evaluation = read_json(opened.run.evaluation(BASELINE))
+        seconds = evaluation.get("generation_time_seconds") or 0
+        rate = evaluation.get("completion_tokens", 0) / seconds if seconds else 0
+        cost = sum(counts.get("cost", 0) for counts in usage.get("calls", {}).values())
+        numbers = [f"{evaluation[name]:,}" for name in ("n_rollouts", "n_failed")]
+        numbers += [f"{rate:,.0f}" if rate else "-", f"{usage.get('seconds', 0):,.0f}"]
+        cells.append((row.name, *numbers, f"{cost:,.2f}" if cost else "-"))
     task_audit.reporter.table("What it took", columns, cells)
-
-
-def _usage(opened: OpenedRun) -> tuple[str, ...]:
-    usage = opened.provenance.get("usage", {})
-    evaluation = read_json(opened.run.evaluation(BASELINE))
-    seconds = evaluation.get("generation_time_seconds") or 0
-    rate = evaluation.get("completion_tokens", 0) / seconds if seconds else 0
-    cost = sum(counts.get("cost", 0) for counts in usage.get("calls", {}).values())
-    return (
-        f"{evaluation['n_rollouts']:,}",
-        f"{evaluation['n_failed']:,}",
-        f"{rate:,.0f}" if rate else "-",
-        f"{usage.get('seconds', 0):,.0f}",
-        f"{cost:,.2f}" if cost else "-",
-    )

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ from equipoise.terminal.options import (
 )
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
-    from equipoise.evaluate.plan import Audit, Subject, Variant
+    from equipoise.evaluate.plan import Audit, Variant
 
 #: What is meant as a file, also where none is there: a path in one word, or a text file's name.
 _FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
@@ -136,14 +136,15 @@ def run(options: EvaluateOptions, reporter: Reporter) -> None:
     options.check()
     load_dotenv(Path.cwd() / ".env")
     from equipoise.evaluate.evaluate import run_audit
-    from equipoise.evaluate.plan import read_audit, write_audit
+    from equipoise.evaluate.plan import TaskAudit, plan_rows, print_plan, read_audit, write_audit
 
     audit = read_audit(options.resume) if options.resume else make_audit(options)
     audit = replace(audit, unsealed=audit.unsealed or options.unsealed)
     root = options.resume or new_root(options)
     threads = _check(audit, root, reporter, dry_run=options.dry_run)
     if options.dry_run:
-        _dry_run(audit, root, reporter)
+        audits = [TaskAudit(audit, task, root, reporter) for task in audit.tasks]
+        print_plan(reporter, [row for task_audit in audits for row in plan_rows(task_audit)])
         return
     prepare_torch(threads)
     usable_folder(root, "--output-dir")
@@ -173,6 +174,10 @@ def make_audit(options: EvaluateOptions) -> "Audit":
     from equipoise.evaluate.plan import Audit, read_subjects
 
     subjects = read_subjects(options.model, options.adapter)
+    files = [str(file.resolve()) for file in options.config]
+    if not files:
+        local = any(subject.model == LOCAL_MODEL for subject in subjects)
+        files = [str(CONFIG_FOLDER / ("local.yaml" if local else "small.yaml"))]
     flags = (
         ("--seed", "grpo.seed", options.seed),
         ("--device", "equipoise.device", options.device),
@@ -182,18 +187,10 @@ def make_audit(options: EvaluateOptions) -> "Audit":
         subjects=subjects,
         variants=tuple(_variants(options)),
         limit=options.limit,
-        config_files=tuple(_config_files(options, subjects)),
+        config_files=tuple(files),
         settings=tuple(flag for flag in flags if flag[2] is not None),
         assignments=options.assignments,
     )
-
-
-def _config_files(options: EvaluateOptions, subjects: "Sequence[Subject]") -> Iterator[str]:
-    if options.config:
-        yield from (str(file.resolve()) for file in options.config)
-        return
-    local = any(subject.model == LOCAL_MODEL for subject in subjects)
-    yield str(CONFIG_FOLDER / ("local.yaml" if local else "small.yaml"))
 
 
 def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
@@ -253,7 +250,7 @@ def _check(audit: "Audit", root: Path, reporter: Reporter, *, dry_run: bool) -> 
     for task in audit.tasks:
         for subject in audit.subjects:
             task_audit = TaskAudit(audit, task, root, reporter)
-            loaded = task_audit.load(subject.model or subject.label, subject.label)
+            loaded = task_audit.load_plain(subject)
             rows_of(audit, subject, loaded.environment_class)
             threads = loaded.config.equipoise.threads
             if subject.endpoint:
@@ -267,11 +264,3 @@ def _check(audit: "Audit", root: Path, reporter: Reporter, *, dry_run: bool) -> 
                 refuse_missing_model(subject.model)
             refuse_missing_gpu(loaded.config)
     return threads
-
-
-def _dry_run(audit: "Audit", root: Path, reporter: Reporter) -> None:
-    """The rows with what they ask, at most."""
-    from equipoise.evaluate.plan import TaskAudit, plan_rows, print_plan
-
-    audits = [TaskAudit(audit, task, root, reporter) for task in audit.tasks]
-    print_plan(reporter, [row for task_audit in audits for row in plan_rows(task_audit)])

@@ -56,7 +56,12 @@ class GatedTask:
     def prompts_needed(self, metric: str) -> int | None:
         """About how many would show that the metric is kept, if nothing changed."""
         times = self.metrics[metric].metric.times
-        return None if times is None else _rounded_up(times * self.prompts)
+        if times is None:
+            return None
+        needed = times * self.prompts
+        # Rounded up to two significant digits: it is an estimate.
+        step = int(10 ** max(0, math.floor(math.log10(max(needed, 1))) - 1))
+        return math.ceil(needed / step) * step
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ def gate_stored(
             _TOGETHER,
         )
     with reporter.progress("reading"):
-        answered = {task: _read_pair(*paths, unsealed=unsealed) for task, paths in shared.items()}
+        answered = {task: _read_pair(paths, unsealed=unsealed) for task, paths in shared.items()}
         pairs = {task: _without_training_prompts(*pair) for task, pair in answered.items()}
     watched = {
         task: Watched(pair[0].environment(), _margins_of(task, margins))
@@ -193,7 +198,14 @@ def stages_of(word: str) -> dict[str, Path | None]:
     path, _, row = word.rpartition(":") if not Path(word).exists() else (word, "", "")
     root = Path(path or word)
     if (root / FILE).is_file():
-        return {task: _row_of(root / task, row) for task in _tasks_with(root, row)}
+        named = [task for task in read_audit(root).tasks if not row or (root / task / row).is_dir()]
+        if not named:
+            raise UsageError(
+                "gate.unknown-row",
+                f"{root} has no row {row}",
+                f"Name one of {', '.join(_rows(root))}.",
+            )
+        return {task: _row_of(root / task, row) for task in named}
     above = RunDirectory(root.parent)
     of_stage = root.name in (BASELINE, FINAL) and above.config.is_file()
     run = above if of_stage else RunDirectory(root)
@@ -207,15 +219,6 @@ def stages_of(word: str) -> dict[str, Path | None]:
         task: path if RunDirectory(path).is_evaluated(BASELINE) else None
         for task, path in companions.items()
     }
-
-
-def _tasks_with(root: Path, row: str) -> list[str]:
-    tasks = [task for task in read_audit(root).tasks if not row or (root / task / row).is_dir()]
-    if not tasks:
-        raise UsageError(
-            "gate.unknown-row", f"{root} has no row {row}", f"Name one of {', '.join(_rows(root))}."
-        )
-    return tasks
 
 
 def _row_of(folder: Path, row: str) -> Path:
@@ -237,9 +240,9 @@ def _rows(root: Path) -> list[str]:
     return sorted({p.parent.name for f in folders for p in f.glob("*/config.yaml")})
 
 
-def _read_pair(before: Path, after: Path, *, unsealed: bool) -> tuple[Evaluated, Evaluated]:
-    pair = read_stage(before, unsealed=unsealed), read_stage(after, unsealed=unsealed)
-    for side in pair:
+def _read_pair(folders: tuple[Path, Path], *, unsealed: bool) -> tuple[Evaluated, Evaluated]:
+    before, after = (read_stage(folder, unsealed=unsealed) for folder in folders)
+    for side in (before, after):
         if side.is_of_yardstick:
             raise UsageError(
                 "gate.yardstick-row",
@@ -247,15 +250,9 @@ def _read_pair(before: Path, after: Path, *, unsealed: bool) -> tuple[Evaluated,
                 "Name the plain row.",
             )
     try:
-        shared_items(*pair, Checks())
+        shared_items(before, after, Checks())
     except UsageError as error:
         raise UsageError(error.code, error.message, _TOGETHER) from None
-    _refuse_other_numbers(*pair)
-    return pair
-
-
-def _refuse_other_numbers(before: Evaluated, after: Evaluated) -> None:
-    """Raise `UsageError` unless each prompt has as many replies on both sides."""
     first, second = (Counter(r.prompt_id for r in side.rollouts) for side in (before, after))
     if differing := sorted(name for name in first if first[name] != second[name]):
         name = differing[0]
@@ -265,6 +262,7 @@ def _refuse_other_numbers(before: Evaluated, after: Evaluated) -> None:
             f"{len(differing):,} prompts: {first[name]} and {second[name]} to {name!r}",
             _TOGETHER,
         )
+    return before, after
 
 
 def _without_training_prompts(before: Evaluated, after: Evaluated) -> tuple[Evaluated, Evaluated]:
@@ -330,9 +328,3 @@ def _refuse_unknown(margins: Margins, metrics: Mapping[tuple[str, str], GatedMet
                 f"no metric {name} is compared{f' of {task}' if task else ''}",
                 f"These are: {names}.",
             )
-
-
-def _rounded_up(value: float) -> int:
-    """Two significant digits: it is an estimate."""
-    step = int(10 ** max(0, math.floor(math.log10(max(value, 1))) - 1))
-    return math.ceil(value / step) * step

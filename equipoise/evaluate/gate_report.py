@@ -8,7 +8,6 @@ from xml.etree import ElementTree as ET
 
 from data_prep.files import write_json, write_text
 from equipoise.errors import EquipoiseError
-from equipoise.evaluate.entries import Evaluated
 from equipoise.evaluate.gate import GatedTask, GateResult
 from equipoise.report.head import gate_table
 from equipoise.report.renderers import escaped, grid, print_table
@@ -22,7 +21,7 @@ from equipoise.report.words import (
 )
 from equipoise.run.seals import unsealed_note
 from equipoise.statistics import compare
-from equipoise.statistics.compare import GuardMargin, MetricComparison
+from equipoise.statistics.compare import GuardMargin
 from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
 from equipoise.terminal.console import Reporter
 
@@ -84,26 +83,12 @@ def _margin(gated: GatedMetric) -> GuardMargin:
     return gated.metric.comparison.margin
 
 
-def _change(gated: GatedMetric) -> tuple[str, str]:
-    """The change and its interval in the unit of the margin."""
-    change = compare.change_in_unit(gated.metric.comparison)
-    return change_in_unit(change, asdict(_margin(gated)))
-
-
-def _bounds(margin: GuardMargin) -> dict[str, float | None]:
-    return {"low": margin.low, "high": margin.high}
-
-
-def _allowed(gated: GatedMetric) -> str:
-    """`a fall of 0.02, or any rise,`, as in the middle of a sentence."""
-    return allowed_change(asdict(_margin(gated)))
-
-
 def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:
     """Explain a metric's status in a line."""
-    change, interval = _change(gated)
+    margin = asdict(_margin(gated))
+    change, interval = change_in_unit(compare.change_in_unit(gated.metric.comparison), margin)
     between = f" ({interval})" if interval else ""
-    text = f"the change is {change}{between}, where {_allowed(gated)} is allowed"
+    text = f"the change is {change}{between}, where {allowed_change(margin)} is allowed"
     return "; ".join(filter(None, (text, _reason(task, metric, gated))))
 
 
@@ -138,7 +123,8 @@ def notes_of(result: GateResult) -> Iterator[str]:
         yield from _notes_of_task(printable(name), task)
     for name, side in result.missing.items():
         yield f"{printable(name)}: {printable(side)} was not evaluated on it"
-    if unsealed := [f"{s.run.root}/{p}" for s in _sides(result) for p in s.opened.unsealed]:
+    sides = [side for task in result.tasks.values() for side in (task.before, task.after)]
+    if unsealed := [f"{side.run.root}/{p}" for side in sides for p in side.opened.unsealed]:
         yield unsealed_note(dict.fromkeys(unsealed))
 
 
@@ -156,11 +142,6 @@ def _notes_of_task(name: str, task: GatedTask) -> Iterator[str]:
             f"{name}: {label} of the new model is {own}, and {others} where each of its replies is "
             "given to another prompt: nothing shows that it reads them, whatever the verdict"
         )
-
-
-def _sides(result: GateResult) -> Iterator[Evaluated]:
-    for task in result.tasks.values():
-        yield from (task.before, task.after)
 
 
 def _summary(result: GateResult) -> str:
@@ -206,6 +187,15 @@ def gate_content(result: GateResult) -> dict[str, Any]:
 
 
 def _task(task: GatedTask) -> dict[str, Any]:
+    # The objective of the replies, and of the same ones, each to another prompt.
+    exchanged = task.exchanged and {
+        "own": task.exchanged.after,
+        "of_another_prompt": task.exchanged.before,
+        "difference": task.exchanged.difference,
+        "low": task.exchanged.low,
+        "high": task.exchanged.high,
+        "verdict": task.exchanged.verdict,
+    }
     return {
         "before": task.before.path,
         "after": task.after.path,
@@ -213,18 +203,9 @@ def _task(task: GatedTask) -> dict[str, Any]:
         "replies": len(task.before.rollouts),
         "left_out": task.left_out,
         "objective": task.objective,
-        "exchanged": _exchanged(task.exchanged),
+        "exchanged": exchanged,
         "metrics": {name: _metric(task, name, gated) for name, gated in task.metrics.items()},
     }
-
-
-def _exchanged(comparison: MetricComparison | None) -> Mapping[str, Any] | None:
-    """The objective of the replies, and of the same ones, each to another prompt."""
-    if comparison is None:
-        return None
-    figures = {"own": comparison.after, "of_another_prompt": comparison.before}
-    interval = {"difference": comparison.difference, "low": comparison.low, "high": comparison.high}
-    return figures | interval | {"verdict": comparison.verdict}
 
 
 def _metric(task: GatedTask, name: str, gated: GatedMetric) -> Mapping[str, Any]:
@@ -234,7 +215,8 @@ def _metric(task: GatedTask, name: str, gated: GatedMetric) -> Mapping[str, Any]
         "before": comparison.before,
         "after": comparison.after,
         "change": compare.change_in_unit(comparison),
-        **_bounds(margin),
+        "low": margin.low,
+        "high": margin.high,
         "margin": {"by": margin.by, "relative": margin.relative, "better": margin.better},
         "p_holm": gated.p_holm,
         "status": gated.status,

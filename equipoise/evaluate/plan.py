@@ -75,7 +75,11 @@ def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subje
             "an adapter needs a base with a folder or a name on the hub, and local has neither",
             "Name the base that the adapter was trained on, or leave --model out.",
         )
-    return tuple(_distinct([*subjects, *(_read_adapter(word, base) for word in adapters)]))
+    for word in adapters:
+        named = NAMED.fullmatch(word)
+        name, adapter = named.groups() if named else (label_of(word), word)
+        subjects.append(Subject(name, base, adapter=adapter))
+    return tuple(_distinct(subjects))
 
 
 def _read_model(word: str) -> Subject:
@@ -84,16 +88,12 @@ def _read_model(word: str) -> Subject:
     if model.endswith(_YAML):
         subject = _read_file(Path(model))
     elif match := _AT_URL.fullmatch(model):
-        subject = _behind({"model": match[1], "url": match[2]}, model)
+        endpoint = {"model": match[1], "url": match[2]}
+        served = _check(endpoint, model).model
+        subject = Subject(label_of(served), served, endpoint)
     else:
         subject = Subject(label_of(model), model)
     return replace(subject, label=name) if name else subject
-
-
-def _read_adapter(word: str, base: str) -> Subject:
-    named = NAMED.fullmatch(word)
-    name, adapter = named.groups() if named else (label_of(word), word)
-    return Subject(name, base, adapter=adapter)
 
 
 def _read_file(path: Path) -> Subject:
@@ -104,11 +104,6 @@ def _read_file(path: Path) -> Subject:
         settings = check_tree(path, endpoint, EndpointSettings, strict=False)
     except YamlFileError as error:
         raise UsageError(error.code, str(error), _HELP) from None
-    return Subject(label_of(settings.model), settings.model, dict(endpoint))
-
-
-def _behind(endpoint: Mapping[str, Any], where: str) -> Subject:
-    settings = _check(endpoint, where)
     return Subject(label_of(settings.model), settings.model, dict(endpoint))
 
 
@@ -252,7 +247,8 @@ def make_ask(
             messages = environment.blinded(record)
         if variant.system:
             messages = _with_system(messages, variant.system)
-        return replace(record, messages=_with_examples(messages, examples))
+        start = 1 if messages[0]["role"] == "system" else 0  # examples come before the question
+        return replace(record, messages=(*messages[:start], *examples, *messages[start:]))
 
     return ask
 
@@ -299,12 +295,6 @@ def _with_system(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
     return ({"role": "system", "content": f"{first['content']}\n\n{text}"}, *remaining)
 
 
-def _with_examples(messages: Sequence[Message], examples: Sequence[Message]) -> tuple[Message, ...]:
-    """The examples between the system message, if any, and the question."""
-    start = 1 if messages[0]["role"] == "system" else 0
-    return (*messages[:start], *examples, *messages[start:])
-
-
 # --- plan -----------------------------------------------------------------------------------------
 
 
@@ -339,6 +329,10 @@ class TaskAudit:
     def run_of(self, row: str) -> RunDirectory:
         """A row's directory."""
         return RunDirectory(self.root / self.task / row)
+
+    def load_plain(self, subject: Subject) -> LoadedConfig:
+        """The configuration of a model's plain row, before it is known what loads as the model."""
+        return self.load(subject.model or subject.label, subject.label)
 
     def load(self, model: str, row: str) -> LoadedConfig:
         """The configuration of a row: that of its folder where it has begun."""
@@ -448,7 +442,7 @@ def plan_rows(task_audit: TaskAudit) -> list[tuple[str, ...]]:
     """For `--dry-run`, what each row asks."""
     table = []
     for subject in task_audit.audit.subjects:
-        loaded = task_audit.load(subject.model or subject.label, subject.label)
+        loaded = task_audit.load_plain(subject)
         prepare_task(loaded, task_audit.reporter.say, dry_run=True)
         split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
         records = prompts_here(loaded, to_train=False)

@@ -124,13 +124,12 @@ class Rescorer:
             if self.failed_only
             else list(range(len(rollouts)))
         )
-        new_scores = dict(
-            zip(indices, self._score(name, [rollouts[n] for n in indices]), strict=True)
-        )
-        after = [
-            new_scores[n] if n in new_scores and self._takes_new(score) else score
-            for n, score in enumerate(before)
-        ]
+        after = list(before)
+        new_scores = self._score(name, [rollouts[n] for n in indices])
+        for n, score in zip(indices, new_scores, strict=True):
+            # What was never replied has no score to take.
+            if NO_REPLY not in before[n].evidence and (before[n].error or not self.failed_only):
+                after[n] = score
         self._refuse(name, after)
         return Rescored(name, rollouts, before, after)
 
@@ -150,10 +149,6 @@ class Rescorer:
                     f"{name} cannot be scored: {error}",
                     "Put its file back from a copy.",
                 ) from error
-
-    def _takes_new(self, score: Score) -> bool:
-        """Whether a reply takes its new score; what was never replied has none to take."""
-        return NO_REPLY not in score.evidence and (score.error is not None or not self.failed_only)
 
     def _refuse(self, name: str, scores: Sequence[Score]) -> None:
         rate = self.loaded.config.equipoise.max_failure_rate
@@ -207,7 +202,10 @@ def rescore_policies(run: RunDirectory, rescorer: Rescorer, untrained: Rescored)
     by_name[UNTRAINED] = untrained.scored
     before = read_probe(run)
     if BEST_OF_N in before["policies"]:
-        by_name[BEST_OF_N] = rescorer.fresh(f"the policy {BEST_OF_N!r}", _best(rescorer, untrained))
+        copies = rescorer.loaded.env_settings.least_generations
+        drawn = Untrained((), *untrained.scored, copies)
+        best = drawn.replying(best_of_n(*untrained.scored))
+        by_name[BEST_OF_N] = rescorer.fresh(f"the policy {BEST_OF_N!r}", best)
     scored = {name: by_name[name] for name in before["policies"]}
     statistics = rescorer.loaded.config.equipoise.evaluation.statistics
     constants = {
@@ -217,12 +215,6 @@ def rescore_policies(run: RunDirectory, rescorer: Rescorer, untrained: Rescored)
     for name in _CHOSEN:
         content["policies"][name]["note"] += f", {_BY_OLD}"
     return Policies(before, content, scored)
-
-
-def _best(rescorer: Rescorer, untrained: Rescored) -> list[Rollout]:
-    copies = rescorer.loaded.env_settings.least_generations
-    drawn = Untrained((), untrained.rollouts, untrained.after, copies)
-    return drawn.replying(best_of_n(untrained.rollouts, untrained.after))
 
 
 def failed_files(run: RunDirectory, stages: Sequence[str]) -> bool:
@@ -328,16 +320,13 @@ def _rescore_parts(run: RunDirectory, rescorer: Rescorer) -> RescoredRun:
     if FINAL in stages and run.greedy.is_file():
         label = "the trained model's likeliest replies"
         greedy = rescorer.rescore(label, *read_scored_rollouts(run.greedy))
-    modes = _modes(rescorer, stages) if _modes_can_be_made(run) else None
+    modes = None
+    if _modes_can_be_made(run):
+        by_stage = {name: stage.scored for name, stage in stages.items()}
+        settings = rescorer.loaded.config.equipoise.evaluation.statistics
+        with rescorer.reporter.progress("answering in other ways"):
+            modes = within_budget(lambda: own_modes(rescorer.environment, by_stage, settings))
     return RescoredRun(stages, policies, greedy, modes)
-
-
-def _modes(rescorer: Rescorer, stages: Mapping[str, Rescored]) -> Mapping[str, Any]:
-    """The task's own ways through the prompts, in which its environment answers now."""
-    scored = {name: stage.scored for name, stage in stages.items()}
-    settings = rescorer.loaded.config.equipoise.evaluation.statistics
-    with rescorer.reporter.progress("answering in other ways"):
-        return within_budget(lambda: own_modes(rescorer.environment, scored, settings))
 
 
 def _modes_can_be_made(run: RunDirectory) -> bool:
@@ -383,8 +372,8 @@ def _fill(
     run, target_run = opened.run, RunDirectory(folder)
     loaded, environment = rescorer.loaded, rescorer.environment
     copied = (run.prompts, manifest_path(run.prompts), run.reference, run.history, run.code_diff)
-    for path in copied:
-        _copy(path, folder)
+    for path in filter(Path.is_file, copied):
+        shutil.copyfile(path, folder / path.name)
     write_text(target_run.config, loaded.to_yaml())
     target_run.ledger.create(_provenance(opened, loaded, environment, name, how))
     for stage in rescored.stages:
@@ -416,11 +405,6 @@ def _fill(
         *evaluated,
     )
     record_files(target_run, *written, *(folder / path.name for path in copied))
-
-
-def _copy(path: Path, folder: Path) -> None:
-    if path.is_file():
-        shutil.copyfile(path, folder / path.name)
 
 
 def _provenance(

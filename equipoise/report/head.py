@@ -13,7 +13,7 @@ from equipoise.config.memory import in_gb
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert, Cell, Table, Tables
 from equipoise.report.run_files import Json, Reply, RunFiles, as_list, as_object, value_at
-from equipoise.report.tables import compared
+from equipoise.report.tables import BAD_NEWS, compared
 from equipoise.report.words import (
     MISSING,
     Stage,
@@ -317,9 +317,7 @@ def _other_sizes(run: RunFiles) -> Iterator[Alert]:
 
 
 def _lost(run: RunFiles) -> Iterator[Alert]:
-    """Guards before other metrics."""
-    news = (("guard", "lost", "Lost guard"), ("verdict", "worse", "Worse"))
-    for key, value, words in (*news, ("guard", "not shown", "Guard not shown")):
+    for key, value, words in BAD_NEWS:
         for name, row in compared(run).items():
             if row.get(key) == value:
                 before, after = (figure(number(row.get(stage))) for stage in ("before", "after"))

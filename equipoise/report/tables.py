@@ -34,6 +34,12 @@ from equipoise.report.words import (
 #: Verdicts and the outcomes of guards, the worst news first.
 _VERDICTS = ("worse", "changed", "better", "no evidence")
 _GUARDS = ("lost", "not shown", "kept")
+#: What of a comparison's rows is an alert: its key and value, and how the alert begins.
+BAD_NEWS = (
+    ("guard", "lost", "Lost guard"),
+    ("verdict", "worse", "Worse"),
+    ("guard", "not shown", "Guard not shown"),
+)
 #: A section with more measures than this is shown key by key.
 _MOST_MEASURES = 4
 #: A longer table is folded, so that a reader finds what comes after it.
