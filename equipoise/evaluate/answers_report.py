@@ -89,7 +89,7 @@ def answers_page(audited: Audited, content: dict[str, Any]) -> str:
                 ("Intervals", _LEVEL),
             ),
             outcome=outcome(audited),
-            notes=tuple(map(printable_note, (*content["caveats"], *content["notes"]))),
+            notes=tuple(printable(n, 1000) for n in (*content["caveats"], *content["notes"])),
             sections=(
                 *((Charts("Is one side favoured?", "charts", charts=drawn),) if drawn else ()),
                 *_flips(audited),
@@ -101,11 +101,6 @@ def answers_page(audited: Audited, content: dict[str, Any]) -> str:
             ),
         )
     )
-
-
-def printable_note(text: str) -> str:
-    """A sentence of the source, or of what could not be read."""
-    return printable(text, 1000)
 
 
 def label_of(row: Any, audited: Audited) -> str:

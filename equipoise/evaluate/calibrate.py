@@ -217,7 +217,8 @@ def write_calibration(
 ) -> None:
     """Write it to a folder, else into the run and its report, else to the current folder."""
     for part in content["sections"].values():
-        show(reporter, part)
+        measures = added_section(RunFiles(), {**part, "counts": {}})
+        print_sections(reporter, [measures], FILE)
     opened, name = standards.opened, OF_VERDICTS if standards.verdicts else FILE
     if folder or not opened:
         path = (folder or Path()) / name
@@ -403,7 +404,9 @@ def corrected_figures(
         by_stage = {stage: shares for stage, shares in rates.items() if shares is not None}
         for stage, shares in by_stage.items():
             bounds = corrected_bounds(shares, errors, STATISTICS.confidence)
-            judged = headline_figures(only(stages[stage], rate), STATISTICS)[rate]
+            metric = {rate: stages[stage].metrics[rate]}
+            alone = replace(stages[stage], metrics=metric, breakdowns={})
+            judged = headline_figures(alone, STATISTICS)[rate]
             figures[f"{stage}_{rate}_as_judged"] = judged
             figures[f"{stage}_{rate}_corrected"] = figure(corrected_rate(shares, errors), bounds)
         if len(by_stage) == len(stages) == 2:
@@ -411,11 +414,6 @@ def corrected_figures(
             bounds = corrected_change_bounds(*pair, errors, STATISTICS.confidence)
             figures[f"change_of_{rate}_corrected"] = figure(corrected_change(*pair, errors), bounds)
     return figures
-
-
-def only(measurement: Measurement, name: str) -> Measurement:
-    """The measurement with one of its metrics."""
-    return replace(measurement, metrics={name: measurement.metrics[name]}, breakdowns={})
 
 
 def shares_of(measurement: Measurement, name: str) -> Shares | None:
@@ -447,9 +445,3 @@ def section(standard: str, judge: str, agreement: Agreement) -> dict[str, Any]:
         "metrics": headline_figures(agreement.measurement, STATISTICS),
         "counts": agreement.counts,
     }
-
-
-def show(reporter: Reporter, part: dict[str, Any]) -> None:
-    """Print the measures of one comparison."""
-    measures = {**part, "counts": {}}
-    print_sections(reporter, [added_section(RunFiles(), measures)], FILE)

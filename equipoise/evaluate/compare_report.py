@@ -31,6 +31,7 @@ from equipoise.report.run_files import STAGE_OF, RunFiles, read_run
 from equipoise.report.tables import BAD_NEWS, comparison_table, figure_cell, verdict_cells
 from equipoise.report.words import (
     MISSING,
+    STAGES,
     Estimate,
     Stage,
     figure,
@@ -51,7 +52,6 @@ Json = Mapping[str, Any]
 #: A run's folder, and the stage of it that is shown.
 Shown = tuple[Path, str]
 
-_BOTH: tuple[Stage, Stage] = ("before", "after")
 _AGAINST = ("Minus the first", "p after Holm", "Verdict")
 OWN_REFERENCE = "each is held against a reference of its own"
 _RULE = (
@@ -183,7 +183,7 @@ def _outcome(content: Json, presentation: Presentation) -> str:
         row = pair["metrics"].get(metric, {})
         figures = ", ".join(
             f"{printable(name)} {'not measured' if row.get(key) is None else figure(row[key])}"
-            for key, name in (("before", pair["first"]), ("after", pair["second"]))
+            for key, name in zip(STAGES, (pair["first"], pair["second"]), strict=True)
         )
         parts.append(f"{figures} ({row['verdict']})" if row.get("verdict") else figures)
     return f"{label}: {'; '.join(parts)}."
@@ -268,7 +268,15 @@ def _side_by_side(content: Json, presentation: Presentation) -> Tables:
 
 def _examples(pair: Json, stages: Sequence[Shown]) -> Iterator[PromptExample]:
     """The prompts that changed most, their replies under the names of the entries."""
-    both = _both(stages)
+    runs: dict[Stage, tuple[RunFiles, Stage]] = {
+        stage: (read_run(root), STAGE_OF[name])
+        for stage, (root, name) in zip(STAGES, stages, strict=True)
+    }
+    both = replace(  # the two stages as if they were of one run
+        runs["before"][0],
+        evaluations={stage: run.evaluations[run_stage] for stage, (run, run_stage) in runs.items()},
+        replies={stage: run.replies[run_stage] for stage, (run, run_stage) in runs.items()},
+    )
     reasons = {
         change["prompt"]: [ROSE if change["second"] > change["first"] else FELL]
         for change in pair["most_changed"]
@@ -282,17 +290,3 @@ def _examples(pair: Json, stages: Sequence[Shown]) -> Iterator[PromptExample]:
             replies=tuple(replace(reply, stage=name) for reply, name in replies),
             address="",  # this page has no viewer
         )
-
-
-def _both(stages: Sequence[Shown]) -> RunFiles:
-    """The two stages as if they were of one run."""
-    runs = {
-        stage: (read_run(root), STAGE_OF[name])
-        for stage, (root, name) in zip(_BOTH, stages, strict=True)
-    }
-    first = runs["before"][0]
-    return replace(
-        first,
-        evaluations={stage: run.evaluations[run_stage] for stage, (run, run_stage) in runs.items()},
-        replies={stage: run.replies[run_stage] for stage, (run, run_stage) in runs.items()},
-    )

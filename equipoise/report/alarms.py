@@ -105,19 +105,18 @@ class AlarmMonitor:
         self._steps += 1
         reward, figure = (_known(row, name) for name in (REWARD, self._column))
         if self._window.add(reward, figure):
-            self.alarm = Alarm(step := _known(row, "step"), self._words(step))
+            step = _known(row, "step")
+            text = (
+                f"Step {step:.0f}: over {min(self._steps, MOST)} steps the reward rose and "
+                f"{self.run.name_of(self._metric)} did not improve. What is paid may not be what "
+                "is meant: read the replies of these steps, see docs/alarms.md."
+            )
+            self.alarm = Alarm(step, text)
         return self.alarm
 
     @property
     def _column(self) -> str:
         return f"env/{self._metric}"
-
-    def _words(self, step: float) -> str:
-        return (
-            f"Step {step:.0f}: over {min(self._steps, MOST)} steps the reward rose and "
-            f"{self.run.name_of(self._metric)} did not improve. What is paid may not be what is "
-            "meant: read the replies of these steps, see docs/alarms.md."
-        )
 
 
 def _known(row: Row, name: str) -> float:

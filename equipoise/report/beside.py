@@ -1,6 +1,5 @@
 """Results of files beside the evaluations: other modes, and what was added after the run."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from equipoise.report.document import Cell, Table, Tables
@@ -25,26 +24,24 @@ def mode_sections(run: RunFiles) -> tuple[Tables, ...]:
     """The task's own modes of modes.json side by side; nothing for a task without any."""
     if "modes" not in run.modes:
         return ()
+    means = {name: number(mean) for name, mean in as_object(run.modes.get("seconds")).items()}
+    times = [f"{plain_name(name)} {1000 * s:.2g} ms" for name, s in means.items() if s is not None]
+    made_with = as_object(run.modes.get("sources")).items()
+    sources = [printable(f"{plain_name(name)} {source}") for name, source in made_with if source]
     notes = [
         "The same prompts in every mode. Holm's correction is over all pairs.",
-        _seconds(run.modes),
-        _sources(run.modes),
+        f"Mean time per prompt: {', '.join(times)}." if times else "",
+        f"Made with: {', '.join(sources)}." if sources else "",
         *(printable(note, 500) for note in as_list(run.modes.get("notes"))),
     ]
-    tables = (("", _mode_table(run)), ("", _pair_table(run)))
+    rows = []
+    for pair in map(as_object, as_list(run.modes.get("comparisons"))):
+        names = (plain_name(str(mode)) for mode in as_list(pair.get("modes")))
+        rows.append((Cell(printable(" \N{RIGHTWARDS ARROW} ".join(names))), *verdict_cells(pair)))
+    change = f"Change in {run.name_of(str(run.modes.get('metric', '')))}"
+    pairs = Table(("Pair", change, *CHANGE[1:]), tuple(rows), level_of(run.modes))
+    tables = (("", _mode_table(run)), ("", pairs))
     return (Tables("Modes side by side", "modes", " ".join(filter(None, notes)), tables),)
-
-
-def _seconds(modes: Json) -> str:
-    means = {name: number(value) for name, value in as_object(modes.get("seconds")).items()}
-    parts = [f"{plain_name(name)} {1000 * s:.2g} ms" for name, s in means.items() if s is not None]
-    return f"Mean time per prompt: {', '.join(parts)}." if parts else ""
-
-
-def _sources(modes: Json) -> str:
-    sources = as_object(modes.get("sources")).items()
-    parts = [printable(f"{plain_name(name)} {source}") for name, source in sources if source]
-    return f"Made with: {', '.join(parts)}." if parts else ""
 
 
 def _mode_table(run: RunFiles) -> Table:
@@ -70,17 +67,6 @@ def _without_noise(figure: object) -> Cell:
     return replace(figure_cell(read_estimate(figure)), noise="")
 
 
-def _pair_table(run: RunFiles) -> Table:
-    rows = tuple(_pair_row(as_object(pair)) for pair in as_list(run.modes.get("comparisons")))
-    change = f"Change in {run.name_of(str(run.modes.get('metric', '')))}"
-    return Table(("Pair", change, *CHANGE[1:]), rows, level_of(run.modes))
-
-
-def _pair_row(pair: Json) -> tuple[Cell, ...]:
-    names = (plain_name(str(mode)) for mode in as_list(pair.get("modes")))
-    return (Cell(printable(" \N{RIGHTWARDS ARROW} ".join(names))), *verdict_cells(pair))
-
-
 # --- policies without skill ----------------------------------------------------------------------
 
 
@@ -90,7 +76,13 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
     if not policies:
         return ()
     metric = str(run.probe.get("metric", ""))
-    note = f"What can be had for nothing, on the same prompts. {_constant(run)}"
+    note = "What can be had for nothing, on the same prompts."
+    constant = as_object(as_object(run.probe.get("constants")).get("constant"))
+    if reply := constant.get("reply"):
+        tried = number(constant.get("tried"))
+        searched = f" of {tried:,.0f}" if tried else ""
+        by = f"by {run.name_of(run.objective)} on training prompts"
+        note += f" Best constant reply{searched}, {by}: {printable(reply, 500)}"
     differs = ("Trained minus it", *CHANGE[1:]) if run.trivial else ()
     figures = run.objective, metric
     columns = ("Policy", *(heading(run.name_of(name)) for name in figures), *differs)
@@ -118,16 +110,6 @@ def _policy_row(
         *(figure_cell(read_estimate(metrics.get(figure))) for figure in figures),
         *verdict,
     )
-
-
-def _constant(run: RunFiles) -> str:
-    constant = as_object(as_object(run.probe.get("constants")).get("constant"))
-    reply, tried = constant.get("reply"), number(constant.get("tried"))
-    if not reply:
-        return ""
-    searched = f" of {tried:,.0f}" if tried else ""
-    by = f"by {run.name_of(run.objective)} on training prompts"
-    return f"Best constant reply{searched}, {by}: {printable(reply, 500)}"
 
 
 # --- what was added after the run ----------------------------------------------------------------
@@ -164,13 +146,9 @@ def added_section(run: RunFiles, section: Json, anchor: str = "added") -> Tables
 
 def _counts(table: Json) -> Table:
     columns = tuple(dict.fromkeys(name for row in table.values() for name in as_object(row)))
-    rows = tuple(
-        (Cell(printable(name)), *_row(as_object(row), columns)) for name, row in table.items()
-    )
-    return Table(("", *(printable(column) for column in columns)), rows)
-
-
-def _row(row: Json, columns: tuple[str, ...]) -> Iterator[Cell]:
-    for column in columns:
-        count = number(row.get(column))
-        yield Cell(MISSING if count is None else f"{count:,.0f}", kind="number")
+    rows = []
+    for name, row in table.items():
+        numbers = [number(as_object(row).get(column)) for column in columns]
+        counts = [MISSING if count is None else f"{count:,.0f}" for count in numbers]
+        rows.append((Cell(printable(name)), *(Cell(count, kind="number") for count in counts)))
+    return Table(("", *(printable(column) for column in columns)), tuple(rows))

@@ -40,6 +40,7 @@ from equipoise.report.run_files import (
     value_at,
 )
 from equipoise.report.tables import (
+    BAD_NEWS,
     compared,
     confidence,
     metric_names,
@@ -115,23 +116,19 @@ def read_trained(run: RunDirectory, base: str = "") -> Trained:
     """How the weights of a run were made. Raises `EquipoiseError` for a file that is damaged."""
     replaced = read_object(run.provenance).get(REPLACES)
     trained_run = RunDirectory(run.earlier / PurePosixPath(str(replaced)).name) if replaced else run
-    return Trained(
-        config=_read_config(trained_run.config),
-        prompts=read_object(manifest_path(run.prompts)),
-        adapter=read_object(run.final_checkpoint / "adapter_config.json"),
-        base=base,
-    )
-
-
-def _read_config(path: Path) -> Json:
-    if not path.is_file():
-        return {}
+    path = trained_run.config
     try:
-        return as_object(read_yaml(path))
+        config = as_object(read_yaml(path)) if path.is_file() else {}
     except (yaml.YAMLError, ValueError) as error:
         raise EquipoiseError(
             "report.damaged-config", f"{path} is damaged: {error}", "Put it back from a copy."
         ) from error
+    return Trained(
+        config=config,
+        prompts=read_object(manifest_path(run.prompts)),
+        adapter=read_object(run.final_checkpoint / "adapter_config.json"),
+        base=base,
+    )
 
 
 def model_card(run: RunFiles, trained: Trained) -> ModelCard:
@@ -169,30 +166,27 @@ def _results(run: RunFiles) -> Iterator[EvalResult]:
         return
     hashes = as_object(run.provenance.get("hashes"))
     split = printable(run.latest.get("split") or "")
+    level = number(run.latest.get("confidence"))
     for name in metric_names(run):
-        pair = run.pair("metrics", name)
-        after = pair["after"].value if "after" in pair else None
-        if after is not None:
-            yield EvalResult(
-                task_type="text-generation",
-                dataset_type=f"equipoise/{_task(run)}",
-                dataset_name=f"{task_title(run)}, prompts of Equipoise",
-                dataset_split=split or None,
-                dataset_revision=printable(hashes["prompts"]) if hashes.get("prompts") else None,
-                metric_type=printable(name),
-                metric_name=heading(run.name_of(name)),
-                metric_value=after,
-                metric_args=dict(_interval(run, name)) or None,
-            )
-
-
-def _interval(run: RunFiles, name: str) -> Iterator[tuple[str, float | str]]:
-    pair, row = run.pair("metrics", name), compared(run).get(name, {})
-    bounds = {"low": pair["after"].low, "high": pair["after"].high}
-    before = {"before": pair["before"].value} if "before" in pair else {}
-    level = {"confidence": number(run.latest.get("confidence"))}
-    yield from ((k, v) for k, v in {**bounds, **level, **before}.items() if v is not None)
-    yield from ((k, printable(row[k])) for k in ("verdict", "guard") if row.get(k))
+        pair, row = run.pair("metrics", name), compared(run).get(name, {})
+        after = pair.get("after")
+        if after is None or after.value is None:
+            continue
+        before = pair["before"].value if "before" in pair else None
+        figures = {"low": after.low, "high": after.high, "confidence": level, "before": before}
+        args: dict[str, Any] = {key: n for key, n in figures.items() if n is not None}
+        args |= {key: printable(row[key]) for key in ("verdict", "guard") if row.get(key)}
+        yield EvalResult(
+            task_type="text-generation",
+            dataset_type=f"equipoise/{_task(run)}",
+            dataset_name=f"{task_title(run)}, prompts of Equipoise",
+            dataset_split=split or None,
+            dataset_revision=printable(hashes["prompts"]) if hashes.get("prompts") else None,
+            metric_type=printable(name),
+            metric_name=heading(run.name_of(name)),
+            metric_value=after.value,
+            metric_args=args or None,
+        )
 
 
 def _task(run: RunFiles) -> str:
@@ -204,6 +198,11 @@ def _task(run: RunFiles) -> str:
 
 def _content(run: RunFiles, trained: Trained) -> dict[str, Any]:
     """Return what the template shows, by name."""
+    worse = [
+        run.name_of(name)
+        for name, row in compared(run).items()
+        if any(row.get(key) == value for key, value, _ in BAD_NEWS)
+    ]
     return {
         "title": run_title(run),
         "notes": run_notes(run),
@@ -221,7 +220,7 @@ def _content(run: RunFiles, trained: Trained) -> dict[str, Any]:
         "base": Markup(trained.base_on_hub(run)),  # noqa: S704  see _HUB_NAME
         "base_path": printable(trained.adapter.get("base_model_name_or_path") or "", _VALUE_LIMIT),
         "local_model": run.provenance.get("local_model") is True,
-        "worse": ", ".join(_not_kept(run)),
+        "worse": ", ".join(worse),
         "command": fenced(_command(run)),
         "origin": tuple(_origin(run)),
     }
@@ -243,16 +242,10 @@ def _not_beaten(run: RunFiles) -> str:
     return f"The trained model is better than each of them in {name}."
 
 
-def _not_kept(run: RunFiles) -> Iterator[str]:
-    """Metrics that became worse, and guards that were lost or not shown to be kept."""
-    for name, row in compared(run).items():
-        if row.get("verdict") == "worse" or row.get("guard") in ("lost", "not shown"):
-            yield run.name_of(name)
-
-
 def _training(run: RunFiles, trained: Trained) -> Iterator[tuple[str, str]]:
     """Yield what was trained on what and how, as far as it is known."""
     config, hashes = trained.config, as_object(run.provenance.get("hashes"))
+    counts = as_object(trained.prompts.get("prompts")).items()
     facts = [
         ("Base model", trained.base_on_hub(run) or run.provenance.get("model")),
         ("Its identity", hashes.get("model")),
@@ -262,7 +255,7 @@ def _training(run: RunFiles, trained: Trained) -> Iterator[tuple[str, str]]:
         ("Generations per prompt", _at(config, "grpo.num_generations_per_prompt")),
         ("Learning rate", trained.learning_rate),
         ("KL penalty", _at(config, "loss_fn.reference_policy_kl_penalty")),
-        ("Prompts", _counts(as_object(trained.prompts.get("prompts")))),
+        ("Prompts", ", ".join(f"{count:,} {name}" for name, count in counts if number(count))),
         ("Prompts made by", _at(trained.prompts, "about.module")),
         ("Seed", run.provenance.get("seed")),
         *_reward(config),
@@ -282,10 +275,6 @@ def _method(trained: Trained) -> str:
     four_bits = _at(trained.config, "equipoise.load_in_4bit") is True
     base = ", above a base in 4 bits (NF4), as it was measured too" if four_bits else ""
     return f"LoRA of rank {lora.get('dim')} and alpha {lora.get('alpha')}{form}{base}"
-
-
-def _counts(prompts: Json) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in prompts.items() if number(count))
 
 
 def _reward(config: Json) -> Iterator[tuple[str, str]]:

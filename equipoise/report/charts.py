@@ -9,7 +9,7 @@ keeps global state.
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -102,7 +102,9 @@ def paired_intervals(
             for stage, estimate in pair.items():
                 _interval(axes, y + _OFFSET[stage] * (len(stages) > 1), estimate, stage)
         _row_labels(axes, [name for name, _ in rows])
-        _legend(axes, stages, named)
+        for stage in stages:
+            axes.plot([], [], **_marks(stage), label=named(stage).lower())
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, borderpad=0.2)
         axes.set_xlabel(axis)
         return _svg(figure_, label)
 
@@ -178,7 +180,8 @@ def curve(
         if spread is not None:
             width = np.asarray(spread, dtype=float)
             axes.fill_between(x, y - width, y + width, color=AFTER, alpha=0.16, linewidth=0)
-        axes.plot(x, y, color=AFTER, alpha=0.45, linewidth=0.9, marker=_lone_marker(y))
+        marker = "o" if np.isfinite(y).sum() < 3 else ""  # a line of two steps is hard to see
+        axes.plot(x, y, color=AFTER, alpha=0.45, linewidth=0.9, marker=marker)
         axes.plot(x, running_mean(y), color=AFTER)
         _frame_curve(axes, title, x, y)
         return _svg(figure_, label)
@@ -214,10 +217,6 @@ def running_mean(values: Values) -> Values:
 def window(steps: int) -> int:
     """How many steps a running mean spans: a tenth of them, an odd number."""
     return 2 * (steps // 20) + 1
-
-
-def _lone_marker(values: Values) -> str:
-    return "o" if np.isfinite(values).sum() < 3 else ""
 
 
 def _interval(axes: Axes, y: float, estimate: Estimate, stage: Stage) -> None:
@@ -262,12 +261,6 @@ def _row_labels(axes: Axes, names: Sequence[str]) -> None:
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.tick_params(length=0)
     axes.grid(axis="x")
-
-
-def _legend(axes: Axes, stages: Iterable[Stage], named: Named) -> None:
-    for stage in stages:
-        axes.plot([], [], **_marks(stage), label=named(stage).lower())
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, borderpad=0.2)
 
 
 def _new_figure(width: float, height: float) -> Figure:

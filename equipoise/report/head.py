@@ -68,13 +68,10 @@ def gate_table(gate: Json, *, reasons: bool = False) -> Table:
     rows += [
         tuple(map(Cell, (printable(name), *absent))) for name in as_object(gate.get("missing"))
     ]
-    return Table(_COLUMNS, tuple(rows), _level(gate))
-
-
-def _level(gate: Json) -> str:
-    """Two one-sided tests show that a change is within its margin: the level of their interval."""
+    # Two one-sided tests show that a change is within its margin: the level of their interval.
     confidence = number(gate.get("confidence"))
-    return "" if confidence is None else f"{2 * confidence - 1:.0%}"
+    level = "" if confidence is None else f"{2 * confidence - 1:.0%}"
+    return Table(_COLUMNS, tuple(rows), level)
 
 
 def _row(task: str, metric: Json, *, reasons: bool) -> tuple[Cell, ...]:
@@ -227,9 +224,18 @@ def usage_facts(run: RunFiles) -> Iterator[tuple[str, str]]:
     """Names with words; what was not recorded is left out."""
     counts = as_object(run.provenance.get("usage"))
     if seconds := number(counts.get("seconds")):
-        yield "Time", _time(seconds, number(counts.get("processes")) or 1)
+        processes = number(counts.get("processes")) or 1
+        starts = f", in {processes:,.0f} starts" if processes > 1 else ""
+        yield "Time", f"{timedelta(seconds=round(seconds))}{starts}"
     if written := number(counts.get("completion_tokens")):
-        yield "Tokens", _tokens(number(counts.get("prompt_tokens")) or 0, written, _rate(run))
+        read = number(counts.get("prompt_tokens")) or 0
+        tokens, duration = (  # of the evaluations, which do nothing else meanwhile
+            sum(number(run.evaluations[stage].get(name)) or 0 for stage in run.stages)
+            for name in ("completion_tokens", "generation_time_seconds")
+        )
+        rate = tokens / duration if duration else 0
+        of_evaluation = f", {_short(rate)} per second of evaluation" if rate else ""
+        yield "Tokens", f"{_short(read)} of prompts, {_short(written)} generated{of_evaluation}"
     if memory := number(counts.get("peak_memory_bytes")):
         gpu = number(counts.get("peak_gpu_memory_bytes"))
         text = in_gb(memory, 1) + (f", {in_gb(gpu, 1)} of the GPU" if gpu else "")
@@ -239,38 +245,20 @@ def usage_facts(run: RunFiles) -> Iterator[tuple[str, str]]:
             yield f"Asked {printable(model, 80)}", _calls(model_counts)
 
 
-def _time(seconds: float, processes: float) -> str:
-    duration = str(timedelta(seconds=round(seconds)))
-    return f"{duration}, in {processes:,.0f} starts" if processes > 1 else duration
-
-
-def _tokens(read: float, written: float, rate: float | None) -> str:
-    totals = f"{_short(read)} of prompts, {_short(written)} generated"
-    return f"{totals}, {_short(rate)} per second of evaluation" if rate else totals
-
-
-def _rate(run: RunFiles) -> float | None:
-    """Generated tokens per second over the evaluations, which do nothing else meanwhile."""
-    names = ("completion_tokens", "generation_time_seconds")
-    pairs = [tuple(number(run.evaluations[s].get(name)) or 0 for name in names) for s in run.stages]
-    tokens, seconds = (sum(column) for column in zip((0, 0), *pairs, strict=True))
-    return tokens / seconds if seconds else None
-
-
 def _calls(counts: Mapping[str, Any]) -> str:
-    calls, cache_hits, failures = (
-        number(counts.get(n)) or 0 for n in ("calls", "cache_hits", "failures")
+    calls, cache_hits, failures, cost = (
+        number(counts.get(name)) or 0 for name in ("calls", "cache_hits", "failures", "cost")
     )
-    parts = [
-        f"{calls:,.0f} calls",
-        f"{cache_hits:,.0f} answers from the cache" if cache_hits else "",
-    ]
-    parts += [f"{failures:,.0f} failed" if failures else ""]
     tokens = sum(number(counts.get(n)) or 0 for n in ("prompt_tokens", "completion_tokens"))
     guessed = " (in part guessed)" if number(counts.get("answers_without_usage")) else ""
-    parts += [f"{_short(tokens)} tokens{guessed}" if tokens else ""]
-    cost = number(counts.get("cost"))
-    return ", ".join(filter(None, [*parts, f"cost {cost:,.2f}" if cost else ""]))
+    parts = (
+        f"{calls:,.0f} calls",
+        f"{cache_hits:,.0f} answers from the cache" if cache_hits else "",
+        f"{failures:,.0f} failed" if failures else "",
+        f"{_short(tokens)} tokens{guessed}" if tokens else "",
+        f"cost {cost:,.2f}" if cost else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _short(count: float) -> str:
@@ -286,25 +274,22 @@ def _short(count: float) -> str:
 
 def alerts(run: RunFiles) -> tuple[Alert, ...]:
     """Nothing where nothing is wrong."""
+    unsealed = [unsealed_note(map(printable, run.unsealed))] if run.unsealed else []
+    alarm = AlarmMonitor(run).alarm
+    changed = changed_models(run.provenance.get("usage"))
     return (
-        *_unsealed(run),
+        *(Alert(note, "provenance") for note in unsealed),
         *_other_sizes(run),
         *gate_alerts(run),
         *_lost(run),
         *policy_alerts(run),
-        *_alarms(run),
-        *_changed(run),
-        *_failed(run),
-        *_unreadable(run),
+        *((Alert(alarm.text, "training"),) if alarm else ()),
+        *(Alert(f"{printable(change, 500)}.", "provenance") for change in changed),
+        *_unusable(run),
         *_mismatched(run),
         *(() if run.audited else _no_signal(run)),
         *_cut_off(run),
     )
-
-
-def _unsealed(run: RunFiles) -> Iterator[Alert]:
-    if run.unsealed:
-        yield Alert(unsealed_note(map(printable, run.unsealed)), "provenance")
 
 
 def _other_sizes(run: RunFiles) -> Iterator[Alert]:
@@ -327,21 +312,12 @@ def _lost(run: RunFiles) -> Iterator[Alert]:
 
 def policy_alerts(run: RunFiles) -> Iterator[Alert]:
     """Warn of policies without skill that are as good as the model, or were better before it."""
-    yield from _not_beaten(run)
-    yield from _ahead(run)
-
-
-def _not_beaten(run: RunFiles) -> Iterator[Alert]:
+    name = run.name_of(run.objective)
     if policies := not_beaten(run.trivial):
-        name = run.name_of(run.objective)
         text = f"Policies without skill that the trained model does not beat in {name}: {policies}."
         yield Alert(text, "policies")
-
-
-def _ahead(run: RunFiles) -> Iterator[Alert]:
-    if names := as_list(run.probe.get("ahead")):
-        policies = ", ".join(plain_name(str(name)) for name in names)
-        name = run.name_of(run.objective)
+    if ahead := as_list(run.probe.get("ahead")):
+        policies = ", ".join(plain_name(str(policy)) for policy in ahead)
         text = (
             f"Before training policies that read no prompt were better in {name}, and training may "
             f"find that first: {policies}. Look at the reward, or show the model good replies "
@@ -350,24 +326,12 @@ def _ahead(run: RunFiles) -> Iterator[Alert]:
         yield Alert(text, "policies")
 
 
-def _alarms(run: RunFiles) -> Iterator[Alert]:
-    if alarm := AlarmMonitor(run).alarm:
-        yield Alert(alarm.text, "training")
-
-
-def _changed(run: RunFiles) -> Iterator[Alert]:
-    for change in changed_models(run.provenance.get("usage")):
-        yield Alert(f"{printable(change, 500)}.", "provenance")
-
-
-def _failed(run: RunFiles) -> Iterator[Alert]:
+def _unusable(run: RunFiles) -> Iterator[Alert]:
+    """Many replies that could not be scored, or not be read."""
     for stage in run.stages:
         failed, total = (number(run.evaluations[stage].get(k)) for k in ("n_failed", "n_rollouts"))
         if failed and total and failed / total >= _MANY_FAILED:
             yield _share_alert(run, stage, failed, total, "could not be scored")
-
-
-def _unreadable(run: RunFiles) -> Iterator[Alert]:
     for stage in run.stages:
         replies = run.replies[stage]
         unreadable = sum(reply.unparseable is not None for reply in replies)

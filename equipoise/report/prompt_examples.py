@@ -11,7 +11,14 @@ from typing import Any
 
 from environments.base import UNPARSEABLE
 from equipoise.report.document import Section
-from equipoise.report.replies import QUESTION, Field, address, in_words, problem
+from equipoise.report.replies import (
+    QUESTION,
+    Field,
+    address,
+    differing_keys,
+    in_words,
+    problem,
+)
 from equipoise.report.run_files import Json, Reply, RunFiles
 from equipoise.report.words import (
     MINUS,
@@ -116,7 +123,10 @@ def prompt_examples(run: RunFiles) -> tuple[str, tuple[PromptExample, ...]]:
     prompts = _prompts(run)
     if not prompts:
         return "", ()
-    key = _group_key(run, prompts)
+    key = run.presentation.one_of_each
+    in_all = all(key in prompt.first.metadata for prompt in prompts.values())
+    if not in_all or not 1 < len(_groups(prompts, key)) <= _MOST_GROUPS:
+        key = ""  # there cannot be one prompt of each
     chosen = _choose(prompts, key, compared=len(run.stages) > 1)
     examples = tuple(_example(run, prompts[name], reasons) for name, reasons in chosen.items())
     return _rule(prompts, key, compared=len(run.stages) > 1), examples
@@ -154,7 +164,7 @@ def _prompts(run: RunFiles) -> Prompts:
 def _by_prompt(replies: Sequence[Reply]) -> dict[str, list[Reply]]:
     by_prompt: dict[str, list[Reply]] = {}
     for reply in replies:
-        by_prompt.setdefault(reply.prompt_id or reply.prompt or reply.set_id, []).append(reply)
+        by_prompt.setdefault(reply.prompt_name, []).append(reply)
     return by_prompt
 
 
@@ -164,14 +174,6 @@ def _mean(replies: Sequence[Reply]) -> float | None:
 
 
 # --- which prompts ------------------------------------------------------------------------------
-
-
-def _group_key(run: RunFiles, prompts: Prompts) -> str:
-    """The metadata key of which the task wants one prompt each; empty where it cannot be."""
-    key = run.presentation.one_of_each
-    if not all(key in prompt.first.metadata for prompt in prompts.values()):
-        return ""
-    return key if 1 < len(_groups(prompts, key)) <= _MOST_GROUPS else ""
 
 
 def _groups(prompts: Prompts, key: str) -> dict[str, list[str]]:
@@ -185,46 +187,33 @@ def _groups(prompts: Prompts, key: str) -> dict[str, list[str]]:
 def _choose(prompts: Prompts, key: str, *, compared: bool) -> dict[str, list[str]]:
     """Name of a prompt -> why it is shown; of equal ones the first of the evaluation."""
     measures = {n: m for n, prompt in prompts.items() if (m := prompt.measure) is not None}
-    picks = _changes(measures, prompts) if compared else _values(measures)
+    picks = list(_extremes(measures, prompts, compared=compared)) if measures else []
+    picks += [(name, FAILED) for name, prompt in prompts.items() if prompt.failed][:1]
+    for group, names in (_groups(prompts, key) if key else {}).items():
+        if group_measures := {name: measures[name] for name in names if name in measures}:
+            reason = f"Median of {plain_name(key)} {printable(group, 60)}"
+            picks.append((_median(group_measures), reason))
     chosen: dict[str, list[str]] = {}
-    for name, reason in (*picks, *_failures(prompts), *_typical(measures, prompts, key)):
+    for name, reason in picks:
         chosen.setdefault(name, []).append(reason)
     return chosen
 
 
-def _changes(measures: Mapping[str, float], prompts: Prompts) -> Iterator[tuple[str, str]]:
-    if not measures:
-        return
+def _extremes(
+    measures: Mapping[str, float], prompts: Prompts, *, compared: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the prompts at both ends and in the middle, by what they are."""
     highest = max(measures, key=measures.__getitem__)
     lowest = min(measures, key=measures.__getitem__)
+    if not compared:
+        yield from ((highest, HIGHEST), (lowest, LOWEST), (_median(measures), MEDIAN))
+        return
     if measures[highest] > 0:
         yield highest, ROSE
     if measures[lowest] < 0:
         yield lowest, FELL
     unchanged = {n: prompts[n].means[-1] or 0.0 for n, change in measures.items() if change == 0}
     yield (_median(unchanged), SAME) if unchanged else (_median(measures), MEDIAN_CHANGE)
-
-
-def _values(measures: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    if measures:
-        yield max(measures, key=measures.__getitem__), HIGHEST
-        yield min(measures, key=measures.__getitem__), LOWEST
-        yield _median(measures), MEDIAN
-
-
-def _failures(prompts: Prompts) -> Iterator[tuple[str, str]]:
-    failed = next((name for name, prompt in prompts.items() if prompt.failed), None)
-    if failed is not None:
-        yield failed, FAILED
-
-
-def _typical(
-    measures: Mapping[str, float], prompts: Prompts, key: str
-) -> Iterator[tuple[str, str]]:
-    """Of each group the prompt in the middle."""
-    for group, names in (_groups(prompts, key) if key else {}).items():
-        if group_measures := {name: measures[name] for name in names if name in measures}:
-            yield _median(group_measures), f"Median of {plain_name(key)} {printable(group, 60)}"
 
 
 def _median(measures: Mapping[str, float]) -> str:
@@ -234,25 +223,23 @@ def _median(measures: Mapping[str, float]) -> str:
 
 def _rule(prompts: Prompts, key: str, *, compared: bool) -> str:
     """How the prompts were chosen, with the number of those that they are chosen from."""
-    ends = "where it rose and fell most" if compared else "the highest and the lowest reward"
+    total = f"There are {len(prompts):,} prompts."
+    ends, chance = "the highest and the lowest reward", ""
+    if compared:
+        known = [m for prompt in prompts.values() if (m := prompt.measure) is not None]
+        rose, fell = sum(m > 0 for m in known), sum(m < 0 for m in known)
+        unknown = len(prompts) - len(known)
+        total = (
+            f"The mean reward of a prompt's replies rose for {rose:,} of {len(prompts):,} prompts, "
+            f"fell for {fell:,} and stayed the same for {len(known) - rose - fell:,}"
+            + (f"; for {unknown:,} it is not known." if unknown else ".")
+        )
+        ends, chance = "where it rose and fell most", _CHANCE
     groups = f"the middle one of each {plain_name(key)}, " if key else ""
     return (
-        f"{_counted(prompts) if compared else f'There are {len(prompts):,} prompts. '}"
-        f"Shown are {ends}, a middle one, {groups}and one that could not be scored where there is "
-        "one; of several replies the one whose reward is nearest to their mean."
-        f"{_CHANCE if compared else ''}"
-    )
-
-
-def _counted(prompts: Prompts) -> str:
-    changes = [prompt.measure for prompt in prompts.values()]
-    measures = [change for change in changes if change is not None]
-    rose, fell = sum(c > 0 for c in measures), sum(c < 0 for c in measures)
-    n_unmeasured = len(changes) - len(measures)
-    return (
-        f"The mean reward of a prompt's replies rose for {rose:,} of {len(changes):,} prompts, "
-        f"fell for {fell:,} and stayed the same for {len(measures) - rose - fell:,}"
-        + (f"; for {n_unmeasured:,} it is not known. " if n_unmeasured else ". ")
+        f"{total} Shown are {ends}, a middle one, {groups}and one that could not be scored where "
+        "there is one; of several replies the one whose reward is nearest to their mean."
+        f"{chance}"
     )
 
 
@@ -264,25 +251,32 @@ def _example(run: RunFiles, prompt: _Prompt, reasons: Sequence[str]) -> PromptEx
         stage: _representative(replies, FAILED in reasons)
         for stage, replies in prompt.replies.items()
     }
-    differing = _differing([_flat(reply) for reply in replies.values()])
+    differing = differing_keys([_flat(reply) for reply in replies.values()])
     first = prompt.first
+    question = first.metadata.get(QUESTION)
+    named = isinstance(question, str) and question
+    title = question if named else first.prompt_id or first.set_id
     return PromptExample(
         reason="; ".join(reasons),
         rewards=" \N{RIGHTWARDS ARROW} ".join(_reward(mean) for mean in prompt.means),
-        title=printable(_title(first), _TITLE_LIMIT),
+        title=printable(title, _TITLE_LIMIT),
         facts=_facts(first.metadata),
         replies=tuple(
-            _show_reply(run.title_of(stage), reply, prompt.replies[stage], differing)
+            ShownReply(
+                stage=run.title_of(stage),
+                reward=_reward(reply.value),
+                problem=printable(problem(reply)),
+                reply=printable(reply.completion, _REPLY_LIMIT),
+                lines=_lines(reply, differing),
+                all_rewards=", ".join(_reward(r.value) for r in prompt.replies[stage])
+                if len(prompt.replies[stage]) > 1
+                else "",
+            )
             for stage, reply in replies.items()
         ),
         prompt=printable(first.prompt, _PROMPT_LIMIT),
         address=address(run, first),
     )
-
-
-def _title(reply: Reply) -> str:
-    question = reply.metadata.get(QUESTION)
-    return question if isinstance(question, str) and question else reply.prompt_id or reply.set_id
 
 
 def _facts(metadata: Json) -> str:
@@ -304,19 +298,6 @@ def _representative(replies: Sequence[Reply], failed: bool) -> Reply:
         return (broken or list(replies))[0]
     distances = [(abs(reply.value - mean), reply) for reply in replies if reply.value is not None]
     return min(distances, key=lambda pair: round(pair[0], 9))[1]
-
-
-def _show_reply(
-    title: str, reply: Reply, replies: Sequence[Reply], differing: set[tuple[str, ...]]
-) -> ShownReply:
-    return ShownReply(
-        stage=title,
-        reward=_reward(reply.value),
-        problem=printable(problem(reply)),
-        reply=printable(reply.completion, _REPLY_LIMIT),
-        lines=_lines(reply, differing),
-        all_rewards=", ".join(_reward(r.value) for r in replies) if len(replies) > 1 else "",
-    )
 
 
 def _reward(value: float | None) -> str:
@@ -362,9 +343,3 @@ def _describe(value: Any) -> str:
     if isinstance(value, float):
         return (f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}").replace("-", MINUS)
     return MISSING if value is None else in_words(value)
-
-
-def _differing(flats: Sequence[Mapping[tuple[str, ...], str]]) -> set[tuple[str, ...]]:
-    """The paths at which the stages do not agree; none if there is one stage."""
-    paths = {path for flat in flats for path in flat}
-    return {path for path in paths if len({flat.get(path) for flat in flats}) > 1}

@@ -68,11 +68,9 @@ _LIMIT = 10_000
 def escaped(text: object) -> Markup:
     """Text on one line without a table, link, name, formula or tag."""
     line = " ".join(printable(text, _LIMIT).split()).replace("&", "&amp;")
-    return Markup(_MARKUP.sub(_escape, line))  # noqa: S704  that is what the escaping is for
-
-
-def _escape(mark: re.Match[str]) -> str:
-    return {"<": "&lt;", ">": "&gt;"}.get(mark[0], f"\\{mark[0]}")
+    entities = {"<": "&lt;", ">": "&gt;"}
+    text = _MARKUP.sub(lambda mark: entities.get(mark[0], f"\\{mark[0]}"), line)
+    return Markup(text)  # noqa: S704  that is what the escaping is for
 
 
 def fenced(text: str) -> Markup:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from environments.base import UNPARSEABLE
@@ -28,6 +28,8 @@ _PROMPTS_SHOWN = 6
 _TITLE_LIMIT, _CELL_LIMIT, _ITEMS_SHOWN, _REASONS_SHOWN = 400, 600, 5, 5
 #: The metadata key of what a prompt asks, for tasks whose prompts hold more than that.
 QUESTION = "question"
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,12 @@ def problem(reply: Reply) -> str:
     if reply.unparseable is not None:
         return f"could not be read: {reply.unparseable}"
     return "" if reply.error is None else f"could not be scored: {reply.error}"
+
+
+def differing_keys(rows: Sequence[Mapping[K, str]]) -> set[K]:
+    """The keys at which the rows do not agree, a missing one too; none if there is one row."""
+    keys = {key for row in rows for key in row}
+    return {key for key in keys if len({row.get(key) for row in rows}) > 1}
 
 
 def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
@@ -87,18 +95,17 @@ def _first_replies(replies: Sequence[Reply]) -> dict[str, Reply]:
 def _cells(reply: Reply, columns: Sequence[Column]) -> Iterator[Cell]:
     """Yield the cells of the evidence. The first column has the reply where that is empty."""
     for index, column in enumerate(columns):
-        cell = _cell(reply, column)
-        yield Cell(printable(reply.completion, _CELL_LIMIT)) if not (index or cell.text) else cell
-
-
-def _cell(reply: Reply, column: Column) -> Cell:
-    if column.gold and (reply.error or reply.unparseable):
-        return Cell("none", note=printable(reply.error or reply.unparseable))
-    text = _listed(reply.evidence.get(column.key))
-    if not column.gold:
-        return Cell(text)
-    gold = printable(reply.metadata.get(column.gold))
-    return Cell(text, note="right" if text == gold else f"wrong, it is {gold}")
+        if column.gold and (reply.error or reply.unparseable):
+            yield Cell("none", note=printable(reply.error or reply.unparseable))
+            continue
+        text = _listed(reply.evidence.get(column.key))
+        if not (index or text):
+            yield Cell(printable(reply.completion, _CELL_LIMIT))
+        elif column.gold:
+            gold = printable(reply.metadata.get(column.gold))
+            yield Cell(text, note="right" if text == gold else f"wrong, it is {gold}")
+        else:
+            yield Cell(text)
 
 
 def _listed(value: Any) -> str:
@@ -241,7 +248,7 @@ def address(run: RunFiles, reply: Reply) -> str:
 
 def _address(stage: str, reply: Reply) -> str:
     # What encodeURIComponent leaves as it is; half of a pair of surrogates has no place there.
-    name = _prompt_name(reply).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    name = reply.prompt_name.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return f"#reply/{stage}/{quote(name, safe=_UNQUOTED)}/1"
 
 
@@ -287,7 +294,7 @@ def _numbered(run: RunFiles) -> Iterator[_Entry]:
     for stage in run.stages:
         numbers: Counter[str] = Counter()
         for reply in run.replies[stage]:
-            name = _prompt_name(reply)
+            name = reply.prompt_name
             yield _Entry(stage, numbers[name], reply)
             numbers[name] += 1
 
@@ -299,7 +306,7 @@ def _whole_steps(replies: Sequence[Reply]) -> Iterator[_Entry]:
     numbers: Counter[tuple[int | None, str]] = Counter()
     for reply in replies:
         if reply.step in chosen:
-            key = (reply.step, _prompt_name(reply))
+            key = (reply.step, reply.prompt_name)
             yield _Entry(f"step-{reply.step}", numbers[key], reply)
             numbers[key] += 1
 
@@ -318,11 +325,7 @@ def _followed(trained: Sequence[_Entry]) -> Iterator[tuple[str, str]]:
 
 
 def _title(reply: Reply) -> str:
-    return str(reply.metadata.get(QUESTION) or _prompt_name(reply))[:_TITLE_LIMIT]
-
-
-def _prompt_name(reply: Reply) -> str:
-    return reply.prompt_id or reply.prompt or reply.set_id
+    return str(reply.metadata.get(QUESTION) or reply.prompt_name)[:_TITLE_LIMIT]
 
 
 def _whole_sets(entries: Sequence[_Entry]) -> list[_Entry]:
@@ -336,7 +339,7 @@ def _whole_sets(entries: Sequence[_Entry]) -> list[_Entry]:
 
 
 def _content(run: RunFiles, entries: Sequence[_Entry]) -> Mapping[str, Any]:
-    prompts = {_prompt_name(entry.reply): entry.reply for entry in entries}
+    prompts = {entry.reply.prompt_name: entry.reply for entry in entries}
     prompt_indices = {name: index for index, name in enumerate(prompts)}
     steps = sorted({entry.reply.step for entry in entries if entry.reply.step is not None})
     stages = [*run.stages[:1], *(f"step-{step}" for step in steps), *run.stages[1:]]
@@ -358,7 +361,7 @@ def _content(run: RunFiles, entries: Sequence[_Entry]) -> Mapping[str, Any]:
         ],
         "replies": (
             [
-                prompt_indices[_prompt_name(entry.reply)],
+                prompt_indices[entry.reply.prompt_name],
                 stage_indices[entry.stage],
                 entry.number,
                 entry.reply.value,
@@ -392,25 +395,22 @@ def _facets(
     run: RunFiles, entries: Sequence[_Entry], prompts: Sequence[Reply]
 ) -> Iterator[Mapping[str, Any]]:
     """Filters by stage, step and verdict, then by the keys that the task names, then all others."""
+    stages = [
+        _DURING if entry.reply.step is not None else _stage_title(run, entry.stage)
+        for entry in entries
+    ]
     facets = [
-        _facet("Stage", "reply", [_when(run, entry) for entry in entries]),
+        _facet("Stage", "reply", stages),
         _facet("Step", "reply", [entry.reply.step for entry in entries], limit=len(entries)),
         _facet("Verdict", "reply", [_verdict(entry.reply) for entry in entries]),
     ]
     replies = [entry.reply for entry in entries]
-    metadata = _by_key(run, "prompt", prompts, lambda reply: reply.metadata, _named_first(run))
+    sets = run.presentation.sets
+    first = (run.presentation.one_of_each, sets.variant if sets else "")
+    metadata = _by_key(run, "prompt", prompts, lambda reply: reply.metadata, first)
     evidence = _by_key(run, "reply", replies, _read_evidence)
     key_facets = itertools.islice(itertools.chain(metadata, evidence), _MOST_FACETS)
     yield from (facet for facet in (*facets, *key_facets) if facet is not None)
-
-
-def _when(run: RunFiles, entry: _Entry) -> str:
-    return _DURING if entry.reply.step is not None else _stage_title(run, entry.stage)
-
-
-def _named_first(run: RunFiles) -> tuple[str, ...]:
-    sets = run.presentation.sets
-    return (run.presentation.one_of_each, sets.variant if sets else "")
 
 
 def _verdict(reply: Reply) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import write_text
-from environments.presentation import Chart as TaskChart
 from equipoise.report import charts
 from equipoise.report.beside import added_sections, mode_sections, probe_sections
 from equipoise.report.document import (
@@ -55,7 +54,6 @@ from equipoise.report.words import (
     section_title,
 )
 from equipoise.run.directory import RunDirectory
-from equipoise.run.history import Series
 
 _CURVES_FIRST = (
     *("reward", "env/", "kl", "completion_length", "truncated", "failures"),
@@ -122,7 +120,10 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
         name, caption = heading(run.name_of(chart.metric)), printable(chart.caption, 500)
         axis = printable(chart.axis)
         if chart.breakdown:
-            rows = _rows(run, chart)
+            rows = [
+                (printable(key, 40), run.pair(chart.breakdown, key, chart.metric))
+                for key in as_object(run.latest.get(chart.breakdown))
+            ]
             summary = "; ".join(f"{key} {_describe(pair)}" for key, pair in rows)
             label = f"{name}. {section_title(chart.breakdown, run.presentation.words)}: {summary}"
             if any(pair for _, pair in rows):
@@ -135,28 +136,18 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
             svg = charts.intervals_and_noise(
                 pair, equal=chart.equal, axis=axis, label=label, named=run.title_of
             )
-            yield Chart(svg, f"{caption} {_about_noise(run, chart)}")
-
-
-def _rows(run: RunFiles, chart: TaskChart) -> list[tuple[str, Pair]]:
-    return [
-        (printable(key, 40), run.pair(chart.breakdown, key, chart.metric))
-        for key in as_object(run.latest.get(chart.breakdown))
-    ]
-
-
-def _about_noise(run: RunFiles, chart: TaskChart) -> str:
-    drawn = f", from {printable(chart.null)}" if chart.null else ""
-    return (
-        f"The band is what sampling noise alone gives{drawn}: {confidence(run)} of permutations "
-        "lie in it, half of them below its line."
-    )
+            drawn = f", from {printable(chart.null)}" if chart.null else ""
+            yield Chart(
+                svg,
+                f"{caption} The band is what sampling noise alone gives{drawn}: {confidence(run)} "
+                "of permutations lie in it, half of them below its line.",
+            )
 
 
 def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
     """Chart the first metrics on the scale of the outcome's, for a task without charts."""
     pairs = {name: run.pair("metrics", name) for name in metric_names(run)}
-    if not any(_has_value(pair) for pair in pairs.values()):
+    if not any(e.value is not None for pair in pairs.values() for e in pair.values()):
         return ()
     share = _is_share(pairs[headline_metric(run)])
     drawn = [n for n in pairs if _is_share(pairs[n])] if share else [headline_metric(run)]
@@ -166,7 +157,10 @@ def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
     label = "; ".join(f"{name} {_describe(pair)}" for name, pair in rows)
     axis = "from 0 to 1" if share else rows[0][0]
     svg = charts.paired_intervals(rows, axis=axis, label=label, named=run.title_of)
-    return (Chart(svg, _metric_caption(run, len(pairs) - len(rows))),)
+    intervals = f"{level} intervals" if (level := confidence(run)) else "intervals"
+    left_out = len(pairs) - len(rows)
+    remainder = f" The table below has {left_out} more." if left_out else ""
+    return (Chart(svg, f"With {intervals}.{remainder}"),)
 
 
 def _metric_charts(run: RunFiles) -> tuple[Charts, ...]:
@@ -182,20 +176,10 @@ def _metric_charts(run: RunFiles) -> tuple[Charts, ...]:
     return (Charts(title, "charts", charts=drawn),) if drawn else ()
 
 
-def _metric_caption(run: RunFiles, left_out: int) -> str:
-    intervals = f"{level} intervals" if (level := confidence(run)) else "intervals"
-    remainder = f" The table below has {left_out} more." if left_out else ""
-    return f"With {intervals}.{remainder}"
-
-
 def _is_share(pair: Pair) -> bool:
     """Whether the metric lies between 0 and 1, with its intervals, at every stage."""
     values = [v for e in pair.values() for v in (e.value, e.low, e.high) if v is not None]
     return bool(values) and all(0 <= value <= 1 for value in values)
-
-
-def _has_value(pair: Pair) -> bool:
-    return any(estimate.value is not None for estimate in pair.values())
 
 
 def _describe(pair: Pair) -> str:
@@ -208,13 +192,19 @@ def _training(run: RunFiles) -> tuple[Charts, ...]:
     first, more = (tuple(_curve(run, n) for n in names) for names in _curve_columns(run))
     if not (first or more):
         return ()
-    return (Charts("Training", "training", _curves_note(run), first, more, small=True),)
+    span = charts.window(len(run.history.get("step", ())))
+    note = f"Over training steps. Thin line: each step. Strong line: mean over {span} steps."
+    if "reward_std" in run.history:
+        note += " Band: reward plus and minus its standard deviation."
+    note += " A step sees few prompts, so its metrics are noisier than an evaluation's."
+    return (Charts("Training", "training", note, first, more, small=True),)
 
 
 def _curve_columns(run: RunFiles) -> tuple[list[str], list[str]]:
     """The columns of the history that hold numbers: reward, first metrics and guards, the rest."""
     hidden = {"step", "reward_std"}
-    columns = [n for n, values in run.history.items() if n not in hidden and _any_known(values)]
+    history = run.history.items()
+    columns = [n for n, values in history if n not in hidden and any(map(math.isfinite, values))]
     metrics = [name for name in columns if name.startswith("env/")]
     later = set(metrics[_METRIC_CURVES:])
     first = [
@@ -226,33 +216,17 @@ def _curve_columns(run: RunFiles) -> tuple[list[str], list[str]]:
     return first, [name for name in columns if name not in first]
 
 
-def _any_known(values: Series) -> bool:
-    return any(math.isfinite(value) for value in values)
-
-
 def _curve(run: RunFiles, column: str) -> Chart:
     values = run.history[column]
     steps = run.history.get("step") or tuple(map(float, range(1, len(values) + 1)))
-    title = _curve_title(run, column)
+    kind, _, name = column.rpartition("/")
+    words = run.name_of(name) if kind == "env" else plain_name(name)
+    parts = [kind, words] if kind in ("reward", "failures") else [words]
+    title = printable(heading(": ".join(parts)), 40)
     numbers = [value for value in values if math.isfinite(value)]
     label = f"{title} over training steps: from {figure(numbers[0])} to {figure(numbers[-1])}"
     spread = run.history.get("reward_std") if column == "reward" else None
     return Chart(charts.curve(steps, values, title=title, label=label, spread=spread))
-
-
-def _curve_title(run: RunFiles, column: str) -> str:
-    kind, _, name = column.rpartition("/")
-    words = run.name_of(name) if kind == "env" else plain_name(name)
-    parts = [kind, words] if kind in ("reward", "failures") else [words]
-    return printable(heading(": ".join(parts)), 40)
-
-
-def _curves_note(run: RunFiles) -> str:
-    span = charts.window(len(run.history.get("step", ())))
-    note = f"Over training steps. Thin line: each step. Strong line: mean over {span} steps."
-    if "reward_std" in run.history:
-        note += " Band: reward plus and minus its standard deviation."
-    return f"{note} A step sees few prompts, so its metrics are noisier than an evaluation's."
 
 
 # --- failures and provenance --------------------------------------------------------------------
@@ -275,13 +249,7 @@ def _failures(run: RunFiles) -> tuple[Tables, ...]:
 
 def describe_provenance(provenance: Mapping[str, Any]) -> Described:
     """Put provenance.json, with any keys, into words."""
-    return tuple(
-        (heading(plain_name(name)), _described_as(name, value))
-        for name, value in provenance.items()
-    )
-
-
-def _described_as(name: str, value: Any) -> Described:
-    if name == "command" and isinstance(value, list):
-        return printable(shlex.join(map(str, value)), 2000)
-    return describe(value)
+    described = {name: describe(value) for name, value in provenance.items()}
+    if isinstance(command := provenance.get("command"), list):
+        described["command"] = printable(shlex.join(map(str, command)), 2000)
+    return tuple((heading(plain_name(name)), value) for name, value in described.items())

@@ -51,6 +51,11 @@ class Reply:
     step: int | None = None
 
     @property
+    def prompt_name(self) -> str:
+        """What is equal for all replies to one prompt, also where older runs lack its id."""
+        return self.prompt_id or self.prompt or self.set_id
+
+    @property
     def unparseable(self) -> str | None:
         """Why the reply could not be read."""
         reason = self.evidence.get(UNPARSEABLE)
@@ -169,7 +174,9 @@ def _read(root: Path, replies: bool) -> RunFiles:
     return RunFiles(
         name=root.resolve().name,
         provenance=read_object(run.provenance),
-        config=_read_text(run.config),
+        config=(
+            run.config.read_text(encoding="utf-8", errors="replace") if run.config.is_file() else ""
+        ),
         evaluations={stage: evaluation for stage, evaluation in stages.items() if evaluation},
         comparison=read_object(run.comparison),
         history=read_history(run.history),
@@ -189,10 +196,6 @@ def _read(root: Path, replies: bool) -> RunFiles:
 def read_presentation(evaluation: Json) -> Presentation:
     """Read the task's presentation in an evaluation.json. Raises `ValueError` if damaged."""
     return Presentation.from_json(evaluation.get("presentation", {}))
-
-
-def _read_text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def read_object(path: Path) -> Json:

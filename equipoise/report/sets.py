@@ -10,7 +10,7 @@ from statistics import fmean
 
 from environments.presentation import SetView
 from equipoise.report.document import Section
-from equipoise.report.replies import Field, address, in_words, problem
+from equipoise.report.replies import Field, address, differing_keys, in_words, problem
 from equipoise.report.run_files import Reply, RunFiles, as_object
 from equipoise.report.words import Stage, figure, heading, number, plain_name, printable
 
@@ -70,7 +70,9 @@ def set_sections(run: RunFiles) -> tuple[SetExamples, ...]:
     stages = {stage: by_set_and_variant(run.replies[stage], view) for stage in run.stages}
     before = stages.get("before", {})
     group = run.presentation.one_of_each
-    variants = _variants(run, view, before)
+    order = as_object(run.latest.get(f"by_{view.variant}"))  # that of the evaluation
+    names = [name for members in before.values() for name in members]
+    variants = tuple(dict.fromkeys([*order, *names]))
     if len(variants) < 2:  # nothing stands beside a single one
         return ()
     sets = tuple(
@@ -78,30 +80,22 @@ def set_sections(run: RunFiles) -> tuple[SetExamples, ...]:
         for set_id in choose_sets(before, view, group)
     )
     name = run.name_of(view.figure)
-    legend, title = _legend(name), "One counterfactual set"
-    first = SetExamples(title, "example", _rule(run, view), legend, heading(name), sets[:1])
-    more = SetExamples("More counterfactual sets", "examples", "", "", heading(name), sets[1:])
-    return tuple(section for section in (first, more) if section.sets)
-
-
-def _rule(run: RunFiles, view: SetView) -> str:
-    group = run.presentation.one_of_each
     subject = f"Of each {run.name_of(group)} the set" if group else "Sets"
     when = "" if run.audited else " before training"
-    return (
-        f"{subject} whose {run.name_of(view.variant)} means of {run.name_of(view.figure)} lay "
-        f"furthest apart{when}, and of those the {_SETS_SHOWN} furthest apart. They were "
-        "chosen for being extreme, so a part of what changes here is chance; the tables say "
-        "how much the model changed."
+    rule = (
+        f"{subject} whose {run.name_of(view.variant)} means of {name} lay furthest apart{when}, "
+        f"and of those the {_SETS_SHOWN} furthest apart. They were chosen for being extreme, so a "
+        "part of what changes here is chance; the tables say how much the model changed."
     )
-
-
-def _legend(name: str) -> str:
-    return (
+    legend = (
         "Each cell shows the first reply; what differs within its row is bold. All replies: the "
         f"{name} of each, {_NOT_PARSED} where it could not be read, {_NOT_SCORED} where it could "
         "not be scored."
     )
+    title = "One counterfactual set"
+    first = SetExamples(title, "example", rule, legend, heading(name), sets[:1])
+    more = SetExamples("More counterfactual sets", "examples", "", "", heading(name), sets[1:])
+    return tuple(section for section in (first, more) if section.sets)
 
 
 def by_set_and_variant(replies: Iterable[Reply], view: SetView) -> BySetAndVariant:
@@ -116,25 +110,17 @@ def by_set_and_variant(replies: Iterable[Reply], view: SetView) -> BySetAndVaria
 
 def choose_sets(sets: BySetAndVariant, view: SetView, group: str) -> list[str]:
     """The ids of the sets that the rule names; equal ones by id."""
-    distances = {set_id: _distance(variants, view) for set_id, variants in sets.items()}
+    distances = {}
+    for set_id, variants in sets.items():
+        means = [mean_of(replies, view.figure) for replies in variants.values()]
+        known = [mean for mean in means if mean is not None]
+        # Nothing lies apart where fewer than two variants have a mean.
+        distances[set_id] = round(max(known) - min(known), 9) if len(known) > 1 else -1.0
     ranked = sorted(distances, key=lambda set_id: (-distances[set_id], set_id))
     furthest: dict[str, str] = {}
     for set_id in ranked:
         furthest.setdefault(_group(sets[set_id], group, set_id), set_id)
     return list(furthest.values())[:_SETS_SHOWN]
-
-
-def _distance(variants: Mapping[str, Sequence[Reply]], view: SetView) -> float:
-    """Largest minus smallest mean of a variant; -1 where fewer than two have one."""
-    means = [
-        mean for replies in variants.values() if (mean := mean_figure(replies, view)) is not None
-    ]
-    return round(max(means) - min(means), 9) if len(means) > 1 else -1.0
-
-
-def mean_figure(replies: Sequence[Reply], view: SetView) -> float | None:
-    """Return the mean of the figure over the replies that have one."""
-    return mean_of(replies, view.figure)
 
 
 def mean_of(replies: Sequence[Reply], key: str) -> float | None:
@@ -152,14 +138,6 @@ def _group(variants: Mapping[str, Sequence[Reply]], group: str, otherwise: str) 
     return str(first.metadata.get(group, otherwise))
 
 
-def _variants(run: RunFiles, view: SetView, sets: BySetAndVariant) -> tuple[str, ...]:
-    """The variants in the order of the evaluation, then any other."""
-    order = list(as_object(run.latest.get(f"by_{view.variant}")))
-    return tuple(
-        dict.fromkeys([*order, *(name for variants in sets.values() for name in variants)])
-    )
-
-
 def _example(
     run: RunFiles,
     set_id: str,
@@ -169,6 +147,15 @@ def _example(
     group: str,
 ) -> ExampleSet:
     members = [reply for replies in stages["before"][set_id].values() for reply in replies]
+    # What the variants share besides the title; lists are in the prompt.
+    first, *siblings = (reply.metadata for reply in members)
+    shared = [
+        f"{plain_name(key)} {in_words(value)}"
+        for key, value in first.items()
+        if key != group
+        and isinstance(value, str | int | float)
+        and all(sibling.get(key) == value for sibling in siblings)
+    ]
     rows = [
         (run.title_of(stage), _row(variants, sets[set_id], view))
         for stage, sets in stages.items()
@@ -176,7 +163,7 @@ def _example(
     ]
     return ExampleSet(
         title=heading(plain_name(_group(stages["before"][set_id], group, set_id))),
-        shared=_shared(members, group),
+        shared=", ".join(shared),
         variants=tuple(printable(name) for name in variants),
         rows=tuple(rows),
         prompt=printable(members[0].prompt, _PROMPT_LIMIT),
@@ -184,20 +171,12 @@ def _example(
     )
 
 
-def _shared(members: Sequence[Reply], group: str) -> str:
-    """Describe what the variants share besides the title; lists are in the prompt."""
-    first, *siblings = (reply.metadata for reply in members)
-    common = {k: v for k, v in first.items() if k != group and all(o.get(k) == v for o in siblings)}
-    words = {key: in_words(v) for key, v in common.items() if isinstance(v, str | int | float)}
-    return ", ".join(f"{plain_name(key)} {value}" for key, value in words.items())
-
-
 def _row(
     names: Sequence[str], variants: Mapping[str, Sequence[Reply]], view: SetView
 ) -> tuple[Variant, ...]:
     columns = [variants.get(name, ()) for name in names]
     compared = [compared_fields(replies[0], view) if replies else {} for replies in columns]
-    differing = _differing([fields for fields in compared if fields])
+    differing = differing_keys([fields for fields in compared if fields])
     pairs = zip(columns, compared, strict=True)
     return tuple(_variant(replies, fields, differing, view) for replies, fields in pairs)
 
@@ -212,18 +191,12 @@ def compared_fields(reply: Reply, view: SetView) -> dict[str, str]:
     return {key: in_words(value) for key, value in fields if key != view.text}
 
 
-def _differing(compared: Sequence[Mapping[str, str]]) -> set[str]:
-    """The fields in which the replies are not all alike."""
-    names = {name for fields in compared for name in fields}
-    return {name for name in names if len({fields.get(name) for fields in compared}) > 1}
-
-
 def _variant(
     replies: Sequence[Reply], fields: Mapping[str, str], differing: set[str], view: SetView
 ) -> Variant:
     if not replies:
         return Variant((), "", "", "no reply", "", "", "")
-    first, mean = replies[0], mean_figure(replies, view)
+    first, mean = replies[0], mean_of(replies, view.figure)
     fault, value = problem(first), _figure(first, view)
     text = _fields(first, view).get(view.text)
     return Variant(
@@ -340,8 +313,12 @@ def _flip(
     counts = {name: _counts(replies, view) for name, replies in variants.items()}
     if not all(counts.values()):
         return None
-    answers = {name: _pick_usual(fields) for name, fields in counts.items()}
-    means = {name: mean_figure(replies, view) for name, replies in variants.items()}
+    # The usual answer has in each field the first value, which is the most frequent one.
+    answers = {
+        variant: {name: next(iter(values)) for name, values in fields.items()}
+        for variant, fields in counts.items()
+    }
+    means = {name: mean_of(replies, view.figure) for name, replies in variants.items()}
     pairs = [(a, b) for a, b in combinations(answers, 2) if answers[a] != answers[b]]
     if not pairs:
         return None
@@ -376,10 +353,6 @@ def _counts(replies: Sequence[Reply], view: SetView) -> Counts:
         name: {v: len(values[v]) for v in sorted(values, key=lambda v: rank(values[v]))}
         for name, values in having.items()
     }
-
-
-def _pick_usual(counts: Counts) -> dict[str, str]:
-    return {name: next(iter(values)) for name, values in counts.items()}
 
 
 def _in_words(counts: Counts) -> dict[str, str]:

@@ -82,24 +82,17 @@ def _before_and_after(run: RunFiles, name: str, pair: Pair, *, unclear: bool) ->
     before = figure_with_interval(pair["before"], _level(run))
     after = figure_with_interval(pair["after"])
     words = f"the {run.name_of(name)}"
-    verb = _verb(pair)
+    first, last = pair["before"].value, pair["after"].value
     if unclear:
         start = (
             f"There is no evidence that {words} changed: {before} before, {after} after training"
         )
-    elif verb:
-        start = f"{heading(words)} {verb} from {before} to {after}"
-    else:
+    elif first is None or last is None or first == last:
         start = f"{heading(words)} is {before} before and {after} after training"
+    else:
+        verb = "fell" if last < first else "rose"
+        start = f"{heading(words)} {verb} from {before} to {after}"
     return start + _beside_noise(pair["after"])
-
-
-def _verb(pair: Pair) -> str:
-    """Which way the value went; empty when it did not move or is not known."""
-    before, after = pair["before"].value, pair["after"].value
-    if before is None or after is None or before == after:
-        return ""
-    return "fell" if after < before else "rose"
 
 
 def _beside_noise(estimate: Estimate) -> str:
@@ -338,7 +331,10 @@ def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[s
         for stage in run.stages
     ]
     rows = {key: [run.pair(section, key, measure) for measure in measures] for key in keys}
-    count = _are_counts([pair for pairs in rows.values() for pair in pairs])
+    estimates = [e for pairs in rows.values() for pair in pairs for e in pair.values()]
+    numbers = [n for e in estimates for n in (e.value, e.low, e.high) if n is not None]
+    # Whole numbers, some above 1, as rates and means never are.
+    count = all(n.is_integer() for n in numbers) and max(numbers, default=0) > 1
     cells = tuple(
         (
             Cell(heading(plain_name(key))),
@@ -360,19 +356,15 @@ def charted_breakdown(run: RunFiles, chart: Chart) -> Tables | None:
     return Tables(title, anchor_of("table", chart.breakdown), tables=(("", table),))
 
 
-def _are_counts(pairs: Sequence[Pair]) -> bool:
-    """Whether all numbers of a table are whole, some above 1, as rates and means never are."""
-    values = [v for pair in pairs for e in pair.values() for v in (e.value, e.low, e.high)]
-    numbers = [value for value in values if value is not None]
-    return all(value.is_integer() for value in numbers) and max(numbers, default=0) > 1
-
-
 def _long(run: RunFiles, section: str, key: str, measures: Sequence[str]) -> tuple[str, Table]:
     """One row for each measure of a key. Those with a noise floor are told in the summary."""
     pairs = {measure: run.pair(section, key, measure) for measure in measures}
     over_all = {name: pair for name, pair in pairs.items() if _has_floor(pair)}
     cells = {name: pair for name, pair in pairs.items() if name not in over_all}
-    summaries = [_describe(run, name, pair) for name, pair in over_all.items()]
+    summaries = []
+    for name, pair in over_all.items():
+        parts = [f"{figure_with_interval(e)} {run.when(stage)}" for stage, e in pair.items()]
+        summaries.append(f"{run.name_of(name)} {', '.join(parts)}")
     summary = ": ".join([heading(plain_name(key)), *summaries]).replace(
         " x ", " \N{MULTIPLICATION SIGN} "
     )
@@ -386,11 +378,6 @@ def _long(run: RunFiles, section: str, key: str, measures: Sequence[str]) -> tup
 
 def _has_floor(pair: Pair) -> bool:
     return any(estimate.floor is not None for estimate in pair.values())
-
-
-def _describe(run: RunFiles, name: str, pair: Pair) -> str:
-    parts = [f"{figure_with_interval(e)} {run.when(stage)}" for stage, e in pair.items()]
-    return f"{run.name_of(name)} {', '.join(parts)}"
 
 
 def _worst_first(cells: Mapping[str, Pair]) -> list[str]:

@@ -20,7 +20,7 @@ results/<task>/<name>/
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
@@ -176,8 +176,9 @@ class NewRun:
     def check(self) -> None:
         """Raise `UsageError` for a folder that cannot be written to or a name that is taken."""
         usable_folder(self.folder, "--output-dir")
-        if self.name and _holds_something(self.folder / self.name):
-            raise _taken(self.folder / self.name)
+        root = self.folder / (self.name or "")
+        if self.name and root.exists() and not (root.is_dir() and not any(root.iterdir())):
+            raise _taken(root)
 
     def create(self, fill: Callable[[RunDirectory, str], None]) -> RunDirectory:
         """The directory with what `fill` writes, given its name; it appears whole.
@@ -185,21 +186,15 @@ class NewRun:
         Raises `UsageError` when the user's name has been taken meanwhile.
         """
         remove_abandoned(self.folder)
-        for name in self._names():
+        dated = f"{self.label}-{self.started:%Y%m%d-%H%M%S}"
+        numbered = (f"{dated}-{number}" for number in itertools.count(2))
+        for name in [self.name] if self.name else itertools.chain([dated], numbered):
             try:
                 create_folder(self.folder / name, partial(_fill, fill, name))
             except FileExistsError:
                 continue
             return RunDirectory(self.folder / name)
         raise _taken(self.folder / str(self.name))
-
-    def _names(self) -> Iterator[str]:
-        if self.name:
-            yield self.name
-            return
-        name = f"{self.label}-{self.started:%Y%m%d-%H%M%S}"
-        yield name
-        yield from (f"{name}-{number}" for number in itertools.count(2))
 
 
 def _fill(fill: Callable[[RunDirectory, str], None], name: str, folder: Path) -> None:
@@ -225,10 +220,6 @@ def usable_folder(folder: Path, flag: str) -> None:
             f"the folder {folder} cannot be used: {reason}",
             f"Choose another with {flag}.",
         )
-
-
-def _holds_something(root: Path) -> bool:
-    return root.exists() and not (root.is_dir() and not any(root.iterdir()))
 
 
 def _taken(root: Path) -> UsageError:

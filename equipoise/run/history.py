@@ -48,17 +48,13 @@ def step_row(
     row |= {f"failures/{kind}": float(count) for kind, count in kinds.items()}
     if values:
         row |= {"reward": fmean(values), "reward_std": pstdev(values)}
-    row |= _component_means(scores)
-    metrics = environment.measure(rollouts, scores).point_estimates()
-    return row | {f"env/{name}": value for name, value in metrics.items()}
-
-
-def _component_means(scores: Sequence[Score]) -> dict[str, float]:
-    collected: dict[str, list[float]] = {}
+    components: dict[str, list[float]] = {}
     for score in scores:
         for name, value in score.components.items():
-            collected.setdefault(name, []).append(value)
-    return {f"reward/{name}": fmean(collected[name]) for name in sorted(collected)}
+            components.setdefault(name, []).append(value)
+    row |= {f"reward/{name}": fmean(components[name]) for name in sorted(components)}
+    metrics = environment.measure(rollouts, scores).point_estimates()
+    return row | {f"env/{name}": value for name, value in metrics.items()}
 
 
 def append_row(path: Path, row: Row) -> None:

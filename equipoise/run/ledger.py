@@ -68,7 +68,14 @@ def owning(root: Path, warn: Callable[[str], None]) -> Iterator[None]:
     with _locked(root, warn):
         if (owner := read_owner(root)) and owner.host != socket.gethostname():
             warn(f"the run's last owner, {owner}, did not end it; if it still runs, it will stop")
-        _put_name(root)
+        this_process = Owner(
+            token=_THIS_PROCESS,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            since=now(),
+            command=shlex.join(map(masked, sys.argv)),
+        )
+        write_text(root / _OWNER, this_process.model_dump_json(indent=2) + "\n")
         for folder in (root, *filter(Path.is_dir, root.iterdir())):
             remove_abandoned(folder)
         try:
@@ -125,17 +132,6 @@ def _in_use(root: Path, owner: Owner | None) -> UsageError:
     )
 
 
-def _put_name(root: Path) -> None:
-    owner = Owner(
-        token=_THIS_PROCESS,
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        since=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=shlex.join(map(masked, sys.argv)),
-    )
-    write_text(root / _OWNER, owner.model_dump_json(indent=2) + "\n")
-
-
 # --- ledger ---------------------------------------------------------------------------------------
 
 
@@ -163,7 +159,11 @@ class Ledger:
 
         With `unsealed` it may lack its seal; one that is wrong is refused all the same.
         """
-        version = self._version_on_disk()
+        try:
+            status = self._path.stat()
+            version = status.st_ino, status.st_mtime_ns, status.st_size
+        except OSError:
+            version = None
         if version is None or version != self._version:
             self._content, self._version = _read(self._path), version
         if not unsealed and not has_seal(self._content):
@@ -201,13 +201,6 @@ class Ledger:
     def _write(self, content: Mapping[str, Any]) -> None:
         write_json(self._path, {**content, _SEAL: _seal_of(content)})
         self._version = None
-
-    def _version_on_disk(self) -> tuple[int, int, int] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def has_seal(content: Mapping[str, Any]) -> bool:

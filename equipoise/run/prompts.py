@@ -18,7 +18,6 @@ from dotenv import load_dotenv
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from tyro.conf import Positional
 from yaml import YAMLError
@@ -136,7 +135,15 @@ def fit_steps(
     Raises `UsageError` where the user has chosen larger ones, and where no prompt is of the split
     to evaluate on.
     """
-    _refuse_no_evaluation(records, loaded.config.equipoise.evaluation.split)
+    split = loaded.config.equipoise.evaluation.split
+    splits = Counter(record.split for record in records)
+    if split not in splits:  # the baseline would have no reply, which shows when a model is loaded
+        found = ", ".join(f"{count:,} {name}" for name, count in splits.items())
+        raise UsageError(
+            "prompts.no-evaluation-split",
+            f"no prompt is of the split {split}, on which a run is evaluated; there are {found}",
+            "Name one of these splits in equipoise.evaluation.split, or correct the prompts' own.",
+        )
     trained = [record for record in records if record.split == TRAIN_SPLIT]
     parts = round_parts(loaded.env_settings)
     available = prompts_in_rounds(trained, parts) if parts else len(trained)
@@ -158,18 +165,6 @@ def fit_steps(
         if warning not in loaded.warnings:
             warn(warning)
     return fitted
-
-
-def _refuse_no_evaluation(records: Sequence[PromptRecord], split: str) -> None:
-    """The baseline would have no reply, which shows when the model has been loaded."""
-    splits = Counter(record.split for record in records)
-    if split not in splits:
-        found = ", ".join(f"{count:,} {name}" for name, count in splits.items())
-        raise UsageError(
-            "prompts.no-evaluation-split",
-            f"no prompt is of the split {split}, on which a run is evaluated; there are {found}",
-            "Name one of these splits in equipoise.evaluation.split, or correct the prompts' own.",
-        )
 
 
 def prompts_here(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[PromptRecord]:
@@ -257,7 +252,10 @@ def prepare(options: PrepareOptions, reporter: Reporter) -> None:
     """Write the prompts of a task, or list its keys. Raises `EquipoiseError`."""
     module = find_task(options.task)
     if options.output_dir is None and not options.assignments:
-        reporter.say("\n".join(_key_lines(module.PromptSettings)))
+        rows = list(described_keys(module.PromptSettings))
+        width = max((len(key) for key, _ in rows), default=0)
+        lines = [f"  {key:<{width}}  {about}".rstrip() for key, about in rows]
+        reporter.say("\n".join(["keys and their defaults:", *lines]))
         return
     settings = read_settings(module.PromptSettings, options.assignments)
     folder = options.output_dir
@@ -378,13 +376,6 @@ def _fault(problem: Any, keys: Sequence[str]) -> str:
     return f"{key}: unknown key" + (f", did you mean {matches[0]}?" if matches else "")
 
 
-def _key_lines(model: type[DataSettings]) -> Iterator[str]:
-    rows = list(described_keys(model))
-    width = max((len(key) for key, _ in rows), default=0)
-    yield "keys and their defaults:"
-    yield from (f"  {key:<{width}}  {about}".rstrip() for key, about in rows)
-
-
 def described_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
     """(key=default, what it is) of every setting, with the settings within settings."""
     for name, field in model.model_fields.items():
@@ -392,15 +383,12 @@ def described_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[s
         if isinstance(default, BaseModel):
             yield from described_keys(type(default), f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}={_as_word(default)}", field.description or _choices(field)
+            choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+            about = field.description or ", ".join(map(str, choices))
+            yield f"{prefix}{name}={_as_word(default)}", about
 
 
 def _as_word(default: Any) -> str:
     if default is PydanticUndefined:  # it has to be given
         return "..."
     return default if isinstance(default, str) else json.dumps(default, default=str)
-
-
-def _choices(field: FieldInfo) -> str:
-    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    return ", ".join(map(str, choices))

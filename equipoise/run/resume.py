@@ -6,7 +6,7 @@ from the step on that the run has reached.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -112,7 +112,10 @@ def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumptio
             "Put it back as it was, and give what is to change to --resume, as key=value.",
         )
     original = load_config(task, replace(options, settings=(), assignments=()))
-    changes = tuple(_changes(_values(original), _values(loaded)))
+    old, new = (dict(leaves(_values(config))) for config in (original, loaded))
+    changes = tuple(
+        Change(key, old.get(key), new.get(key)) for key in old | new if old.get(key) != new.get(key)
+    )
     keys = {change.key for change in changes}
     if refused := [c for c in changes if not _may_change(c.key, keys, loaded.engine)]:
         raise UsageError(
@@ -122,7 +125,9 @@ def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumptio
             "is in docs/run-directory.md.",
         )
     planned, target = (_steps(run, config) for config in (original.config, loaded.config))
-    resumption = Resumption(run, loaded, changes, _steps_done(run), planned, target)
+    checkpoints = [c for prefix in _CHECKPOINTS for c in find_checkpoints(run.checkpoints, prefix)]
+    done = max((checkpoint.step for checkpoint in checkpoints), default=0)
+    resumption = Resumption(run, loaded, changes, done, planned, target)
     _refuse_length(resumption)
     return resumption
 
@@ -162,13 +167,9 @@ def _copy_to_earlier(resumption: Resumption) -> str:
     folder.mkdir(parents=True)
     shutil.copyfile(run.config, folder / run.config.name)
     name = f"{run.earlier.name}/{number}"
-    if resumption.target != resumption.planned:
-        _begin_other_length(run, folder, name)
-    return name
-
-
-def _begin_other_length(run: RunDirectory, folder: Path, name: str) -> None:
-    """Copy what training goes on with; the result itself moves when a new one is there."""
+    if resumption.target == resumption.planned:
+        return name
+    # Of another length what training goes on with; the result moves when a new one is there.
     for file in filter(Path.exists, (run.history, run.report)):
         shutil.copyfile(file, folder / file.name)
     if run.training.exists():
@@ -176,6 +177,7 @@ def _begin_other_length(run: RunDirectory, folder: Path, name: str) -> None:
     forget_files(run, [run.history.name, run.training.parent.name])
     if has_result(run):
         run.ledger.update({REPLACES: name})
+    return name
 
 
 def has_result(run: RunDirectory) -> bool:
@@ -229,13 +231,6 @@ def _values(loaded: LoadedConfig) -> dict[str, Any]:
     return loaded.config.model_dump(mode="json", by_alias=True, warnings=False) | sections
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    old, new = dict(leaves(before)), dict(leaves(after))
-    for key in old | new:
-        if old.get(key) != new.get(key):
-            yield Change(key, old.get(key), new.get(key))
-
-
 def _steps(run: RunDirectory, config: Config) -> int:
     """How many steps a configuration trains on the run's prompts."""
     try:
@@ -243,12 +238,6 @@ def _steps(run: RunDirectory, config: Config) -> int:
     except (OSError, ValueError, KeyError):  # none yet, or refused when they are read
         return config.grpo.max_num_steps
     return total_steps(prompts, config)
-
-
-def _steps_done(run: RunDirectory) -> int:
-    """The step of the newest checkpoint."""
-    checkpoints = [c for prefix in _CHECKPOINTS for c in find_checkpoints(run.checkpoints, prefix)]
-    return max((checkpoint.step for checkpoint in checkpoints), default=0)
 
 
 def _refuse_length(resumption: Resumption) -> None:

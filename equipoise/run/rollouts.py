@@ -312,14 +312,10 @@ class TrainingRollouts:
         """Append what was chosen of a step in one write, where the step is kept."""
         if sample and self.keeps(step):
             self.path.parent.mkdir(exist_ok=True)
-            lines = [_line(step, rollout, score) for rollout, score in sample]
+            rows = ({"step": step, **scored_fields(rollout, score)} for rollout, score in sample)
+            lines = [json.dumps(finite(row), ensure_ascii=False) + "\n" for row in rows]
             with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write("".join(lines))
-
-
-def _line(step: int, rollout: Rollout, score: Score) -> str:
-    row = {"step": step, **scored_fields(rollout, score)}
-    return json.dumps(finite(row), ensure_ascii=False) + "\n"
 
 
 def restore(path: Path, copy: Path | None) -> None:

@@ -254,11 +254,11 @@ def record_files(run: RunDirectory, *parts: Path, without: Path | None = None) -
     """
     present = [part for part in parts if part.exists()]
     files = {part: part.rglob("*") if part.is_dir() else [part] for part in present}
-    seals = {
-        part.name: seals_of(run.root, [path for path in paths if _is_result(path, without)])
+    results = {
+        part.name: [p for p in paths if p.is_file() and p != without and not p.name.startswith(".")]
         for part, paths in files.items()
     }
-    run.ledger.update({_KEY: seals})
+    run.ledger.update({_KEY: {name: seals_of(run.root, paths) for name, paths in results.items()}})
 
 
 def record_unsealed(run: RunDirectory, *parts: Path) -> None:
@@ -266,10 +266,6 @@ def record_unsealed(run: RunDirectory, *parts: Path) -> None:
     seals = _read_seals(run)
     if missing := [part for part in parts if part.name not in seals]:
         record_files(run, *missing)
-
-
-def _is_result(path: Path, without: Path | None) -> bool:
-    return path.is_file() and path != without and not path.name.startswith(".")
 
 
 def forget_files(run: RunDirectory, parts: Iterable[str]) -> None:
@@ -308,7 +304,9 @@ def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[s
         )
     for problem in problems:
         warn(f"{problem}; it is made again")
-    parts = set(_made_with(run, damaged))
+    parts = set(damaged)
+    if parts & {run.history.name, run.training.parent.name}:
+        parts.add(run.final_checkpoint.name)  # training writes the history and the model together
     for part in parts:
         set_aside(run.root / part)
     forget_files(run, parts)
@@ -332,14 +330,6 @@ def _seals_in(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """The seals by part; one that is forgotten is None."""
     seals = provenance.get(_KEY)
     return {k: v for k, v in seals.items() if v is not None} if isinstance(seals, dict) else {}
-
-
-def _made_with(run: RunDirectory, parts: Iterable[str]) -> Iterator[str]:
-    """The parts and what is made together with them: training writes the history and the model."""
-    for part in parts:
-        yield part
-        if part in (run.history.name, run.training.parent.name):
-            yield run.final_checkpoint.name
 
 
 # --- checkpoints ----------------------------------------------------------------------------------

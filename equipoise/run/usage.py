@@ -107,20 +107,20 @@ class Meter:
         tokens = {name: count - self._recalled[name] for name, count in self.tokens.items()}
         current = {"processes": 1, "seconds": seconds, **tokens}
         peaks = {"peak_memory_bytes": peak_memory(), "peak_gpu_memory_bytes": peak_gpu_memory()}
-        return {
-            **added({name: self._before.get(name, 0) for name in current}, current),
-            **{name: max(peaks[name], self._before.get(name, 0)) for name in _PEAKS},
-            "calls": _sum(self._before.get("calls", {}), self._calls()),
-        }
-
-    def _calls(self) -> Calls:
-        calls = _sum(_minus(self._spent(), self._calls_before), _sum(self.elsewhere, self._own))
+        counts_by_model = _sum(
+            _minus(self._spent(), self._calls_before), _sum(self.elsewhere, self._own)
+        )
         usage_by_model = {
             model: {name: counts.get(name, 0.0) for name in _KEPT}
             | {n: k for n, k in counts.items() if n.startswith((MODEL, FINGERPRINT)) and k}
-            for model, counts in calls.items()
+            for model, counts in counts_by_model.items()
         }
-        return {model: counts for model, counts in usage_by_model.items() if any(counts.values())}
+        calls = {model: counts for model, counts in usage_by_model.items() if any(counts.values())}
+        return {
+            **added({name: self._before.get(name, 0) for name in current}, current),
+            **{name: max(peaks[name], self._before.get(name, 0)) for name in _PEAKS},
+            "calls": _sum(self._before.get("calls", {}), calls),
+        }
 
 
 def changed_models(usage: Any) -> list[str]:
