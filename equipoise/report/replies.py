@@ -25,7 +25,7 @@ from equipoise.report.words import STAGES, Stage, heading, number, plain_name, p
 
 #: Prompts are taken in the order of the evaluation, at even distances: none is picked.
 _PROMPTS_SHOWN = 6
-_TITLE_LIMIT, _CELL_LIMIT, _ITEMS_SHOWN, _REASONS_SHOWN = 400, 600, 5, 5
+_QUESTION_LIMIT, _CELL_LIMIT, _ITEMS_SHOWN, _REASONS_SHOWN = 400, 600, 5, 5
 #: The metadata key of what a prompt asks, for tasks whose prompts hold more than that.
 QUESTION = "question"
 
@@ -78,7 +78,7 @@ def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
             for stage, replies in stages.items()
             if prompt_id in replies
         )
-        title = printable(reply.metadata.get(QUESTION, prompt_id), _TITLE_LIMIT)
+        title = printable(reply.metadata.get(QUESTION, prompt_id), _QUESTION_LIMIT)
         tables.append((title, Table(columns, rows)))
     note = f"{printable(table.note)}, at even distances through the evaluation."
     return (Tables(printable(table.title), "reply-table", note, tuple(tables), folded=True),)

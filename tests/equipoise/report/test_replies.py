@@ -64,6 +64,13 @@ def test_columns_show_the_evidence_of_both_stages() -> None:
     assert [row[-1].note for row in table.rows] == ["wrong, it is B", "right"]
 
 
+def test_a_question_of_a_few_sentences_stands_whole_above_its_replies() -> None:
+    question = " ".join(["Which of these is right?"] * 12)
+    reply = Reply("q", {"question": question}, "", "B", None, {}, prompt_id="q")
+    assert len(question) > 250
+    assert [title for title, _ in only(run((reply,), (reply,))).tables] == [question]
+
+
 def test_unreadable_and_hostile_replies_do_no_harm() -> None:
     broken = Reply("q", {}, "", "x" * 9_999, None, {"unparseable": "no queries"})
     failed = Reply("q", {}, "", "\x00", "timeout", {"documents": {"a": [3]}})
