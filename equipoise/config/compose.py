@@ -104,6 +104,13 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + name, value
 
 
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The leaves in which two trees differ, with both values; None is a key that is not set."""
+    before, after = dict(leaves(old)), dict(leaves(new))
+    pairs = {key: (before.get(key), after.get(key)) for key in before | after}
+    return {key: (first, second) for key, (first, second) in pairs.items() if first != second}
+
+
 def _references(value: Any) -> Iterator[str]:
     """The keys in the interpolations of a value."""
     if isinstance(value, str):

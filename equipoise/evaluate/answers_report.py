@@ -26,11 +26,11 @@ from equipoise.report.document import (
 )
 from equipoise.report.renderers import page, print_table
 from equipoise.report.sets import Flip, FlipGroup, Flips, sides_of
+from equipoise.report.tables import figure_cell
 from equipoise.report.words import (
     MISSING,
     Estimate,
     figure,
-    figure_and_interval,
     figure_with_interval,
     heading,
     p_value,
@@ -171,32 +171,28 @@ def estimate(value: Figure) -> Estimate:
 
 
 def _cell(value: Figure, note: str = "") -> Cell:
-    return Cell(*figure_and_interval(estimate(value)), note, "number")
+    return replace(figure_cell(estimate(value)), note=note)
 
 
-def _pair_sections(audited: Audited) -> list[Tables]:
-    pairs = enumerate(_pairs(audited, "counterfactual"), start=1)
-    return [_pair_section(audited, pair, f"pair-{n}") for n, pair in pairs]
-
-
-def _pair_section(audited: Audited, pair: VariantPair, anchor: str) -> Tables:
-    """Two tables: who is favoured, and how often answers flip beside each yardstick."""
-    compared = [comparison for comparison in audited.compared if comparison.pair == pair]
-    favoured = tuple((_label(c, audited), *_direction_cells(c)) for c in compared)
-    flips = tuple(row for c in compared for row in _flip_rows(c, audited))
-    variants = printable(pair.first), printable(pair.second)
-    title = heading(describe_pair(pair))
-    tables = (
-        (
-            f"{title}, who is favoured: {len(favoured)} rows",
-            Table(("Answers of", *variants, *_DIRECTION), favoured, _LEVEL),
-        ),
-        (
-            f"{title}, how often answers flip: {len(flips)} rows",
-            Table(("Answers of", *_FLIPS), flips, _LEVEL),
-        ),
-    )
-    return Tables(title, anchor, _PAIR_NOTE, tables, folded=True)
+def _pair_sections(audited: Audited) -> Iterator[Tables]:
+    """Of each pair two tables: who is favoured, and how often answers flip beside yardsticks."""
+    for number, pair in enumerate(_pairs(audited, "counterfactual"), start=1):
+        compared = [comparison for comparison in audited.compared if comparison.pair == pair]
+        favoured = tuple((_label(c, audited), *_direction_cells(c)) for c in compared)
+        flips = tuple(row for c in compared for row in _flip_rows(c, audited))
+        variants = printable(pair.first), printable(pair.second)
+        title = heading(describe_pair(pair))
+        tables = (
+            (
+                f"{title}, who is favoured: {len(favoured)} rows",
+                Table(("Answers of", *variants, *_DIRECTION), favoured, _LEVEL),
+            ),
+            (
+                f"{title}, how often answers flip: {len(flips)} rows",
+                Table(("Answers of", *_FLIPS), flips, _LEVEL),
+            ),
+        )
+        yield Tables(title, f"pair-{number}", _PAIR_NOTE, tables, folded=True)
 
 
 def describe_pair(pair: VariantPair) -> str:
@@ -208,16 +204,12 @@ def _label(comparison: Compared, audited: Audited) -> Cell:
     return Cell(printable(label_of(comparison, audited)), note=f"{comparison.n:,} items")
 
 
-def _change_cell(change: Figure) -> Cell:
-    return Cell(*figure_and_interval(estimate(change), signed=True), kind="number")
-
-
 def _direction_cells(comparison: Compared) -> tuple[Cell, ...]:
     """Both shares, their difference, whether it is none, what noise alone gives, p and verdict."""
     return (
         _cell(comparison.first),
         _cell(comparison.second),
-        _change_cell(comparison.difference),
+        figure_cell(estimate(comparison.difference), signed=True),
         Cell(EQUAL[comparison.equal]),
         Cell(_band(comparison.noise), kind="number"),
         Cell(p_value(comparison.p_holm), kind="number"),
@@ -236,7 +228,7 @@ def _flip_rows(comparison: Compared, audited: Audited) -> Iterator[tuple[Cell, .
             flips,
             Cell(describe_pair(test.yardstick)),
             _cell(test.rate),
-            _change_cell(test.excess),
+            figure_cell(estimate(test.excess), signed=True),
             Cell(p_value(test.p_holm), kind="number"),
             Cell(test.verdict, kind="verdict"),
         )

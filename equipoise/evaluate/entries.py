@@ -13,7 +13,7 @@ from environments.base import IncompleteSetError, OutcomeError, PromptRecord, Ro
 from environments.contract import Environment
 from environments.measurement import Measurement
 from equipoise.config import LoadedConfig, Options, load_config
-from equipoise.config.compose import leaves
+from equipoise.config.compose import differences, leaves
 from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
@@ -155,8 +155,18 @@ def entry_of(word: str, *, unsealed: bool = False) -> Entry:
         raise UsageError(
             "entry.no-name", f"{word!r} names no run", "Name folders: NAME=DIR or NAME=DIR,DIR."
         )
-    if len(runs) > 1:
-        _refuse_other_configurations(runs)
+    for run in runs[1:]:
+        keys = differences(_made_by(runs[0]), _made_by(run)).keys() - _SEED_KEYS
+        if keys:
+            raise UsageError(
+                "entry.other-configuration",
+                f"{run.path} is no other seed of {runs[0].path}: {', '.join(sorted(keys)[:5])}",
+                "Give it as an entry of its own.",
+            )
+    if len({run.seed for run in runs}) < len(runs):
+        raise UsageError(
+            "entry.repeated-seed", "two runs of one entry have one seed", "Give each of them once."
+        )
     root, stage = runs[0].run.root, runs[0].stage
     unnamed = f"{root.name} and {len(runs) - 1} more" if len(runs) > 1 else f"{root.name}/{stage}"
     return Entry(name or unnamed, tuple(sorted(runs, key=lambda run: run.seed)))
@@ -211,24 +221,6 @@ def _hash_of(record: PromptRecord) -> str:
     """Hash what is asked and what is right, without the split."""
     content = asdict(record) | {"split": ""}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _refuse_other_configurations(runs: Sequence[Evaluated]) -> None:
-    """Raise `UsageError` unless the runs differ in their seeds alone."""
-    first = dict(leaves(_made_by(runs[0])))
-    for run in runs[1:]:
-        sibling = dict(leaves(_made_by(run)))
-        keys = {key for key in first.keys() | sibling.keys() if first.get(key) != sibling.get(key)}
-        if keys := keys - _SEED_KEYS:
-            raise UsageError(
-                "entry.other-configuration",
-                f"{run.path} is no other seed of {runs[0].path}: {', '.join(sorted(keys)[:5])}",
-                "Give it as an entry of its own.",
-            )
-    if len({run.seed for run in runs}) < len(runs):
-        raise UsageError(
-            "entry.repeated-seed", "two runs of one entry have one seed", "Give each of them once."
-        )
 
 
 def _made_by(run: Evaluated) -> dict[str, Any]:

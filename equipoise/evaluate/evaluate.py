@@ -201,17 +201,13 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
             entries = [entry_of(word, unsealed=audit.unsealed) for word in words]
             compared = compare_entries(entries, Checks(), reporter)
             write_comparison(compared, root / task, reporter)
-    if errors:
-        raise _audit_error(errors, audit)
-
-
-def _audit_error(errors: Mapping[str, EquipoiseError], audit: Audit) -> EquipoiseError:
-    """Return the error that the audit ends with."""
+    if not errors:
+        return
     if len(audit.subjects) == 1:
-        return next(iter(errors.values()))
+        raise next(iter(errors.values()))
     messages = "\n".join(f"{label}: {error.message}" for label, error in errors.items())
     remedies = dict.fromkeys(error.remedy for error in errors.values() if error.remedy)
-    return EquipoiseError(
+    raise EquipoiseError(
         "audit.failed-models",
         f"{len(errors)} of {len(audit.subjects)} models are not evaluated, so nothing is "
         f"compared:\n{messages}",
@@ -248,24 +244,16 @@ def _subject_turn(task_audit: TaskAudit, subject: Subject) -> Turn[None]:
     with reporter.progress("loading what gives reward"):
         provide_models(environment, loaded.config.equipoise.cache_dir)
     check_environment(environment, reporter)
-    with _writer(task_audit, loaded, subject, records, prompts) as writer:
+    opened: AbstractContextManager[Writer] = (
+        behind_endpoint(loaded, subject, task_audit.root)
+        if subject.endpoint
+        else in_process(loaded, records, prompts, reporter, unsealed=accepted)
+    )
+    with opened as writer:
         setup = SubjectSetup(task_audit, model, unsealed, records, prompts, environment, writer)
         for row in missing:
             reporter.heading(f"{task_audit.task}: {row.name}")
             yield from _evaluate_row(setup, row, seed)
-
-
-def _writer(
-    task_audit: TaskAudit,
-    loaded: LoadedConfig,
-    subject: Subject,
-    records: Sequence[PromptRecord],
-    prompts: Sequence[PromptRecord],
-) -> AbstractContextManager[Writer]:
-    if subject.endpoint:
-        return behind_endpoint(loaded, subject, task_audit.root)
-    accepted = task_audit.audit.unsealed
-    return in_process(loaded, records, prompts, task_audit.reporter, unsealed=accepted)
 
 
 def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:

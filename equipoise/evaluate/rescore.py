@@ -21,7 +21,7 @@ from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from environments.presentation import Presentation
 from equipoise.config import LoadedConfig
-from equipoise.config.compose import leaves
+from equipoise.config.compose import differences
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import provide_models
 from equipoise.report.renderers import print_beside, print_comparison
@@ -251,8 +251,7 @@ def refuse_other_keys(
     run_config: LoadedConfig, new_config: LoadedConfig
 ) -> dict[str, dict[str, Any]]:
     """Return the changes. Raises `UsageError` for keys that rescoring cannot change."""
-    before, after = dict(leaves(run_config.resolved)), dict(leaves(new_config.resolved))
-    changed = [key for key in before | after if before.get(key) != after.get(key)]
+    changed = differences(run_config.resolved, new_config.resolved)
     refused = [key for key in changed if not key.startswith(MAY_CHANGE) or key in _FIXED]
     if refused:
         raise UsageError(
@@ -260,7 +259,7 @@ def refuse_other_keys(
             f"rescoring changes how stored replies are scored, and not {', '.join(refused)}",
             "Leave these keys out; env.* and the draws of equipoise.evaluation may be given.",
         )
-    return {key: {"before": before.get(key), "after": after.get(key)} for key in changed}
+    return {key: {"before": before, "after": after} for key, (before, after) in changed.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,29 +463,22 @@ def _changes_content(
             environment.measure(stage.rollouts, scores) for scores in (stage.before, stage.after)
         )
         changes = compare(before, after, settings, frozen=name == BASELINE)
-        compared = comparison_dict(changes, "before", "rescored")
+        pairs = [(a.value, b.value) for a, b in zip(stage.before, stage.after, strict=True)]
+        rewards = [(a, b) for a, b in pairs if a is not None and b is not None]
         content["stages"][name] = {
-            **_counts(stage),
-            "metrics": compared["metrics"],
+            "rollouts": len(pairs),
+            "values_changed": sum(a != b for a, b in rewards),
+            "scored_now": sum(a is None and b is not None for a, b in pairs),
+            "failed_now": sum(a is not None and b is None for a, b in pairs),
+            "failures": dict(Counter(score.error.kind for score in stage.after if score.error)),
+            "reward_before": fmean(a for a, _ in rewards) if rewards else None,
+            "reward_after": fmean(b for _, b in rewards) if rewards else None,
+            "metrics": comparison_dict(changes, "before", "rescored")["metrics"],
             "most_changed": list(_most_changed(stage)),
         }
     if rescored.policies:
         content["policies"] = rescored.policies.rewards()
     return content
-
-
-def _counts(stage: Rescored) -> dict[str, Any]:
-    pairs = list(zip(stage.before, stage.after, strict=True))
-    rewards = [(a.value, b.value) for a, b in pairs if a.value is not None and b.value is not None]
-    return {
-        "rollouts": len(pairs),
-        "values_changed": sum(a != b for a, b in rewards),
-        "scored_now": sum(a.value is None and b.value is not None for a, b in pairs),
-        "failed_now": sum(a.value is not None and b.value is None for a, b in pairs),
-        "failures": dict(Counter(b.error.kind for _, b in pairs if b.error)),
-        "reward_before": fmean(a for a, _ in rewards) if rewards else None,
-        "reward_after": fmean(b for _, b in rewards) if rewards else None,
-    }
 
 
 def _most_changed(stage: Rescored) -> Iterator[dict[str, Any]]:

@@ -12,8 +12,8 @@ from environments.measurement import Direction
 from equipoise.report.run_files import RunFiles, as_object
 from equipoise.run.history import Row
 
-# --- alarms ---------------------------------------------------------------------------------------
-# The alarm over a run's steps: what is paid rises and what is meant does not.
+# --- trends ---------------------------------------------------------------------------------------
+# What the alarm over a run's steps goes by: what is paid rises and what is meant does not.
 #
 # docs/alarms.md says how often it is right, and what other alarms are worth that are not here.
 

@@ -246,6 +246,13 @@ def _training(run: RunFiles, trained: Trained) -> Iterator[tuple[str, str]]:
     """Yield what was trained on what and how, as far as it is known."""
     config, hashes = trained.config, as_object(run.provenance.get("hashes"))
     counts = as_object(trained.prompts.get("prompts")).items()
+    # The settings of what gave reward; a folder of that machine's is none to share.
+    rewards = [
+        (f"Reward: {plain_name(key)}", value)
+        for settings in as_object(config.get("env")).values()
+        for key, value in as_object(settings).items()
+        if isinstance(value, str | int | float) and not str(value).startswith(("/", "~"))
+    ]
     facts = [
         ("Base model", trained.base_on_hub(run) or run.provenance.get("model")),
         ("Its identity", hashes.get("model")),
@@ -258,7 +265,7 @@ def _training(run: RunFiles, trained: Trained) -> Iterator[tuple[str, str]]:
         ("Prompts", ", ".join(f"{count:,} {name}" for name, count in counts if number(count))),
         ("Prompts made by", _at(trained.prompts, "about.module")),
         ("Seed", run.provenance.get("seed")),
-        *_reward(config),
+        *rewards,
         *((name, run.provenance.get(name.lower())) for name in ("Engine", "Device")),
     ]
     yield from (
@@ -275,14 +282,6 @@ def _method(trained: Trained) -> str:
     four_bits = _at(trained.config, "equipoise.load_in_4bit") is True
     base = ", above a base in 4 bits (NF4), as it was measured too" if four_bits else ""
     return f"LoRA of rank {lora.get('dim')} and alpha {lora.get('alpha')}{form}{base}"
-
-
-def _reward(config: Json) -> Iterator[tuple[str, str]]:
-    """The settings of what gave reward; a folder of that machine's is none to share."""
-    for settings in as_object(config.get("env")).values():
-        for key, value in as_object(settings).items():
-            if isinstance(value, str | int | float) and not str(value).startswith(("/", "~")):
-                yield f"Reward: {plain_name(key)}", str(value)
 
 
 def _command(run: RunFiles) -> str:

@@ -152,20 +152,16 @@ def examples_of(run: RunFiles, reasons: Why) -> tuple[PromptExample, ...]:
 
 def _prompts(run: RunFiles) -> Prompts:
     """The prompts that every evaluated stage answered, in the order of the first."""
-    stages = {stage: _by_prompt(run.replies[stage]) for stage in run.stages}
+    stages: dict[Stage, dict[str, list[Reply]]] = {stage: {} for stage in run.stages}
+    for stage, by_prompt in stages.items():
+        for reply in run.replies[stage]:
+            by_prompt.setdefault(reply.prompt_name, []).append(reply)
     first = next(iter(stages.values()), {})
     return {
         name: _Prompt({stage: by_prompt[name] for stage, by_prompt in stages.items()})
         for name in first
         if all(name in by_prompt for by_prompt in stages.values())
     }
-
-
-def _by_prompt(replies: Sequence[Reply]) -> dict[str, list[Reply]]:
-    by_prompt: dict[str, list[Reply]] = {}
-    for reply in replies:
-        by_prompt.setdefault(reply.prompt_name, []).append(reply)
-    return by_prompt
 
 
 def _mean(replies: Sequence[Reply]) -> float | None:
@@ -226,13 +222,13 @@ def _rule(prompts: Prompts, key: str, *, compared: bool) -> str:
     total = f"There are {len(prompts):,} prompts."
     ends, chance = "the highest and the lowest reward", ""
     if compared:
-        known = [m for prompt in prompts.values() if (m := prompt.measure) is not None]
-        rose, fell = sum(m > 0 for m in known), sum(m < 0 for m in known)
-        unknown = len(prompts) - len(known)
+        measures = [m for prompt in prompts.values() if (m := prompt.measure) is not None]
+        rose, fell = sum(m > 0 for m in measures), sum(m < 0 for m in measures)
+        unmeasured = len(prompts) - len(measures)
         total = (
             f"The mean reward of a prompt's replies rose for {rose:,} of {len(prompts):,} prompts, "
-            f"fell for {fell:,} and stayed the same for {len(known) - rose - fell:,}"
-            + (f"; for {unknown:,} it is not known." if unknown else ".")
+            f"fell for {fell:,} and stayed the same for {len(measures) - rose - fell:,}"
+            + (f"; for {unmeasured:,} it is not known." if unmeasured else ".")
         )
         ends, chance = "where it rose and fell most", _CHANCE
     groups = f"the middle one of each {plain_name(key)}, " if key else ""

@@ -65,7 +65,10 @@ def differing_keys(rows: Sequence[Mapping[K, str]]) -> set[K]:
 def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
     """The table of replies that the task wants; none where it wants none."""
     table = run.presentation.table
-    stages = {stage: _first_replies(run.replies[stage]) for stage in run.stages}
+    stages: dict[Stage, dict[str, Reply]] = {stage: {} for stage in run.stages}
+    for stage, first_replies in stages.items():
+        for reply in run.replies[stage]:
+            first_replies.setdefault(reply.prompt_id, reply)
     prompts = list(next(iter(stages.values()), {}).items())
     if table is None or not prompts:
         return ()
@@ -82,14 +85,6 @@ def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
         tables.append((title, Table(columns, rows)))
     note = f"{printable(table.note)}, at even distances through the evaluation."
     return (Tables(printable(table.title), "reply-table", note, tuple(tables), folded=True),)
-
-
-def _first_replies(replies: Sequence[Reply]) -> dict[str, Reply]:
-    """The first reply to each prompt, in the order of the prompts."""
-    first: dict[str, Reply] = {}
-    for reply in replies:
-        first.setdefault(reply.prompt_id, reply)
-    return first
 
 
 def _cells(reply: Reply, columns: Sequence[Column]) -> Iterator[Cell]:
@@ -228,12 +223,19 @@ def viewer(run: RunFiles) -> Viewer | None:
     if not evaluated:
         return None
     trained = list(_whole_steps(run.training))
+    extent = f"All {len(entries):,} replies"
+    if len(evaluated) < len(entries):
+        extent = f"{len(evaluated):,} of {len(entries):,} replies, whole sets at even distances,"
+    steps = len({entry.stage for entry in trained})
+    of_training = f" {len(trained):,} of {steps:,} training steps: whole sets, chosen by the seed."
     script = resources.files("equipoise.report").joinpath("viewer.js").read_text(encoding="utf-8")
     digest = hashlib.sha256(script.encode()).digest()
     return Viewer(
         title="All replies",
         anchor="replies",
-        note=_note(len(evaluated), len(entries), trained),
+        note=f"{extent} of the evaluation.{of_training * bool(trained)} Every reply has a link to "
+        "it, and stands beside what was replied to the same prompt and to its counterfactual set; "
+        "what differs is bold.",
         data=_packed(_content(run, [*evaluated, *trained])),
         script=script,
         script_hash=f"sha256-{base64.b64encode(digest).decode()}",
@@ -250,21 +252,6 @@ def _address(stage: str, reply: Reply) -> str:
     # What encodeURIComponent leaves as it is; half of a pair of surrogates has no place there.
     name = reply.prompt_name.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return f"#reply/{stage}/{quote(name, safe=_UNQUOTED)}/1"
-
-
-def _note(count: int, total: int, trained: Sequence[_Entry]) -> str:
-    extent = f"All {total:,} replies"
-    if count < total:
-        extent = f"{count:,} of {total:,} replies, whole sets at even distances,"
-    steps = len({entry.stage for entry in trained})
-    training_note = (
-        f" {len(trained):,} of {steps:,} training steps: whole sets, chosen by the seed."
-    )
-    return (
-        f"{extent} of the evaluation.{training_note * bool(trained)} Every reply has a link to it, "
-        "and stands beside what was replied to the same prompt and to its counterfactual set; what "
-        "differs is bold."
-    )
 
 
 def _packed(content: Mapping[str, Any]) -> str:

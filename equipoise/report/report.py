@@ -189,31 +189,27 @@ def _describe(pair: Pair) -> str:
 
 def _training(run: RunFiles) -> tuple[Charts, ...]:
     """The curves of the history; nothing without one."""
-    first, more = (tuple(_curve(run, n) for n in names) for names in _curve_columns(run))
-    if not (first or more):
-        return ()
-    span = charts.window(len(run.history.get("step", ())))
-    note = f"Over training steps. Thin line: each step. Strong line: mean over {span} steps."
-    if "reward_std" in run.history:
-        note += " Band: reward plus and minus its standard deviation."
-    note += " A step sees few prompts, so its metrics are noisier than an evaluation's."
-    return (Charts("Training", "training", note, first, more, small=True),)
-
-
-def _curve_columns(run: RunFiles) -> tuple[list[str], list[str]]:
-    """The columns of the history that hold numbers: reward, first metrics and guards, the rest."""
     hidden = {"step", "reward_std"}
     history = run.history.items()
     columns = [n for n, values in history if n not in hidden and any(map(math.isfinite, values))]
-    metrics = [name for name in columns if name.startswith("env/")]
-    later = set(metrics[_METRIC_CURVES:])
+    if not columns:
+        return ()
+    # The reward, the first metrics and guards come first, and all others are folded away.
+    later = [name for name in columns if name.startswith("env/")][_METRIC_CURVES:]
     first = [
         name
         for start in _CURVES_FIRST
         for name in columns
         if name == start or (start.endswith("/") and name.startswith(start) and name not in later)
     ]
-    return first, [name for name in columns if name not in first]
+    more = [name for name in columns if name not in first]
+    span = charts.window(len(run.history.get("step", ())))
+    note = f"Over training steps. Thin line: each step. Strong line: mean over {span} steps."
+    if "reward_std" in run.history:
+        note += " Band: reward plus and minus its standard deviation."
+    note += " A step sees few prompts, so its metrics are noisier than an evaluation's."
+    drawn, folded = (tuple(_curve(run, name) for name in names) for names in (first, more))
+    return (Charts("Training", "training", note, drawn, folded, small=True),)
 
 
 def _curve(run: RunFiles, column: str) -> Chart:

@@ -52,7 +52,7 @@ class Reply:
 
     @property
     def prompt_name(self) -> str:
-        """What is equal for all replies to one prompt, also where older runs lack its id."""
+        """A name of the prompt that all its replies share, also in runs that have no ids."""
         return self.prompt_id or self.prompt or self.set_id
 
     @property

@@ -113,9 +113,9 @@ def choose_sets(sets: BySetAndVariant, view: SetView, group: str) -> list[str]:
     distances = {}
     for set_id, variants in sets.items():
         means = [mean_of(replies, view.figure) for replies in variants.values()]
-        known = [mean for mean in means if mean is not None]
+        numbers = [mean for mean in means if mean is not None]
         # Nothing lies apart where fewer than two variants have a mean.
-        distances[set_id] = round(max(known) - min(known), 9) if len(known) > 1 else -1.0
+        distances[set_id] = round(max(numbers) - min(numbers), 9) if len(numbers) > 1 else -1.0
     ranked = sorted(distances, key=lambda set_id: (-distances[set_id], set_id))
     furthest: dict[str, str] = {}
     for set_id in ranked:

@@ -295,31 +295,19 @@ def _measures(part: object) -> dict[str, list[str]]:
 
 
 def _section(run: RunFiles, name: str, measures: Mapping[str, Sequence[str]]) -> Tables:
-    title = section_title(name, run.presentation.words)
+    """One table where all keys have the same few measures, else one for each key."""
+    title, anchor = section_title(name, run.presentation.words), anchor_of("table", name)
     distinct = {tuple(names) for names in measures.values()}
-    if len(distinct) == 1 and len(shared := distinct.pop()) <= _MOST_MEASURES:
-        notes = [f"{heading(run.name_of(m))}: {run.note_of(m)}." for m in shared if run.note_of(m)]
-        return _single_table(run, name, title, list(measures), shared, notes)
-    tables = tuple(_long(run, name, key, names) for key, names in measures.items())
-    return Tables(title, anchor_of("table", name), _WORST_FIRST, tables, folded=True)
-
-
-def _single_table(
-    run: RunFiles,
-    section: str,
-    title: str,
-    keys: Sequence[str],
-    measures: Sequence[str],
-    notes: Sequence[str],
-) -> Tables:
-    """A section of one table; a long one is folded and has its worst rows first."""
-    folded = len(keys) > _MOST_ROWS
+    if len(distinct) > 1 or len(shared := distinct.pop()) > _MOST_MEASURES:
+        tables = tuple(_long(run, name, key, names) for key, names in measures.items())
+        return Tables(title, anchor, _WORST_FIRST, tables, folded=True)
+    notes = [f"{heading(run.name_of(m))}: {run.note_of(m)}." for m in shared if run.note_of(m)]
+    keys, folded = list(measures), len(measures) > _MOST_ROWS
     if folded:
-        keys = _worst_first({key: run.pair(section, key, measures[0]) for key in keys})
-        notes = [*notes, _WORST_FIRST]
-    table = _wide(run, section, keys, measures)
-    tables = ((f"{title}: {len(keys)} rows" if folded else "", table),)
-    return Tables(title, anchor_of("table", section), " ".join(notes), tables, folded)
+        keys = _worst_first({key: run.pair(name, key, shared[0]) for key in keys})
+        notes.append(_WORST_FIRST)
+    table = (f"{title}: {len(keys)} rows" if folded else "", _wide(run, name, keys, shared))
+    return Tables(title, anchor, " ".join(notes), (table,), folded)
 
 
 def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[str]) -> Table:

@@ -110,26 +110,24 @@ def _locked(root: Path, warn: Callable[[str], None]) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise _in_use(root, read_owner(root)) from None
+        owner = read_owner(root)
+        if owner is None:
+            raise UsageError(
+                "run.in-use", f"the run {root} is in use by another process", "Wait for it to end."
+            ) from None
+        raise UsageError(
+            "run.in-use-by-owner",
+            f"the run {root} is in use by {owner}: {owner.command}",
+            f"Wait for it, or end it on {owner.host} with `kill {owner.pid}; kill -CONT "
+            f"{owner.pid}` (a suspended process keeps its run, and the second word wakes it); "
+            "--resume then goes on.",
+        ) from None
     except NotImplementedError:
         warn(f"{root} lies on a file system without locks: do not resume a run that still runs")
     try:
         yield
     finally:
         lock.release()
-
-
-def _in_use(root: Path, owner: Owner | None) -> UsageError:
-    if owner is None:
-        return UsageError(
-            "run.in-use", f"the run {root} is in use by another process", "Wait for it to end."
-        )
-    return UsageError(
-        "run.in-use-by-owner",
-        f"the run {root} is in use by {owner}: {owner.command}",
-        f"Wait for it, or end it on {owner.host} with `kill {owner.pid}; kill -CONT {owner.pid}` "
-        "(a suspended process keeps its run, and the second word wakes it); --resume then goes on.",
-    )
 
 
 # --- ledger ---------------------------------------------------------------------------------------

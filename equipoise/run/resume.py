@@ -17,7 +17,7 @@ from data_prep.files import read_json, write_text
 from data_prep.records import manifest_path
 from environments.base import TRAIN_SPLIT
 from equipoise.config import LoadedConfig, Options, load_config
-from equipoise.config.compose import leaves
+from equipoise.config.compose import differences
 from equipoise.config.schedule import total_steps
 from equipoise.config.schema import Config
 from equipoise.errors import UsageError
@@ -112,10 +112,8 @@ def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumptio
             "Put it back as it was, and give what is to change to --resume, as key=value.",
         )
     original = load_config(task, replace(options, settings=(), assignments=()))
-    old, new = (dict(leaves(_values(config))) for config in (original, loaded))
-    changes = tuple(
-        Change(key, old.get(key), new.get(key)) for key in old | new if old.get(key) != new.get(key)
-    )
+    changed = differences(_values(original), _values(loaded))
+    changes = tuple(Change(key, before, after) for key, (before, after) in changed.items())
     keys = {change.key for change in changes}
     if refused := [c for c in changes if not _may_change(c.key, keys, loaded.engine)]:
         raise UsageError(
