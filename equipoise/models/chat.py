@@ -199,14 +199,12 @@ class _Generator:
         with torch.random.fork_rng(devices=devices), torch.inference_mode():
             torch.manual_seed(seed or 0)
             output = model.generate(**inputs, generation_config=config)
-        new_tokens = output[:, inputs["input_ids"].shape[1] :].tolist()
-        return [self._answer(tokens) for tokens in new_tokens]
-
-    def _answer(self, tokens: list[int]) -> _Answer:
-        end = next((n for n, token in enumerate(tokens) if token in self._ends), None)
-        content = tokens[:end]
-        text = self._loaded.tokenizer.decode(content, skip_special_tokens=True)
-        return _Answer(str(text), len(content), complete=end is not None)
+        answers = []
+        for tokens in output[:, inputs["input_ids"].shape[1] :].tolist():
+            end = next((n for n, token in enumerate(tokens) if token in self._ends), None)
+            text = tokenizer.decode(tokens[:end], skip_special_tokens=True)
+            answers.append(_Answer(str(text), len(tokens[:end]), complete=end is not None))
+        return answers
 
 
 def _problem(answer: _Answer, valid: Valid) -> str:

@@ -57,7 +57,12 @@ def prepare_probe(
 def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str) -> LoadedModel:
     """The model on its device. Raises `EquipoiseError`, also for prompts with control tokens."""
     quiet_transformers()
-    keep_freed_memory()
+    if platform.libc_ver()[0] == "glibc":
+        # It keeps for itself what is freed. Each step takes and frees the same sizes: by default
+        # half a million pages go back to the system and are fetched again, a tenth of the time.
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
+        libc.mallopt(_M_TRIM_THRESHOLD, 16 * _LARGEST_THRESHOLD)
     torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
     device = config.equipoise.device
     if device == "auto":
@@ -65,18 +70,6 @@ def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str
     loaded = load_policy(config, model_name, torch.device(device))
     refuse_control_tokens(records, control_tokens(loaded.tokenizer))
     return loaded
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep for itself what is freed.
-
-    Each step takes and frees the same sizes: by default half a million pages are given back to the
-    system and fetched from it again, which costs a tenth of the time.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
-        libc.mallopt(_M_TRIM_THRESHOLD, 16 * _LARGEST_THRESHOLD)
 
 
 def give_memory_back() -> None:
@@ -88,7 +81,14 @@ def give_memory_back() -> None:
 
 def run(job: Job, loaded: LoadedModel) -> None:
     """Do every stage that the run directory does not hold yet."""
-    refuse_first_stage(job)
+    deals = job.environment.offers(Environment.dealt_replies)
+    if job.config.equipoise.first_stage.passes and not deals:
+        raise UsageError(
+            "first-stage.no-deal",
+            f"equipoise.first_stage.passes: the task {job.config.equipoise.task} deals out no "
+            "replies of its own model",
+            "Set it to 0, or show the model replies with `equipoise cold-start`.",
+        )
     run_before_training(job, loaded)
     if not (job.run.final_checkpoint.exists() and has_result(job.run)):
         # TRL takes seconds to import, and what comes before training needs none of it.
@@ -112,18 +112,6 @@ def run(job: Job, loaded: LoadedModel) -> None:
             score_greedy(job)
     evaluate(job, FINAL, trained)
     give_memory_back()
-
-
-def refuse_first_stage(job: Job) -> None:
-    """Raise `UsageError` where a first stage is wanted of a task that has none."""
-    deals = job.environment.offers(Environment.dealt_replies)
-    if job.config.equipoise.first_stage.passes and not deals:
-        raise UsageError(
-            "first-stage.no-deal",
-            f"equipoise.first_stage.passes: the task {job.config.equipoise.task} deals out no "
-            "replies of its own model",
-            "Set it to 0, or show the model replies with `equipoise cold-start`.",
-        )
 
 
 def run_before_training(job: Job, loaded: LoadedModel) -> None:

@@ -49,27 +49,22 @@ def watched(watch: Watch) -> Iterator[None]:
     """Inside, NeMo-RL's GRPO tells `watch` what it does."""
     from nemo_rl.algorithms import grpo
 
-    _refuse_unknown_collector(watch)
+    async_grpo = watch.job.config.grpo.async_grpo
+    if async_grpo and async_grpo.enabled:
+        from equipoise.train.nemo_rl.whole_sets import missing_methods
+
+        if missing := missing_methods():
+            raise EquipoiseError(
+                "nemo-rl.unknown-collector",
+                f"grpo.async_grpo.enabled: this NeMo-RL has no {', '.join(missing)}, which "
+                "Equipoise extends to train on whole sets",
+                f"Take NeMo-RL {RELEASE}, or grpo.async_grpo.enabled=false, "
+                "where policy.generation.vllm_cfg.async_engine may stay true.",
+            )
     with ExitStack() as stack:
         for name, replacement in _replacements(grpo, watch).items():
             stack.enter_context(replaced(grpo, name, replacement))
         yield
-
-
-def _refuse_unknown_collector(watch: Watch) -> None:
-    async_grpo = watch.job.config.grpo.async_grpo
-    if not (async_grpo and async_grpo.enabled):
-        return
-    from equipoise.train.nemo_rl.whole_sets import missing_methods
-
-    if missing := missing_methods():
-        raise EquipoiseError(
-            "nemo-rl.unknown-collector",
-            f"grpo.async_grpo.enabled: this NeMo-RL has no {', '.join(missing)}, which Equipoise "
-            "extends to train on whole sets",
-            f"Take NeMo-RL {RELEASE}, or grpo.async_grpo.enabled=false, "
-            "where policy.generation.vllm_cfg.async_engine may stay true.",
-        )
 
 
 def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
