@@ -83,6 +83,12 @@ def mean_of(pairs: Array) -> Array:
     return quotient(pairs[..., 0], pairs[..., 1])
 
 
+def pairs_of(values: Array) -> Array:
+    """Each value, 0 where it is not finite, and whether it is, [...] -> [..., 2]; see `mean_of`."""
+    has_value = np.isfinite(values)
+    return np.stack([np.where(has_value, values, 0.0), has_value], axis=-1)
+
+
 # --- measurement ----------------------------------------------------------------------------------
 
 
@@ -203,13 +209,9 @@ def measure_means(clusters: Sequence[str], means: Mapping[str, Mean]) -> Measure
     row_of = {name: row for row, name in enumerate(dict.fromkeys(clusters))}
     values = np.array([mean.values for mean in means.values()], dtype=np.float64)
     values = values.reshape(len(means), len(clusters)).T
-    has_value = np.isfinite(values)
-    pairs = np.stack(
-        [np.where(has_value, values, 0.0), has_value], axis=-1
-    )  # [N, M, 2]: value, whether
     sums = np.zeros((len(row_of), 2 * len(means)))
     rows = np.array([row_of[name] for name in clusters], dtype=np.intp)
-    np.add.at(sums, rows, pairs.reshape(len(clusters), 2 * len(means)))
+    np.add.at(sums, rows, pairs_of(values).reshape(len(clusters), 2 * len(means)))
     single = np.max(sums, axis=0, initial=0) <= 1
     metrics = {
         name: Metric(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from environments.base import IncompleteSetError, Rollout, Score, outcomes_of
-from environments.measurement import Array, Blocks, Measurement, Metric, mean_of
+from environments.measurement import Array, Blocks, Measurement, Metric, mean_of, pairs_of
 from environments.presentation import Chart, Presentation, SetView, Words
 
 Codes = NDArray[np.int8]
@@ -194,24 +194,21 @@ def set_sums(codes: Codes, worth: Array) -> Array:
     reply that can be read.
     """
     value = worth[np.arange(len(worth))[:, None, None], codes]
-    has_value = np.isfinite(value)
     counts = {
-        "value": (np.where(has_value, value, 0.0), has_value),
-        "read": (codes >= 0, codes != ABSENT),
+        "value": pairs_of(value),
+        "read": np.stack([codes >= 0, codes != ABSENT], axis=-1),
     }
-    rows = codes.shape[:-1]
     of_variants = _OF_VARIANT.join(
-        rows, {name: np.stack(pair, axis=-1).sum(axis=-2) for name, pair in counts.items()}
+        codes.shape[:-1], {name: pairs.sum(axis=-2) for name, pairs in counts.items()}
     )
     options = range(worth.shape[1] - 2)
     chosen = np.stack([(codes == option).sum(axis=-1) for option in options], axis=-1)
     mode = chosen.argmax(axis=-1)  # the first of equals
     defined = (chosen.sum(axis=-1) > 0).all(axis=-1)
     flips = defined & (mode != mode[..., :1]).any(axis=-1)
-    gap = _range(of_variants)
     statistics = {
         "variants": of_variants,
-        "gap": np.stack([np.nan_to_num(gap), np.isfinite(gap)], axis=-1),
+        "gap": pairs_of(_range(of_variants)),
         "flips": np.stack([flips, defined], axis=-1),
     }
     return _blocks(codes.shape[-2]).join(codes.shape[:-2], statistics)

@@ -34,7 +34,16 @@ from environments.fairness.sets import (
     count_levels,
     distance_within,
 )
-from environments.measurement import Array, Blocks, Margin, Measurement, Metric, mean_of, quotient
+from environments.measurement import (
+    Array,
+    Blocks,
+    Margin,
+    Measurement,
+    Metric,
+    mean_of,
+    pairs_of,
+    quotient,
+)
 
 SetKey = tuple[str, str]  # a metadata key and its value
 Section = dict[str, dict[str, Metric]]  # of Measurement.breakdowns
@@ -109,7 +118,7 @@ def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> M
     sums = {
         "sets": np.ones(len(counts)),
         "flips": flips,
-        "control": _with_presence(anchors.control - anchors.mean),
+        "control": pairs_of(anchors.control - anchors.mean),
         "shift": _shift(counts, anchors, layout),
         **_race_sums(subsets.member[:, :, None, None] * counts[:, None], layout),
         "distances": distances,
@@ -234,7 +243,7 @@ def _of_parts(
     mean, noise = sets.mean_and_noise()
     statistics = {
         "spread": np.stack([np.nansum(within, axis=1), np.isfinite(within).sum(axis=1)], axis=1),
-        "error": _with_presence((mean - anchors.mean) ** 2 - noise - anchors.noise),
+        "error": pairs_of((mean - anchors.mean) ** 2 - noise - anchors.noise),
         "surgery": np.where(emergency[:, None], np.stack([surgery, replies], axis=1), 0.0),
         "effects": names.effects.sums(quotient(total, replies)),
     }
@@ -245,8 +254,7 @@ def _of_parts(
 def _distances(parts: _Members, counts: Counts, anchors: Anchors, layout: Layout) -> Array:
     """The distance of each value from the blind mixture and whether it is known, [S, P, R, 2]."""
     distance = blind_distance(counts, count_levels(anchors.reference, layout), layout)
-    pairs = np.stack([np.nan_to_num(distance), np.isfinite(distance)], axis=-1)
-    return np.asarray(pairs[:, None] * parts.member[:, :, None, None])
+    return np.asarray(pairs_of(distance)[:, None] * parts.member[:, :, None, None])
 
 
 def _shift(counts: Counts, anchors: Anchors, layout: Layout) -> Array:
@@ -255,11 +263,6 @@ def _shift(counts: Counts, anchors: Anchors, layout: Layout) -> Array:
     has_anchor = np.isfinite(anchors.mean)[:, None]
     above = np.where(has_anchor, total - replies * np.nan_to_num(anchors.mean)[:, None], 0.0)
     return np.stack([above, np.where(has_anchor, replies, 0.0)], axis=-1)
-
-
-def _with_presence(values: Array) -> Array:
-    """Each value, 0 where it is not known, and whether it is, [S, 2]."""
-    return np.stack([np.nan_to_num(values), np.isfinite(values)], axis=1)
 
 
 def _race_sums(counts: Counts, layout: Layout) -> dict[str, Array]:
