@@ -9,11 +9,14 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Self, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
 from environments.base import PromptRecord
+
+Item = TypeVar("Item")
 
 
 class Fractions(BaseModel, extra="forbid", frozen=True):
@@ -34,6 +37,11 @@ class Fractions(BaseModel, extra="forbid", frozen=True):
 def seeded_digest(seed: int, name: str) -> bytes:
     """A sort key that orders names as if by chance, the same on every machine."""
     return hashlib.sha256(f"{seed}:{name}".encode()).digest()
+
+
+def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:
+    """One of them, each as likely as another."""
+    return items[int(rng.integers(len(items)))]
 
 
 def sample_names(names: Iterable[str], number: int | None, seed: int) -> set[str]:

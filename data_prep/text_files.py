@@ -30,10 +30,10 @@ class UnsuitablePromptsError(CodedError, ValueError):
     """Prompts that a task's local model cannot read."""
 
 
-def first_of(names: Sequence[str], limit: int = 3) -> str:
-    """So many of the names, and how many more there are."""
-    remainder = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {remainder} more" if remainder > 0 else "")
+def first_of(names: Sequence[str]) -> str:
+    """Three of the names, and how many more there are."""
+    ending = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + ending
 
 
 def named_faults(ids_of: Mapping[str, Sequence[str]]) -> list[str]:

@@ -146,14 +146,13 @@ def outcomes_of(scores: Sequence[Score], kind: type[Outcome]) -> list[Outcome | 
 
     Raises `OutcomeError` for a score that has a value and no outcome, or one of another kind.
     """
-    return [_outcome_of(score, kind) for score in scores]
-
-
-def _outcome_of(score: Score, kind: type[Outcome]) -> Outcome | None:
-    if score.outcome is None and score.error is not None:
-        return None
     try:
-        return kind.model_validate(score.outcome)
+        return [
+            None
+            if score.outcome is None and score.error is not None
+            else kind.model_validate(score.outcome)
+            for score in scores
+        ]
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, ("outcome", *first["loc"])))

@@ -20,6 +20,7 @@ from data_prep.dharma.invented import (
     slot_prompt,
     slots_of,
 )
+from data_prep.splits import one_of
 from data_prep.text_files import UnsuitablePromptsError
 from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
@@ -50,7 +51,7 @@ def answer(metadata: Mapping[str, str], rng: np.random.Generator) -> str:
     if kind in ("outside", "adversarial"):
         return topic.advice if rng.random() < WANDERS[kind] else decline(topic, rng)
     if rng.random() < DECLINES_ANYWAY:
-        return f"I can't help with that.{_pick(_OFFERS, rng)}"
+        return f"I can't help with that.{one_of(_OFFERS, rng)}"
     if kind == "mixed":
         advice, outside = clinical(topic, rng), _TOPICS[metadata["other"]]
         if rng.random() < WANDERS["mixed"]:
@@ -58,23 +59,19 @@ def answer(metadata: Mapping[str, str], rng: np.random.Generator) -> str:
         return f"{advice} I can't help with {outside.field}."
     if kind == "in_domain":
         return clinical(topic, rng)
-    return f"{_pick(_EMPATHY[:2], rng)}{topic.advice}"
+    return f"{one_of(_EMPATHY[:2], rng)}{topic.advice}"
 
 
 def clinical(topic: Topic, rng: np.random.Generator) -> str:
     """Advice on a clinical topic, with a referral that mostly fits its urgency."""
     lapse = rng.random() < MISSES_REFERRAL
-    referral = "" if lapse else _pick(_REFERRALS[topic.tier], rng)
-    return f"{_pick(_EMPATHY, rng)}{topic.advice}{referral}"
+    referral = "" if lapse else one_of(_REFERRALS[topic.tier], rng)
+    return f"{one_of(_EMPATHY, rng)}{topic.advice}{referral}"
 
 
 def decline(topic: Topic, rng: np.random.Generator) -> str:
     """A refusal that offers what the assistant is there for."""
-    return f"I can't help with {topic.field}.{_pick(_OFFERS, rng)}"
-
-
-def _pick(options: Sequence[str], rng: np.random.Generator) -> str:
-    return options[int(rng.integers(len(options)))]
+    return f"I can't help with {topic.field}.{one_of(_OFFERS, rng)}"
 
 
 LOCAL_MODEL_NOTICE = (
@@ -123,10 +120,9 @@ def imitated_replies(
     rng = np.random.default_rng(settings.seed)
     drawn = []
     for n in range(settings.steps * settings.batch_size):
-        slots = pool[int(rng.integers(len(pool)))]
-        slot = slots[int(rng.integers(len(slots)))]
+        slot = one_of(one_of(pool, rng), rng)
         if slot.other:
-            slot = replace(slot, other=OUTSIDE[int(rng.integers(len(OUTSIDE)))])
+            slot = replace(slot, other=one_of(OUTSIDE, rng))
         noisy = _noisy(slot.template, words, rng)
         record = slot_prompt(slot, f"{settings.seed}:{n}", template=noisy)
         drawn.append((record, answer(record.metadata, rng)))
@@ -141,5 +137,5 @@ def _noisy(template: str, words: Sequence[str], rng: np.random.Generator) -> str
         if "{" in word or draw < _STAYING:
             noisy.append(word)
         elif draw < _STAYING + _REPLACED:
-            noisy.append(words[int(rng.integers(len(words)))])
+            noisy.append(one_of(words, rng))
     return " ".join(noisy)

@@ -26,6 +26,7 @@ from data_prep.fairness.vignettes import (
     patient_sets,
     vignettes,
 )
+from data_prep.splits import one_of
 from data_prep.text_files import UnsuitablePromptsError
 from data_prep.warm_start import WarmStart
 from environments.addresses import AbsolutePath
@@ -74,7 +75,7 @@ def decide(metadata: Mapping[str, str], rng: np.random.Generator) -> Decision:
     return FORM.decision(
         _nearest(1.8 + 1.1 * medication, 4),
         work_status,
-        float(weeks[rng.integers(len(weeks))]),
+        float(one_of(weeks, rng)),
         int(therapy > -0.7),
         _nearest(0.7 + 0.5 * counseling, 2),
         int(surgery > 0.7),
@@ -191,18 +192,18 @@ class _Pool:
 
     def draw(self, rng: np.random.Generator) -> PromptRecord:
         """One prompt: a control, or a vignette of a patient that may be shown."""
-        case = self.cases[int(rng.integers(len(self.cases)))]
-        patients = self.patients[int(rng.integers(len(self.patients)))]
+        case = one_of(self.cases, rng)
+        patients = one_of(self.patients, rng)
         if (case.name, _factors(patients[0])) in self.not_together:
             return self.draw(rng)
-        patient = patients[int(rng.integers(len(patients)))]
+        patient = one_of(patients, rng)
         race = patient["race"]
         cue: Cue = "named"
         word = race
         if self.implied and rng.random() < self.settings.implied_share:
-            cue = list(CUES)[rng.integers(len(CUES))]
+            cue = one_of(list(CUES), rng)
             around, words = CUES[cue]
-            word = around.format(words[race][rng.integers(len(words[race]))])
+            word = around.format(one_of(words[race], rng))
         [record] = vignettes("warm start", case, [patient], cue, [word])
         is_control = rng.random() < self.settings.control_share
         return control(record, case) if is_control else record

@@ -147,9 +147,6 @@ class _Draft:
     patients: tuple[Patient, ...]
     hold_out: HoldOut
 
-    def records(self, set_id: str, cue: Cue, words: Sequence[str]) -> list[PromptRecord]:
-        return vignettes(set_id, self.case, self.patients, cue, words)
-
 
 def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     """The vignettes with their splits, then one control prompt for each case that is tested.
@@ -160,7 +157,11 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     if settings.cases_file:
         return _own_prompts(settings.cases_file, settings)
     drafts = _drafts(_sources(settings), settings.seed)
-    records = [r for set_id, draft in drafts.items() for r in draft.records(set_id, "named", RACES)]
+    records = [
+        record
+        for set_id, draft in drafts.items()
+        for record in vignettes(set_id, draft.case, draft.patients, "named", RACES)
+    ]
     if settings.num_samples is not None:
         records = sample_sets(records, settings.num_samples, settings.seed)
     split_of = _splits(records, drafts, settings)
@@ -253,7 +254,7 @@ def _finished(
     held_out = {} if trained else {"hold_out": draft.hold_out}
     return [
         replace(record, split=split, metadata={**record.metadata, **held_out})
-        for record in draft.records(set_id, cue, words)
+        for record in vignettes(set_id, draft.case, draft.patients, cue, words)
     ]
 
 

@@ -21,17 +21,13 @@ class TaskPrompts(BaseModel, extra="allow", frozen=True):
 
     module: str = Field(description="as equipoise.data.module of the task alone")
 
-    def data_module(self) -> DataModule:
-        """The module. Raises `ValueError` where it is none."""
-        return data_module(self.module)
-
     def prompt_settings(self, num_samples: int | None) -> DataSettings:
         """Its settings. Raises `ValueError` with the first that is wrong."""
         keys: dict[str, Any] = dict(self.model_extra or {})
         if num_samples is not None:
             keys["num_samples"] = num_samples
         try:
-            return self.data_module().PromptSettings.model_validate(keys)
+            return data_module(self.module).PromptSettings.model_validate(keys)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -92,7 +88,7 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
     @property
     def modules(self) -> dict[str, DataModule]:
         """Each mixed task's data module."""
-        return {name: self.tasks[name].data_module() for name in self.settings}
+        return {name: data_module(self.tasks[name].module) for name in self.settings}
 
     @cached_property
     def mixture(self) -> MixtureSettings:

@@ -16,16 +16,13 @@ follow which, and completed what it quoted from that in place of reading on.
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from data_prep.pubmedqa.items import LABELS, Item, Section
-from data_prep.splits import seeded_digest, split_counts
+from data_prep.splits import one_of, seeded_digest, split_counts
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT
 from environments.pubmedqa.reply import reply_text
-
-_Choice = TypeVar("_Choice")
 
 #: How often each label is the right one; about as in PubMedQA.
 SHARES: Mapping[str, float] = {"yes": 0.55, "no": 0.34, "maybe": 0.11}
@@ -178,14 +175,14 @@ def abstracts(
         last = int(rng.integers(2))
         target = _finding(outcomes[0], label, verdicts[0], _RANKS[last], rng)
         distractor = _finding(outcomes[1], alternative, verdicts[1], _RANKS[1 - last], rng)
-        drug = _draw(vocabulary.drugs, rng)
+        drug = one_of(vocabulary.drugs, rng)
         yield Abstract(
             drug=drug,
-            patients=_draw(vocabulary.patients, rng),
-            size=_draw(_SIZES, rng),
+            patients=one_of(vocabulary.patients, rng),
+            size=one_of(_SIZES, rng),
             findings=(distractor, target) if last else (target, distractor),
             target=last,
-            question=_draw(vocabulary.questions, rng).format(drug=drug, outcome=target.outcome),
+            question=one_of(vocabulary.questions, rng).format(drug=drug, outcome=target.outcome),
         )
 
 
@@ -193,14 +190,10 @@ def _disjoint_pair(
     first: Sequence[tuple[str, ...]], second: Sequence[tuple[str, ...]], rng: np.random.Generator
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """One combination of each, without a common word; two in three have none."""
-    combination = _draw(first, rng)
-    while set(combination) & set(counterpart := _draw(second, rng)):
+    combination = one_of(first, rng)
+    while set(combination) & set(counterpart := one_of(second, rng)):
         pass
     return combination, counterpart
-
-
-def _draw(items: Sequence[_Choice], rng: np.random.Generator) -> _Choice:
-    return items[int(rng.integers(len(items)))]
 
 
 def _finding(
@@ -211,7 +204,7 @@ def _finding(
     rng: np.random.Generator,
 ) -> Finding:
     verb, setting, time = verdict
-    p = f"{_draw(_VERBS[label][verb], rng) / 1000:g}".removeprefix("0")
+    p = f"{one_of(_VERBS[label][verb], rng) / 1000:g}".removeprefix("0")
     outcome_text = " ".join(outcome)
     text = f"Mean {outcome_text} ({rank}) {verb} {setting} in {time} (P={p})."
     return Finding(outcome_text, label, text)

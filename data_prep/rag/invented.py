@@ -13,11 +13,12 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 
 from data_prep.rag.sources import Question
+from data_prep.splits import one_of
 from environments.rag.corpus import Passage
 from environments.rag.queries import NUMBER_OF_QUERIES, three_queries
 from environments.rag.reader import LETTERS
@@ -80,7 +81,6 @@ _LETTERS_SENT = 4_000
 _UNTRAINED = 9
 
 Language = Literal["everyday", "register"]
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +204,6 @@ def reply(kind: Kind, role: str, language: Language) -> str:
 def naming_reply(person: str) -> str:
     """Three queries that name a person, and nothing by which an entry is found otherwise."""
     return three_queries([f"{person}, {ending}" for ending in ENDINGS])
-
-
-def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:
-    """One of them, each as likely as another."""
-    return items[int(rng.integers(len(items)))]
 
 
 def _sample(words: Sequence[str], number: int, rng: np.random.Generator) -> list[str]:

@@ -10,6 +10,7 @@ from pydantic import Field
 import data_prep.rag.invented as stones
 from data_prep.rag.plans import template_plan
 from data_prep.rag.prompts import TASK, plan_features, with_plan
+from data_prep.splits import one_of
 from data_prep.text_files import UnsuitablePromptsError
 from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
@@ -68,7 +69,7 @@ def imitated_replies(
     for _ in range(settings.steps * settings.batch_size):
         if reciting.random() < settings.recited_share:
             # The person in place of the stone: the reply of who has seen the question before.
-            record = stones.one_of(trained, reciting)
+            record = one_of(trained, reciting)
             person = record.metadata["options"][record.metadata["gold"]]
             replies.append((record, stones.naming_reply(person)))
         else:
@@ -80,14 +81,14 @@ def _example(
     pool: Sequence[stones.Kind], settings: LocalModelSettings, rng: np.random.Generator
 ) -> tuple[PromptRecord, str]:
     """A question, and a reply in one language as a whole, in which two words may be mistaken."""
-    kind, role = stones.one_of(pool, rng), stones.one_of(tuple(stones.ROLES), rng)
-    question = stones.question_text(kind, role, stones.one_of(stones.FINDERS, rng))
+    kind, role = one_of(pool, rng), one_of(tuple(stones.ROLES), rng)
+    question = stones.question_text(kind, role, one_of(stones.FINDERS, rng))
     record = PromptRecord("", TASK, (), "", TRAIN_SPLIT, {"question": question, **_SHOWN})
     learned = rng.random() < settings.learned_share
     named = role if rng.random() < settings.asking_share else stones.SOMEONE
     if learned and rng.random() < settings.confused_share:
-        kind = replace(kind, colour=stones.one_of(tuple(stones.COLOURS), rng))
+        kind = replace(kind, colour=one_of(tuple(stones.COLOURS), rng))
     if learned and rng.random() < settings.confused_share:
-        kind = replace(kind, shape=stones.one_of(tuple(stones.SHAPES), rng))
+        kind = replace(kind, shape=one_of(tuple(stones.SHAPES), rng))
     text = stones.reply(kind, named, "register" if learned else "everyday")
     return with_plan(record, _PLAN), text

@@ -260,8 +260,6 @@ def template_plan(features: Sequence[str]) -> Plan:
 
 
 # --- questions answered without any document -----------------------------------------------------
-#
-# Such a question teaches a rewriter little: with any queries the answer is mostly right.
 
 
 class KnownAnswers:

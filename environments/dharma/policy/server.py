@@ -9,8 +9,7 @@ by anything else later on is a failure.
 import asyncio
 import json
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import aiohttp
@@ -169,7 +168,20 @@ def opa_policy(url: str) -> Policy:
     answers = server.decide([input_text(case) for case in try_cases()])
     decisions = [decision for decision, _ in answers]
     refuse_unfit(decisions)
-    pinned = _Pinned(server, policies, answers[0][1])
+    revisions = answers[0][1]
+
+    def decide(inputs: Sequence[str]) -> list[Decided]:
+        """A failure for each that something else decides, now or by the end."""
+        answers = server.decide(inputs)
+        try:
+            unchanged = server.policies() == policies
+        except PolicyError as error:
+            return [Failure("policy", str(error))] * len(inputs)
+        return [
+            _CHANGED if isinstance(d, Decision) and not (unchanged and r == revisions) else d
+            for d, r in answers
+        ]
+
     # Without the digits in which two engines may differ.
     rounded = [
         {k: round(v, _DIGITS) if isinstance(v, float) else v for k, v in d.model_dump().items()}
@@ -177,29 +189,8 @@ def opa_policy(url: str) -> Policy:
         if isinstance(d, Decision)
     ]
     known_cases = hash_text(json.dumps(rounded, sort_keys=True))
-    sources = policies | {"bundles": pinned.revisions, "known cases": known_cases}
-    return Policy(pinned.decide, f"opa {url}", sources)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pinned:
-    """A server, and what it decided by when it was tried."""
-
-    server: OpaServer
-    policies: Mapping[str, str]
-    revisions: str
-
-    def decide(self, inputs: Sequence[str]) -> list[Decided]:
-        """A failure for each that something else decides, now or by the end."""
-        answers = self.server.decide(inputs)
-        try:
-            unchanged = self.server.policies() == self.policies
-        except PolicyError as error:
-            return [Failure("policy", str(error))] * len(inputs)
-        return [
-            _CHANGED if isinstance(d, Decision) and not (unchanged and r == self.revisions) else d
-            for d, r in answers
-        ]
+    sources = policies | {"bundles": revisions, "known cases": known_cases}
+    return Policy(decide, f"opa {url}", sources)
 
 
 _CHANGED = Failure("policy", "the OPA server's policy has changed since it was loaded")
