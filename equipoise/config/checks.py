@@ -444,8 +444,12 @@ def _repeated_prompts(
 ) -> Iterator[str]:
     by_text: dict[Hashable, list[PromptRecord]] = defaultdict(list)
     for record in records:
-        messages = tuple((message["role"], message["content"]) for message in record.messages)
-        by_text[render(record) if render else messages].append(record)
+        text: Hashable = (
+            render(record)
+            if render
+            else tuple((message["role"], message["content"]) for message in record.messages)
+        )
+        by_text[text].append(record)
     leaked, doubled = [], []
     for members in by_text.values():
         splits = {member.split for member in members}

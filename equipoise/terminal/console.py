@@ -182,7 +182,8 @@ class Stage:
             return f"{part}, {elapsed} so far"
         rate = self._rate()
         speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        return f"{part}, {speed}/s, {f'in {elapsed}' if self.finished else self.eta()}"
+        remaining = f"in {elapsed}" if self.finished else self.eta()
+        return f"{part}, {speed}/s, {remaining}"
 
     def eta(self) -> str:
         """How long the rest will take."""
