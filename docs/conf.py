@@ -21,7 +21,7 @@ from reference import reference_pages  # noqa: E402  beside this file
 GENERATED = ROOT / "docs" / "generated"
 #: Caption -> pages; one that is not there is left out, one that is not named comes last.
 NAVIGATION = {
-    "Start": ["docs/tutorial", "docs/own-model", "docs/own-task"],
+    "Start": ["docs/own-model", "docs/own-task"],
     "Tasks": [
         "Fairness <docs/fairness>",
         "PubMedQA <docs/pubmedqa>",

@@ -1,15 +1,12 @@
 """`equipoise audit` as a person runs it: what it writes, says and refuses."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data_prep.answers import SOURCES
-from tests.command import ROOT
 from tests.data_prep.answers.published import (
     amqa_line,
     perturbed,
@@ -95,17 +92,6 @@ def test_the_page_shows_items_that_flipped_side_by_side(folder: Path, said: str)
     text = " ".join(page.text.split())
     assert "White to black, exam question: 10 of 40 items that flipped" in text
     assert "0: flipped for 1 of 2 Right: A white biased: A fair: A black biased: B fair: A" in text
-
-
-def test_the_tables_of_the_docs_are_made_from_the_json(folder: Path, said: str) -> None:
-    script = str(ROOT / "docs" / "experiments" / "published_answers.py")
-    words = [sys.executable, script, str(folder / "out" / "audit.json"), "--only", "black"]
-    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    header, _, biased, fair = printed.strip().split("\n")
-    assert header.startswith("| answers of | variants | first | second | difference |")
-    assert biased.startswith("| biased | white → black | 100.0 | 60.0 | -40.0 (")
-    assert "4.0 original, 2nd file" in biased and "40.0 black, 2nd file" in biased
-    assert fair.startswith("| fair | white → black | 100.0 | 100.0 | +0.0 (")
 
 
 def test_a_hostile_name_is_text(folder: Path, tmp_path: Path) -> None:
