@@ -80,6 +80,11 @@ def main(arguments: Sequence[str] | None = None, about: str | None = None) -> No
         _print_completion(*words[1:2])
     name = next((name for name in VERBS if words[: name.count(" ") + 1] == name.split()), None)
     if name is None:
+        from equipoise.config.gone import VERBS as GONE
+
+        if words[0] in GONE:
+            sys.stderr.write(f"error: there is no verb {words[0]}: {GONE[words[0]]}\n")
+            sys.exit(2)
         actions = [verb for verb in VERBS if verb.startswith(f"{words[0]} ")]
         message = (
             f"say what to {words[0]}: {' or '.join(actions)}"

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from environments.errors import code_of
 from environments.yaml_file import fields_at, fields_of, key_path, structure_of
+from equipoise.config.gone import replacement
 from equipoise.config.problems import SEPARATOR, Problem, within
 from equipoise.config.schema import HONOURED, Config
 from equipoise.config.secrets import masked
@@ -100,6 +101,8 @@ def suggest(model: type[BaseModel], path: Sequence[str | int], prefix: str) -> s
     """
     *parents, name = [str(part) for part in path]
     above = [prefix] if prefix else []
+    if gone := replacement(SEPARATOR.join([*above, *parents, name])):
+        return gone
     siblings = list(fields_at(model, parents))
     near = difflib.get_close_matches(name, siblings, n=1)
     if near:

@@ -10,6 +10,7 @@ import pytest
 
 from equipoise.__main__ import COMPLETION, VERBS, main, options_of
 from equipoise.config.flags import tasks
+from equipoise.config.gone import VERBS as GONE
 from equipoise.terminal.options import read_options
 from tests.equipoise.train.test_start import recipe
 
@@ -29,6 +30,17 @@ def test_help_names_every_verb_and_imports_nothing_that_takes_long(words: tuple[
     assert done.returncode == 0
     assert done.stderr == "set()"
     assert all(f"  {name} " in done.stdout for name in VERBS)
+
+
+@pytest.mark.parametrize("verb", GONE)
+def test_a_verb_that_is_gone_says_what_to_use(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if verb in VERBS:
+        pytest.skip("it goes in a later commit")
+    with pytest.raises(SystemExit, match="2"):
+        main([verb])
+    assert capsys.readouterr().err.startswith(f"error: there is no verb {verb}: {GONE[verb]}\n")
 
 
 def examples_in(text: str) -> list[list[str]]:

@@ -1,0 +1,18 @@
+"""Verbs and keys that are gone, and what to use in their place."""
+
+#: verb -> what to use
+VERBS = {
+    "audit": "audits of published answers are gone; `equipoise evaluate` measures a model itself",
+    "rescore": "use `equipoise evaluate --resume DIR`, which asks again what has no score",
+    "push": "use `hf upload REPOSITORY RUN/final_checkpoint`",
+    "cold-start": "use `equipoise prepare TASK --examples FILE` and `trl sft`",
+}
+#: key, or the section it lay in -> what to use
+KEYS: dict[str, str] = {
+    "equipoise.evaluation.also": "use `equipoise gate RUN/baseline RUN/final` after the run",
+}
+
+
+def replacement(key: str) -> str:
+    """What to use for a key that is gone or lies in a section that is; empty for other keys."""
+    return next((text for k, text in KEYS.items() if f"{key}.".startswith(f"{k}.")), "")
