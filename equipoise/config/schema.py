@@ -535,6 +535,6 @@ class Config(Section):
     logger: LoggerConfig
     cluster: ClusterConfig
     data_plane: DataPlaneConfig | None = None
-    async_rl: Tree | None = None  #: refused: the Single Controller has a command of its own
+    async_rl: Tree | None = None  #: refused: of the Single Controller
     on_policy_distillation: DistillationConfig | None = None
     equipoise: Local[EquipoiseConfig]

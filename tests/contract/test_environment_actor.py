@@ -181,23 +181,3 @@ def test_it_hands_what_is_kept_of_a_step_to_the_driver(ray, start, settings):
     assert len(sets) == 1
     assert [score.value for _, score in summary.sample] == rewards
     assert [rollout for rollout, _ in summary.sample] == [r for r in rollouts() if r.set_id in sets]
-
-
-def test_another_actor_has_whole_sets_scored_by_its_name(ray, start, settings, tmp_path):
-    """As the Single Controller's does, which gets the one that only ends conversations."""
-    write_rollouts(tmp_path / "reference.jsonl", rollouts())
-    settings["scoring_actor"] = "scores"
-    ending = start()
-    assert step(ray, ending) == [0.0] * len(request()[0])
-
-    @ray.remote(num_cpus=0)
-    class Controller:
-        async def rewards(self, *request):
-            from equipoise.train.nemo_rl.set_sampler import rewards_of
-
-            return await rewards_of("scores", *request)
-
-    rewards = ray.get(Controller.remote().rewards.remote(*request()))
-    del settings["scoring_actor"]
-    assert rewards == step(ray, start())
-    assert 0.0 not in rewards

@@ -23,9 +23,9 @@ TRIED: Mapping[str, str] = {
 #: What it names a resource of a Ray that it started for a run on one machine.
 OWN_CLUSTER = "nrl_tag_"
 
-#: What needs an assumption: every run, asynchronous GRPO, the Single Controller, a rehearsal
-#: without a GPU, a rule for the configuration.
-Need = Literal["run", "async", "controller", "rehearsal", "rule"]
+#: What needs an assumption: every run, asynchronous GRPO, a rehearsal without a GPU, a rule for
+#: the configuration.
+Need = Literal["run", "async", "rehearsal", "rule"]
 EVERY_RUN: tuple[Need, ...] = ("run",)
 
 
@@ -74,63 +74,6 @@ COLLECTOR = Assumption(
         *("_calculate_target_weights", "_should_pause_for_generation_limits"),
     ),
     need="async",
-)
-#: The Single Controller, which v0.7.0 lacks, and what our sampler of whole sets needs of it.
-SINGLE_CONTROLLER = Assumption(
-    "examples/run_grpo_single_controller.py",
-    "runs the training: train/nemo_rl/single_controller.py",
-    texts=("setup_single_controller(", "SC requires `grpo.async_grpo: null`"),
-    need="controller",
-)
-SINGLE_CONTROLLER_CONFIG = Assumption(
-    "examples/configs/grpo_math_1B_megatron_single_controller.yaml",
-    "holds every key: train/nemo_rl/configuration.py",
-    texts=("async_rl:", "sampler:"),
-    need="controller",
-)
-_CONTROLLER = (
-    SINGLE_CONTROLLER,
-    SINGLE_CONTROLLER_CONFIG,
-    Assumption(
-        "nemo_rl/algorithms/async_utils/staleness_sampler.py",
-        "makes our sampler, by its extension: train/nemo_rl/set_sampler.py",
-        names=(
-            *("create_sampler", "CustomSamplerConfig.target"),
-            *_members(
-                "PromptGroupSampler",
-                *("admit", "select", "evict", "should_abort_inflight", "is_on_policy"),
-                *("required_buffer_capacity", "set_dispatch_index"),
-            ),
-        ),
-        texts=('cfg.target.partition(":")',),
-        need="controller",
-    ),
-    Assumption(
-        "nemo_rl/algorithms/async_utils/replay_buffer.py",
-        "holds the groups that it takes: train/nemo_rl/set_sampler.py",
-        names=("TQReplayBuffer.remove", "TQReplayBuffer._call_dp"),
-        texts=("self.meta_list", "self.start_weight_list", "self.ready_list"),
-        need="controller",
-    ),
-    Assumption(
-        "nemo_rl/experience/payload.py",
-        "names the columns of a group: train/nemo_rl/set_sampler.py",
-        names=("record_to_train_batch",),
-        texts=('"prompt_ids_for_adv"', '"input_ids"', '"token_mask"', '"total_reward"'),
-        need="controller",
-    ),
-    Assumption(
-        "nemo_rl/data_plane/interfaces.py",
-        "reads and writes the columns: train/nemo_rl/set_sampler.py",
-        names=("DataPlaneClient.get_samples", "DataPlaneClient.put_samples", "KVBatchMeta.concat"),
-        need="controller",
-    ),
-    Assumption(
-        "nemo_rl/algorithms/utils.py",
-        "the prompts' tokens: train/nemo_rl/set_sampler.py",
-        names=("get_tokenizer",),
-        need="controller",
-    ),
 )
 
 
@@ -337,7 +280,6 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption(
         "nemo_rl/utils/nvml.py", f"vLLM's process: {_REHEARSAL}/vllm_process.py", need="rehearsal"
     ),
-    *_CONTROLLER,
     *(BASE_CONFIG, ASYNC_SCRIPT, GRPO_SETUP, ASYNC_GRPO, VALIDATION, SAVED_METRIC, POLICY_SETUP),
     *(DTENSOR_SETUP, MEGATRON_SETUP, MEGATRON_BATCHES, BATCHES, VLLM_SETUP),
 )

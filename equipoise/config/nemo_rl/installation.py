@@ -16,8 +16,6 @@ from equipoise.config.nemo_rl.assumptions import (
     EVERY_RUN,
     IMAGE,
     RELEASE,
-    SINGLE_CONTROLLER,
-    SINGLE_CONTROLLER_CONFIG,
     TRIED,
     Need,
     unmet,
@@ -56,16 +54,6 @@ class Installation:
     def base_config(self) -> Path:
         """The version's own configuration, which has every key that its code reads."""
         return self.root / "examples" / "configs" / "grpo_math_1B.yaml"
-
-    @property
-    def single_controller(self) -> Path:
-        """The driver of its Single Controller, where the version has one."""
-        return self.root / SINGLE_CONTROLLER.file
-
-    @property
-    def single_controller_config(self) -> Path:
-        """The version's own configuration for that driver."""
-        return self.root / SINGLE_CONTROLLER_CONFIG.file
 
     @property
     def version(self) -> str:

@@ -81,8 +81,7 @@ def _trainer_is_followed(config: Config) -> Iterator[Problem]:
             "nemo-rl.async-rl",
             ("async_rl",),
             "it is read by NeMo-RL's Single Controller alone, which has no validation and so no "
-            "baseline and no final evaluation; leave it out, and train the run with python -m "
-            "equipoise.train.nemo_rl.single_controller, see docs/nemo-rl.md",
+            "baseline and no final evaluation; leave it out",
         )
     if distillation and distillation.enabled:
         yield Problem(

@@ -16,9 +16,6 @@ from equipoise.train.nemo_rl.process import beside_driver
 from equipoise.train.nemo_rl.scoring import MessageLog, StepScorer, StepSummary
 from equipoise.train.nemo_rl.together import single_turn_return
 
-#: Settings of the actor itself; what it scores with is the rest.
-_OF_ACTOR = ("placement", "scoring_actor")
-
 
 @ray.remote(max_restarts=-1, max_task_retries=-1)
 class _Actor(EnvironmentInterface):
@@ -49,12 +46,6 @@ class _Actor(EnvironmentInterface):
         """Score a batch; every conversation ends with its first reply."""
         return single_turn_return(self._scorer.rewards(message_log_batch, metadata), metadata)
 
-    def rewards(
-        self, conversations: Sequence[MessageLog], metadata: Sequence[Mapping[str, Any]]
-    ) -> list[float]:
-        """Score whole sets that a step of the Single Controller takes, see set_sampler.py."""
-        return self._scorer.rewards(conversations, metadata)
-
     def load_reference(self) -> None:
         """Hand the frozen model's rollouts to an environment that needs them."""
         if self._scorer.environment.reference_generations:
@@ -84,27 +75,6 @@ class _Actor(EnvironmentInterface):
         """Nothing is open."""
 
 
-@ray.remote(max_restarts=-1, max_task_retries=-1)
-class _Ending(EnvironmentInterface):
-    """Ends conversations that come one by one, and gives no reward; `scoring` lives as long."""
-
-    def __init__(self, scoring: Any) -> None:
-        self._scoring = scoring
-
-    def step(
-        self, message_log_batch: Sequence[MessageLog], metadata: list[dict[str, Any]]
-    ) -> EnvironmentReturn:
-        """End every conversation with its first reply."""
-        return single_turn_return([0.0] * len(message_log_batch), metadata)
-
-    def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
-        """Nothing: NeMo-RL declares the method and does not call it."""
-        return batch, {}
-
-    def shutdown(self) -> None:
-        """Nothing is open."""
-
-
 class EnvironmentActor:
     """A stand-in for the actor's class: it starts `_Actor` where the configuration says.
 
@@ -119,19 +89,12 @@ class EnvironmentActor:
 
 
 def _start(options: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
-    """The handle of a new actor.
-
-    With a `scoring_actor` it is found by that name, and NeMo-RL gets one that only ends
-    conversations: its Single Controller asks for each reply alone, which no set is whole in.
-    """
-    arguments = {name: value for name, value in settings.items() if name not in _OF_ACTOR}
+    """Start an actor; `placement` says where, and is no argument of its own."""
+    arguments = {name: value for name, value in settings.items() if name != "placement"}
     placement = settings["placement"]
     # Where a resource is named, Ray sets a CPU aside, too; NeMo-RL's workers may hold them all.
     options = {**options, "num_cpus": 0, "num_gpus": placement["num_gpus"]}
     options["resources"] = dict(placement["resources"])
     if placement["node"] != "any":  # there it reads what the driver reads, packages and caches too
         options |= beside_driver()
-    if name := settings.get("scoring_actor"):
-        scoring = _Actor.options(**options, name=name).remote(**arguments)
-        return _Ending.options(**options | {"num_gpus": 0, "resources": {}}).remote(scoring)
     return _Actor.options(**options).remote(**arguments)

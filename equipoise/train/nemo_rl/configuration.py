@@ -13,14 +13,11 @@ from typing import Any
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT
 from equipoise.config import LoadedConfig
 from equipoise.config.schema import Config, SchedulerEntry
-from equipoise.config.task_code import round_parts, set_size
+from equipoise.config.task_code import round_parts
 from equipoise.models.pretrained import tokenizer_of
 from equipoise.run.directory import RunDirectory
 
 DATASET = "equipoise.train.nemo_rl.dataset.PromptDataset"
-#: As NeMo-RL's `create_sampler` takes it.
-SAMPLER = "equipoise.train.nemo_rl.set_sampler:WholeSetSampler"
-_SCORING_ACTOR = "equipoise_scoring"
 #: More prompts than any validation split has: NeMo-RL validates on as many as there are.
 EVERY_PROMPT = 2**31 - 1
 _VALIDATION_BATCH = 256
@@ -67,46 +64,6 @@ def nemo_rl_config(
             "log_dir": _absolute(run.root / "logs"),
             "wandb": wandb.model_dump(mode="json", exclude_none=True, exclude_unset=True)
             | {"name": wandb.name or run.root.name},
-        },
-    }
-
-
-def single_controller_config(
-    loaded: LoadedConfig, base: Path, run: RunDirectory, model_name: str, staleness: int
-) -> dict[str, Any]:
-    """Return the configuration for `examples/run_grpo_single_controller.py --config`.
-
-    `base` is the version's own file for that script. `staleness` is how many steps old the weights
-    of a reply may be when it is trained on.
-    """
-    config, name = loaded.config, loaded.environment_class.name
-    synchronous = nemo_rl_config(loaded, base, run, model_name, TRAIN_SPLIT)
-    prompts = config.grpo.num_prompts_per_step
-    validation = {"val_period": 0, "val_at_start": False, "val_at_end": False}
-    capacity = prompts * (staleness + 1)
-    return synchronous | {
-        "grpo": synchronous["grpo"] | validation | {"async_grpo": None},
-        "data": synchronous["data"]
-        | {"train": synchronous["data"]["train"] | {"spare": True}, "validation": None},
-        "data_plane": {"enabled": True},
-        "env": {
-            **_REPLACES_BASE,
-            name: synchronous["env"][name] | {"scoring_actor": _SCORING_ACTOR},
-        },
-        "async_rl": {
-            "min_groups_for_streaming_train": prompts,
-            "max_inflight_prompts": capacity,
-            "max_buffered_rollouts": capacity,
-            "sampler": {
-                "name": "custom",
-                "target": SAMPLER,
-                "prompts": _absolute(run.prompts),
-                "tokenizer": synchronous["policy"]["tokenizer"],
-                "scoring_actor": _SCORING_ACTOR,
-                "set_size": set_size(loaded.environment_class, loaded.env_settings),
-                "prompts_per_step": prompts,
-                "max_staleness_versions": staleness,
-            },
         },
     }
 

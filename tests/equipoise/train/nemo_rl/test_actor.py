@@ -80,46 +80,6 @@ class TestPlacement:
         assert options["resources"] == {"judge": 0.5}
 
 
-class TestTheSingleController:
-    """It asks for each reply alone, and its sampler for whole sets."""
-
-    @pytest.fixture
-    def both(self, module, settings, monkeypatch):
-        """What is asked of Ray: both actors' options and arguments, in that order."""
-        asked = []
-
-        def actor(options):
-            remote = lambda *args, **kwargs: asked.append((options, args, kwargs)) or "handle"  # noqa: E731
-            return SimpleNamespace(remote=remote)
-
-        stand_in = SimpleNamespace(options=lambda **options: actor(options))
-        for name in ("_Actor", "_Ending"):
-            monkeypatch.setattr(module, name, stand_in)
-        placement = {"node": "driver", "num_gpus": 1.0, "resources": {"judge": 1.0}}
-        named = settings | {"scoring_actor": "scores", "placement": placement}
-        module.EnvironmentActor.options(runtime_env={}).remote(named)
-        return asked
-
-    def test_the_one_that_scores_is_found_by_its_name(self, both, settings):
-        (options, _, arguments), _ = both
-        assert (options["name"], options["num_gpus"]) == ("scores", 1.0)
-        assert arguments.keys() == settings.keys() - {"placement"}
-
-    def test_nemo_rl_has_the_one_that_only_ends_conversations(self, both):
-        _, (options, arguments, _) = both
-        assert arguments == ("handle",)
-        assert "name" not in options
-        assert (options["num_cpus"], options["num_gpus"], options["resources"]) == (0, 0, {})
-        assert options["scheduling_strategy"].node_id == HERE
-
-    def test_it_ends_a_reply_that_is_no_set(self, module):
-        ending = module._Ending.__ray_metadata__.modified_class("handle")
-        info = {"prompt_id": "p", "set_id": "s"}
-        end = ending.step([[{"role": "user", "content": "Q"}]], [info])
-        assert (end.rewards.tolist(), end.terminateds.tolist()) == ([0.0], [1.0])
-        assert end.observations[0]["content"] == ""
-
-
 class TestARestart:
     """Ray builds the actor again from its first arguments, and nobody calls it before a step."""
 
@@ -139,11 +99,6 @@ class TestARestart:
         first.load_reference()
         before = self.step(first)
         assert self.step(build()) == before == [1.0, 0.0]
-
-    def test_whole_sets_have_the_rewards_of_a_step(self, build, settings, tmp_path):
-        reference = [Rollout("p", "p", "train", "Q", "A")]
-        write_rollouts(tmp_path / "reference.jsonl", reference)
-        assert build().rewards(*self.replies()) == [1.0, 0.0]
 
     def step(self, actor):
         return actor.step(*self.replies()).rewards.tolist()
