@@ -1,6 +1,6 @@
 """Figures of what a run will do, before anything is loaded.
 
-Memory and time are estimated only for models whose shape is known, and say that they are.
+Memory is estimated only for models whose shape is known.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,7 @@ from equipoise.config.memory import (
 )
 from equipoise.config.models import ModelShape, model_shape
 from equipoise.config.schema import Config
-from equipoise.config.workload import (
-    START_SECONDS,
-    Workload,
-    generations,
-    run_time,
-    total,
-    total_generations,
-)
+from equipoise.config.workload import Workload, generations, total_generations
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +49,7 @@ def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row
         rows.append(Row(f"{split} prompts", f"{prompts:,}", note))
     rows += [*_step_rows(config, engine, workload), *_total_rows(config, engine, workload)]
     if engine == "nemo_rl":
-        return [*rows, *_gpu_rows(config), *_time_rows(config, workload)]
+        return [*rows, *_gpu_rows(config)]
     if shape := model_shape(policy.model_name):
         minimum = least_local_bytes(config, shape, gpu=config.equipoise.device != "cpu")
         rows.append(Row("memory, at least", in_gb(minimum, 1), "weights, gradients, optimizer"))
@@ -148,36 +141,3 @@ def _vllm_rows(config: Config, shape: ModelShape) -> list[Row]:
         ),
         Row("rollouts at once", f"~ {rollouts:,}", f"{tokens:,} tokens fit all caches"),
     ]
-
-
-def _time_rows(config: Config, workload: Workload) -> Iterator[Row]:
-    """The estimate of a step and of the run; see equipoise.config.workload."""
-    estimated = run_time(config, workload)
-    if isinstance(estimated, str):
-        yield Row("step time", "not estimated", estimated)
-        return
-    fast, slow = estimated
-    yield Row(
-        "step time",
-        f"~ {_seconds(total(fast.step), total(slow.step))}",
-        f"an estimate, on {config.equipoise.gpu} with replies of half to all of max_new_tokens:",
-    )
-    for low, high in zip(fast.step, slow.step, strict=True):
-        yield Row(f"  {high.name}", _seconds(low.seconds, high.seconds), high.formula)
-    before = _seconds(fast.before_first_step, slow.before_first_step)
-    evaluation = _seconds(fast.evaluation, slow.evaluation)
-    yield Row("evaluation time", evaluation, f"{before} before the first step")
-    gpus = layout_of(config).gpus
-    hours = f"{slow.steps:,} steps, evaluations, {START_SECONDS // 60} minutes to start"
-    yield Row("run time", f"~ {_between(fast.hours, slow.hours)} h", hours)
-    yield Row("GPU hours", f"~ {_between(gpus * fast.hours, gpus * slow.hours)}", f"{gpus:,} GPUs")
-
-
-def _seconds(low: float, high: float) -> str:
-    return f"{_between(low, high)} s"
-
-
-def _between(low: float, high: float) -> str:
-    """Two significant digits, for more are not known."""
-    digits = [f"{float(f'{value:.2g}'):,g}" for value in (low, high)]
-    return digits[0] if digits[0] == digits[1] else " to ".join(digits)

@@ -32,9 +32,6 @@ ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 #: A folder's name, which has 255 bytes; what is written beside a run has a longer one than the run.
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 
-#: GPUs whose peaks `equipoise.config.workload` knows.
-GpuName = Literal["A100-40GB", "A100-80GB", "L40S", "H100", "H200", "B200", "GB200"]
-
 #: Where what can be made again is kept unless `equipoise.cache_dir` says otherwise.
 CACHE_DIR = "~/.cache/equipoise"
 #: The word in `policy.model_name` for the task's own small model.
@@ -500,7 +497,6 @@ class EquipoiseConfig(Section):
     threads: Positive | None = None  #: CPU threads; null for torch's choice
     #: memory of one GPU in 10^9 bytes; null leaves memory unchecked
     gpu_memory_gb: Annotated[float, Field(gt=0)] | None = None
-    gpu: GpuName | None = None  #: which GPUs they are; null leaves a step's time unestimated
     output_dir: str = "results"  #: folder of <task>/<run name>
     run_name: RunName | None = None  #: folder below output_dir/task; null: the model and the time
     cache_dir: str = CACHE_DIR  #: folder for what can be made again

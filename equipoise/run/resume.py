@@ -51,7 +51,6 @@ MAY_CHANGE = (
     "policy.generation.vllm_cfg.gpu_memory_utilization",
     "policy.generation.vllm_cfg.enforce_eager",
     "equipoise.threads",
-    "equipoise.gpu",
     "equipoise.gpu_memory_gb",
     "equipoise.cache_dir",
     "equipoise.max_failure_rate",

@@ -166,7 +166,6 @@ def medium(attempt: Attempt) -> Figures:
     return run.figures | {
         "counted_gb": figure(counted, "memory per GPU, training"),
         "counted_vllm_gb": figure(counted, "memory per GPU, vLLM"),
-        "counted_seconds": figure(counted, "step time"),
     }
 
 
@@ -184,8 +183,8 @@ def seven_billion(attempt: Attempt) -> Figures:
 
 
 def figure(table: str, label: str) -> str:
-    """A number, or two with `to`, in the row of a label that a dry run prints."""
-    numbers = re.search(rf"{label}[^\w\n]+(\d[\d.,]*(?: to [\d.,]+)?)", table)
+    """The number in the row of a label that a dry run prints."""
+    numbers = re.search(rf"{label}[^\w\n]+(\d[\d.,]*)", table)
     return numbers[1] if numbers else "not estimated"
 
 

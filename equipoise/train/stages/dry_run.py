@@ -1,7 +1,6 @@
 """`--dry-run`: what would run, counted, without loading a model or training anything."""
 
 import argparse
-import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row, dry_run_rows
 from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
-from equipoise.config.workload import probe_replies, run_time, total_generations, workload_of
+from equipoise.config.workload import probe_replies, total_generations, workload_of
 from equipoise.models.hub import refuse_missing_package
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
@@ -22,10 +21,8 @@ from equipoise.terminal.console import Column, Reporter
 from equipoise.train.stages.job import check_environment
 
 _SCRIPT = "containers/slurm/grpo.sbatch"
-#: The job ends its step ten minutes before its time is up, and estimates may be too low.
-_MARGIN = 1.25
-#: A longer run queues itself again; partitions seldom allow more.
-_LONGEST_HOURS = 24
+#: A longer run queues itself again.
+_TIME = "4:00:00"
 
 
 def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool = False) -> None:
@@ -59,7 +56,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     scored = generations + probe_replies(loaded.config, workload)
     if calls := scoring.model_calls(records, scored):
         note = "of other models; equal ones are asked once"
-        rows += [Row("model calls", f"<= {calls:,}", note), *_calls_of_a_step(loaded)]
+        rows.append(Row("model calls", f"<= {calls:,}", note))
     rows += check_task(loaded, records)
     cells = [(row.label, row.value, row.note) for row in rows]
     columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
@@ -68,18 +65,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     write_text(path, loaded.to_yaml())
     reporter.say(f"resolved configuration: {path}")
     if loaded.engine == "nemo_rl":
-        estimated = run_time(loaded.config, workload)
-        hours = None if isinstance(estimated, str) else estimated[1].hours
-        reporter.say(f"on Slurm: {sbatch_line(loaded.config, sys.argv, hours)}")
-
-
-def _calls_of_a_step(loaded: LoadedConfig) -> list[Row]:
-    """Count the calls that the estimate of a step leaves out: their speed is not known."""
-    if loaded.engine != "nemo_rl":
-        return []
-    calls = loaded.env_settings.model_calls([], loaded.config.grpo.rollouts_per_step)
-    note = "a step waits calls x latency / calls at once for them, beside the time above"
-    return [Row("model calls per step", f"<= {calls:,}", note)]
+        reporter.say(f"on Slurm: {sbatch_line(loaded.config, sys.argv)}")
 
 
 def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
@@ -90,10 +76,9 @@ def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
     reporter.say("what gives reward answers")
 
 
-def sbatch_line(config: Config, arguments: Sequence[str], hours: float | None = None) -> str:
+def sbatch_line(config: Config, arguments: Sequence[str]) -> str:
     """Return a shell's line: the job of `arguments`, a recipe and its words, on the nodes it needs.
 
-    Its time is that of `hours`, an estimate, and a margin; without one it is the partition's.
     Words that the job decides by itself are left out; a name and a folder become its variables.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
@@ -108,8 +93,6 @@ def sbatch_line(config: Config, arguments: Sequence[str], hours: float | None = 
         if name.isupper() and value
     ]
     nodes, gpus = config.cluster.num_nodes, config.cluster.gpus_per_node
-    resources = [f"--nodes={nodes}", f"--gpus-per-node={gpus}"]
-    if hours is not None:
-        resources.append(f"--time={min(math.ceil(hours * _MARGIN), _LONGEST_HOURS)}:00:00")
+    resources = [f"--nodes={nodes}", f"--gpus-per-node={gpus}", f"--time={_TIME}"]
     command = ["sbatch", *resources, _SCRIPT, *words]
     return " ".join([*variables, shlex.join(command)])

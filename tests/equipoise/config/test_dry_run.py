@@ -1,14 +1,12 @@
 """The arithmetic of a dry run."""
 
-from dataclasses import replace
-
 import pytest
 
 from equipoise.config.dry_run import dry_run_rows
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.schedule import total_steps
 from equipoise.config.task_code import set_size
-from equipoise.config.workload import run_time, total, workload_of
+from equipoise.config.workload import workload_of
 
 ONE_INJURY = ("equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]")
 
@@ -91,97 +89,6 @@ def test_memory_is_shown_with_its_parts_and_formulas(load):
     assert rows["  weights"] == ("3.8 GB", "4 x 7,696,356,864 / 8 shards")
     assert rows["memory per GPU, vLLM"] == ("48.0 GB", "0.6 of 80 GB; weights and cache")
     assert rows["rollouts at once"][0] == "~ 4,464"
-
-
-def test_time_is_shown_with_its_parts_and_formulas(load):
-    rows = table(load(*scale("medium")))
-    parts = (
-        *("generation", "log-probabilities", "reference swap", "training"),
-        *("handover", "reward", "rest"),
-    )
-    assert all(rows[f"  {part}"][0].endswith(" s") for part in parts)
-    assert rows["step time"][1] == (
-        "an estimate, on H100 with replies of half to all of max_new_tokens:"
-    )
-    assert rows["  training"][1].startswith("3 passes x ")
-    assert rows["run time"] == ("~ 0.9 to 1.9 h", "200 steps, evaluations, 15 minutes to start")
-    assert rows["GPU hours"][1] == "8 GPUs"
-
-
-@pytest.mark.parametrize(
-    ("word", "why"),
-    [
-        ("equipoise.gpu=null", "equipoise.gpu is null"),
-        ("--model-name=nobody/has-this", "unknown: nobody/has-this"),
-        ("policy.precision=float32", "not known for policy.precision=float32"),
-    ],
-)
-def test_time_that_is_not_known_is_not_estimated(word, why, load):
-    rows = table(load(*scale("medium", word)))
-    assert rows["step time"] == ("not estimated", why)
-    assert "run time" not in rows
-
-
-@pytest.mark.parametrize("name", ["medium", "large"])
-def test_training_waits_for_about_a_twentieth_of_a_run_at_most(name, load):
-    loaded = load("--config", str(CONFIG_FOLDER / f"{name}.yaml"), "--engine", "nemo_rl")
-    records = loaded.data_module.build_prompts(loaded.prompt_settings)
-    runs = run_time(loaded.config, workload_of(records, 4, 8, blinds=True))
-    assert all(run.before_first_step < 0.055 * 3_600 * run.hours for run in runs)
-
-
-@pytest.mark.parametrize(("name", "gpus"), [("medium", "8"), ("large", "32")])
-def test_the_docs_show_what_a_shipped_scale_takes(name, gpus, load):
-    """The row of docs/scaling.md for the nodes of the scale itself."""
-    path = CONFIG_FOLDER / f"{name}.yaml"
-    rows = table(load("--config", str(path), "--engine", "nemo_rl"))
-    docs = (CONFIG_FOLDER.parent / "docs" / "scaling.md").read_text("utf-8")
-    section = docs.split(f"**{name}**")[1]
-    (shown,) = (line for line in section.splitlines()[:12] if line.startswith(f"| {gpus} | "))
-    cells = shown.strip("| ").split(" | ")
-    before, _, of_what = rows["evaluation time"][1].partition(" s ")
-    assert before and of_what == "before the first step"
-    figures = [rows[label][0] for label in ("step time", "evaluation time", "run time")]
-    assert cells[2:5] == [figure.removeprefix("~ ").rsplit(" ", 1)[0] for figure in figures]
-    assert rows["GPU hours"][0] == f"~ {cells[5]}"
-
-
-def test_troubleshooting_shows_what_is_estimated_of_the_small_scale(load):
-    rows = table(load("--model-size=small", "--use-nemo", "equipoise.gpu=H100"))
-    page = (CONFIG_FOLDER.parent / "docs" / "troubleshooting.md").read_text("utf-8")
-    for label in ("step time", "run time"):
-        assert f'"{rows[label][0]}"' in page
-
-
-def test_the_parts_of_the_time_add_up(load):
-    loaded = load(*scale("medium"))
-    records = loaded.data_module.build_prompts(loaded.prompt_settings)
-    least, most = run_time(loaded.config, workload_of(records, 4, 8))
-    for time in (least, most):
-        seconds = 900 + 200 * total(time.step) + sum(time.evaluations.values())
-        assert time.hours == pytest.approx(seconds / 3_600)
-    assert set(most.evaluations) == {"reference", "baseline", "probe", "validation", "final"}
-    assert most.hours > 1.5 * least.hours
-
-
-def test_more_to_generate_takes_longer(load):
-    """Twice the steps, prompts of several thousand characters, and no validation."""
-
-    def time(*words, longer=0):
-        loaded = load(*scale("medium", *words))
-        records = loaded.data_module.build_prompts(loaded.prompt_settings)
-        workload = workload_of(records, 4, 8)
-        longer += workload.prompt_characters
-        return run_time(loaded.config, replace(workload, prompt_characters=longer))[1]
-
-    shipped = time()
-    twice = time("grpo.max_num_steps=400")
-    assert twice.hours - shipped.hours == pytest.approx(
-        (200 * total(twice.step) + twice.evaluation - shipped.evaluation) / 3_600
-    )
-    assert total(time(longer=1_000).step) > total(shipped.step)
-    without = time("grpo.val_period=0", "checkpointing.metric_name=null")
-    assert without.evaluations["validation"] == 0 < shipped.evaluations["validation"]
 
 
 def test_memory_of_an_unknown_model_is_not_estimated(load):
