@@ -18,8 +18,8 @@ class ConvertOptions:
     """Make a checkpoint a model that loads.
 
     A model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
-    LoRA), of PEFT, or of NeMo (.nemo, NeMo 2); or of any of these, and of Hugging Face's, what
-    NeMo-RL's Megatron backend starts from, which Megatron-Bridge writes. What SOURCE is, is found
+    LoRA), of PEFT, or of NeMo 2; or of any of these, and of Hugging Face's, what NeMo-RL's
+    Megatron backend starts from, which Megatron-Bridge writes. What SOURCE is, is found
     by looking; DEST appears whole or not at all, and every byte of it is read back. No GPU is
     needed, and little more memory than the largest tensor takes (Megatron-Bridge holds the model);
     a model that fits into what is free is loaded once and asked.
@@ -28,7 +28,6 @@ class ConvertOptions:
         equipoise convert results/TASK/RUN my-model
         equipoise convert results/TASK/RUN/checkpoints/step_200 my-model
         equipoise convert iter_0000200 my-model --base Qwen/Qwen2.5-0.5B-Instruct
-        equipoise convert model.nemo my-model
         equipoise convert my-model my-model-megatron --to megatron
     """
 

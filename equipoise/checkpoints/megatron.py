@@ -30,7 +30,7 @@ from equipoise.config.nemo_rl.installation import (
 FAMILIES = ("llama", "qwen2", "qwen3")
 _PREFIXES = ("", "module.", "model.")
 #: What a checkpoint holds besides the weights of the model.
-_NO_WEIGHTS = re.compile(r"_extra_state|^(optimizer|rng_state|chained|param_groups)")
+_NO_WEIGHTS = re.compile(r"_extra_state|inv_freq$|^(optimizer|rng_state|chained|param_groups)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from data_prep.files import scratch_folder
 from equipoise.checkpoints.dcp import dcp_tensors, is_dcp, torch_dist_tensors
-from equipoise.checkpoints.files import check_folder, json_mapping, unpack, yaml_mapping
+from equipoise.checkpoints.files import check_folder, json_mapping, yaml_mapping
 from equipoise.checkpoints.hugging_face import (
     SHARD_METADATA,
     is_model,
@@ -18,9 +18,9 @@ from equipoise.checkpoints.hugging_face import (
     shards,
 )
 from equipoise.checkpoints.lora import CONFIG, adapter_config, is_adapter
-from equipoise.checkpoints.nemo import archive_allowance, is_nemo, open_nemo, write_beside
-from equipoise.checkpoints.stated import NemoConfig, config_of_bridge
-from equipoise.checkpoints.tensors import ConversionError, Tensors, refuse, size, total_bytes
+from equipoise.checkpoints.nemo import folders_of_nemo, open_nemo, write_beside
+from equipoise.checkpoints.stated import MegatronConfig, config_of_bridge
+from equipoise.checkpoints.tensors import Tensors, refuse, size, total_bytes
 from equipoise.run.directory import RunDirectory
 from equipoise.run.seals import check_part, unsealed_note
 from equipoise.terminal.console import Reporter
@@ -56,55 +56,41 @@ class Source:
     overrides: Mapping[str, Any] = field(default_factory=dict)  # of the base's config.json
     unsealed: tuple[str, ...] = ()  # parts of a run that have no seal
     peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
-    stated: NemoConfig | None = None  # what it says of its model, where another says it, too
+    stated: MegatronConfig | None = None  # what it says of its model, where another says it, too
 
 
 @contextmanager
 def opened(
     path: Path, destination: Path, base: str | None, *, unsealed: bool = False
 ) -> Iterator[Source]:
-    """Look what it is. Raises `EquipoiseError` for what is no source, or is damaged.
+    """Recognise a checkpoint. Raises `EquipoiseError` for anything else, or a damaged one.
 
-    What must be unpacked or made before it can be read lies beside `destination` until the end. Of
-    a run `unsealed` accepts a model without a seal.
+    What is made of NeMo's configuration lies beside `destination` until the end. `unsealed` accepts
+    a run's model without a seal.
     """
-    if not path.is_file() and not is_nemo(path):
+    if not (folders := folders_of_nemo(path)):
         yield open_source(path, unsealed=unsealed)
         return
-    with scratch_folder(destination) as scratch:
-        unpacked = scratch / "unpacked"
-        try:
-            yield _nemo(path, unpacked, scratch / "made", base)
-        except ConversionError as error:  # its files are known by the archive's name
-            raise ConversionError(
-                error.code, error.message.replace(str(unpacked), str(path)), error.remedy
-            ) from error
-
-
-def _nemo(path: Path, unpacked: Path, context_folder: Path, base: str | None) -> Source:
-    """A checkpoint of NeMo's, with the configuration and tokenizer that it says, or the base's."""
-    if path.is_file():
-        unpacked.mkdir()
-        unpack(path, unpacked, archive_allowance)
-    else:
-        check_folder(path)
-    nemo = open_nemo(unpacked if path.is_file() else path)
-    if nemo is None:
-        refuse(
-            "convert.other-file",
-            f"{path} is a file that is no .nemo of a language model",
-            _NAME_A_SOURCE,
-        )
-    check_folder(nemo.context)
+    for folder in folders:
+        check_folder(folder)
+    nemo = open_nemo(*folders)
+    source = Source("a model of NeMo 2's", path, "megatron", nemo.tensors, stated=nemo.config)
     if base:
-        return Source(nemo.kind, path, "megatron", nemo.tensors, stated=nemo.config)
-    context_folder.mkdir()
-    write_beside(nemo, context_folder)
-    return Source(nemo.kind, path, "megatron", nemo.tensors, companions=(context_folder,))
+        yield source
+        return
+    with scratch_folder(destination) as scratch:
+        write_beside(nemo, scratch)
+        yield replace(source, companions=(scratch,), stated=None)
 
 
 def open_source(path: Path, *, unsealed: bool = False) -> Source:
-    """Look what a folder is that can be read where it lies. Raises `EquipoiseError` likewise."""
+    """Recognise a folder that can be read where it lies. Raises `EquipoiseError` likewise."""
+    if path.suffix == ".nemo" or (path / "model_config.yaml").is_file():
+        refuse(
+            "convert.nemo-1",
+            f"{path} is a checkpoint of NeMo 1, which is not read here",
+            "NeMo 2.4's scripts/checkpoint_converters make a model of Hugging Face's of it.",
+        )
     if not path.is_dir():
         refuse(
             "convert.no-folder",
@@ -267,7 +253,7 @@ _FOLDERS: Mapping[str, Callable[[Path], Source | None]] = {
     "an iter_N of Megatron or weights of DTensor": _weights,
     "a folder of Hugging Face's": _hugging_face,
 }
-_NAME_A_SOURCE = f"Name a run directory, {', '.join(_FOLDERS)}, a .nemo or a folder of NeMo 2."
+_NAME_A_SOURCE = f"Name a run directory, {', '.join(_FOLDERS)}, or a folder of NeMo 2."
 
 
 def announce(source: Source, reporter: Reporter) -> None:

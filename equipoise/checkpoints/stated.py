@@ -1,17 +1,12 @@
-"""Settings of a model that a checkpoint of NeMo's or Megatron's states, which are read as data.
+"""Settings of a model that a checkpoint of NeMo's or Megatron's states, read as data.
 
-config.json is made of them, or they are compared with one: shapes do not tell 8 heads from 16, or
-one base of the rotary embeddings from another, and with the wrong ones every weight is right, and
-the model computes something else.
-
-NeMo 2's settings are Megatron-core's (context/model.yaml, defaults included); NeMo 1's
-(model_config.yaml) have some names and defaults of their own, those of MegatronGPTModel in NeMo
-2.4.1. docs/checkpoints.md has the table. What a Llama, Qwen2 or Qwen3 of Hugging Face's cannot do
-is refused by name.
+config.json is made of them, or compared with them: shapes do not tell 8 heads from 16, or one base
+of the rotary embeddings from another, and a wrong one loads without an error and gives another
+model. NeMo 2's settings are Megatron-core's (context/model.yaml, defaults included). What a Llama,
+Qwen2 or Qwen3 of Hugging Face's cannot do is refused by name.
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,23 +20,7 @@ from equipoise.checkpoints.tensors import refuse
 Settings = Mapping[str, Any]
 _TOO_MANY = 2**31
 _NAME_IT = "Name the model that training began with, if its configuration says the same: --base."
-#: Megatron-core's name -> NeMo 1's, where they differ.
-_RENAMED = {
-    "seq_length": "encoder_seq_length",
-    "rotary_percent": "rotary_percentage",
-    "add_bias_linear": "bias",
-    "add_qkv_bias": "qkv_bias",
-    "vocab_size": "override_vocab_size",
-}
-#: NeMo 1's defaults, of what it builds without the key.
-_DEFAULTS_OF_1 = {
-    "bias": True,
-    "activation": "gelu",
-    "normalization": "layernorm",
-    "position_embedding_type": "learned_absolute",
-    "share_embeddings_and_output_weights": True,
-}
-#: What a Llama, Qwen2 and Qwen3 have in common: key -> the only value, which its absence means too.
+#: Key -> the only value of a Llama, Qwen2 or Qwen3, also the default.
 _ONLY: Mapping[str, object] = {
     "normalization": "rmsnorm",
     "activation_func": "silu",
@@ -52,10 +31,6 @@ _ONLY: Mapping[str, object] = {
     "add_bias_linear": False,
     "layernorm_zero_centered_gamma": False,
     "apply_residual_connection_post_layernorm": False,
-    "normalize_attention_scores": True,
-    "transformer_block_type": "pre_ln",
-    "headscale": False,
-    "mcore_gpt": True,
     "num_moe_experts": None,
     "multi_latent_attention": False,
     "mtp_num_layers": None,
@@ -64,7 +39,6 @@ _ONLY: Mapping[str, object] = {
     "window_size": None,
     "softmax_scale": None,
     "apply_embedding_scaling": False,
-    "mcore_customization_config": None,
     "is_hybrid_model": False,
     "softmax_type": "vanilla",
     "attention_output_gate": False,
@@ -82,13 +56,11 @@ _LLAMA3_SCALING = {
     "high_freq_factor": ("high_freq_factor", 4.0),
     "original_max_position_embeddings": ("old_context_len", 8192),
 }
-#: What one key of NeMo 1's takes over from another: ${.name}, ${model.name} or ${name}.
-_REFERENCE = re.compile(r"\$\{(?:\.|model\.)?(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class NemoConfig:
-    """NeMo's or Megatron's settings by Megatron-core's names, and the file they are from."""
+class MegatronConfig:
+    """A model's settings by Megatron-core's names, and the file they are from."""
 
     path: Path
     settings: Settings
@@ -130,14 +102,6 @@ class NemoConfig:
                 _NAME_IT,
             )
         return float(value)
-
-    def most_parameters(self, words: int) -> int:
-        """How many numbers such a model has at most, with so many words."""
-        hidden = self.number("hidden_size")
-        attention = self.head() * (2 * self.number("num_attention_heads") + 2 * self.groups())
-        experts = 3 * self.number("ffn_hidden_size") * self.count("num_moe_experts")
-        layer = hidden * (attention + experts + 8) + 2 * attention
-        return 2 * words * hidden + self.number("num_layers") * layer
 
     def padded(self, words: int) -> int:
         """The rows that NeMo makes of so many words."""
@@ -226,42 +190,23 @@ def activation(value: object) -> object:
     return "silu" if value == "swish" else value
 
 
-def config_of_bridge(path: Path, document: Settings) -> NemoConfig | None:
-    """From run_config.yaml of Megatron-Bridge; None where it says nothing of the model."""
+def config_of_bridge(path: Path, document: Settings) -> MegatronConfig | None:
+    """Return what run_config.yaml of Megatron-Bridge states of the model, if anything."""
     model = document.get("model")
     if not isinstance(model, Mapping):
         return None
     settings = dict(model)
     if settings.get("rope_scaling"):  # the other numbers of Llama 3 are constants of Megatron-core
         settings["scale_factor"] = settings.get("rope_scaling_factor")
-    return NemoConfig(path, settings)
+    return MegatronConfig(path, settings)
 
 
-def config_of_1(path: Path, document: Settings) -> NemoConfig:
-    """From model_config.yaml."""
-    values: dict[str, Any] = dict(_DEFAULTS_OF_1)
-    for key, value in document.items():
-        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        values[key] = document.get(reference[1]) if reference else value
-    settings = values | {ours: values.get(theirs) for ours, theirs in _RENAMED.items()}
-    settings["seq_length"] = values.get("max_position_embeddings") or values.get(
-        "encoder_seq_length"
-    )
-    activation = str(values["activation"]).lower().removeprefix("fast-")
-    gated = activation.endswith("glu")
-    settings["gated_linear_unit"] = gated
-    settings["activation_func"] = "silu" if activation == "swiglu" else activation
-    if not values.get("scale_positional_embedding"):
-        settings.pop("scale_factor", None)
-    return NemoConfig(path, settings)
-
-
-def config_of_2(path: Path, document: Settings) -> NemoConfig:
-    """From model.yaml."""
+def config_of_nemo(path: Path, document: Settings) -> MegatronConfig:
+    """Return what model.yaml of NeMo 2 states of the model."""
     settings = document.get("config")
     if not isinstance(settings, Mapping):
         refuse("stated.no-config-section", f"{path} has no section config", _NAME_IT)
-    return NemoConfig(path, settings)
+    return MegatronConfig(path, settings)
 
 
 # --- Comparison with config.json ------------------------------------------------------------------
@@ -334,7 +279,9 @@ def _differences(says: Mapping[str, Any], has: Mapping[str, Any]) -> str:
     )
 
 
-def refuse_difference(stated: NemoConfig, config: PreTrainedConfig, named: Path) -> tuple[str, ...]:
+def refuse_difference(
+    stated: MegatronConfig, config: PreTrainedConfig, named: Path
+) -> tuple[str, ...]:
     """Refuse a configuration, that of the folder `named`, which is not the one that was trained.
 
     Returns the fields that nothing states, which are thus the base's. Raises `ConversionError`
@@ -351,7 +298,7 @@ def refuse_difference(stated: NemoConfig, config: PreTrainedConfig, named: Path)
     return tuple(name for name in NOT_IN_SHAPES if name not in says)
 
 
-def statements(stated: NemoConfig) -> dict[str, Any]:
+def statements(stated: MegatronConfig) -> dict[str, Any]:
     """Return what the settings say, by config.json's names.
 
     Raises `ConversionError` for what no config.json of a Llama, Qwen2 or Qwen3 can say.
@@ -370,7 +317,7 @@ def statements(stated: NemoConfig) -> dict[str, Any]:
     return says | _scaling(stated)
 
 
-def _scaling(stated: NemoConfig) -> dict[str, Any]:
+def _scaling(stated: MegatronConfig) -> dict[str, Any]:
     """How positions are scaled; without a kind of positions nothing is stated."""
     settings = stated.settings
     kind = settings.get("position_embedding_type")

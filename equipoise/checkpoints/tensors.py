@@ -297,11 +297,10 @@ def torch_file_tensors(path: Path) -> Tensors:
     """
     _check_zip(path)
     try:
-        # Transformer Engine keeps its state for 8-bit numbers as bytes between the weights.
-        with torch.serialization.safe_globals([io.BytesIO]):
-            state = saved(path)
+        state = saved(path)
     except LOAD_ERRORS as error:
-        refuse("torch-file.unreadable", f"{path} cannot be read: {error}", COPY_AGAIN)
+        reason = " ".join(str(error).split())
+        refuse("torch-file.unreadable", f"{path} cannot be read: {reason}", COPY_AGAIN)
     if not isinstance(state, dict):
         refuse("torch-file.no-names", f"{path} holds no names of tensors")
     forms = {str(name): form for name, form in state.items() if isinstance(form, torch.Tensor)}

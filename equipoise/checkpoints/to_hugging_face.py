@@ -28,7 +28,7 @@ from equipoise.checkpoints.lora import (
     refuse_nothing,
 )
 from equipoise.checkpoints.megatron import FAMILIES, export_model, to_hugging_face
-from equipoise.checkpoints.nemo import is_nemo
+from equipoise.checkpoints.nemo import folders_of_nemo
 from equipoise.checkpoints.sources import ADAPTERS, Source, announce, open_source, opened
 from equipoise.checkpoints.stated import NOT_IN_SHAPES, refuse_difference, refuse_overrides
 from equipoise.checkpoints.tensors import Tensors, megabytes, refuse, total_bytes
@@ -108,8 +108,8 @@ def show_source(
     Raises `EquipoiseError` for what is no checkpoint, and for a `destination` that is taken.
     """
     refuse_taken(destination)
-    if path.is_file() or is_nemo(path):
-        reporter.say(f"{path}: a checkpoint of NeMo's; what is in it is seen once it is unpacked")
+    if folders_of_nemo(path):
+        reporter.say(f"{path}: a model of NeMo 2's")
     else:
         announce(open_source(path, unsealed=unsealed), reporter)
     reporter.say(f"{destination} would be written; this was a dry run")

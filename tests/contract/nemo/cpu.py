@@ -1,8 +1,6 @@
 """What stands in for a GPU's software where NeMo runs on a CPU; `prepare` comes before its import.
 
 Transformer Engine   absent, as NeMo's and megatron-core's own probes find it
-Apex                 absent; megatron-core's function of the same name and body is put where
-                     NeMo takes one from Apex
 ModelOpt             its part for speculative decoding, which does not import with this torch,
                      is an empty module; NeMo reads one dictionary of it
 torch.cuda           four calls do nothing
@@ -44,13 +42,10 @@ def prepare() -> None:
 
 
 def adjust() -> None:
-    """After NeMo was imported: what it takes from Apex, and the fused kernels."""
-    from megatron.core.tensor_parallel import layers, random
+    """Turn off the fused kernels, after NeMo was imported."""
+    from megatron.core.tensor_parallel import random
     from megatron.core.transformer.transformer_config import TransformerConfig
-    from nemo.collections.nlp.modules.common.megatron import build_model
 
-    name = "set_defaults_if_not_set_tensor_model_parallel_attributes"
-    setattr(build_model, name, getattr(layers, name))
     random.CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()
     check = TransformerConfig.__post_init__
 

@@ -2,10 +2,9 @@
 
     python tests/contract/nemo/environment.py
 
-NeMo 2.4.1 is the newest release that has NeMo 1's language models (nemo.collections.nlp), and it
-has NeMo 2's too. It asks for numpy 1 and can share no environment with the project. It is needed
-only to write the recorded files again (write.py), not to test with them. 6.4 GB, most of it torch's
-CUDA libraries, which no CPU needs; nothing is done where the folder exists.
+NeMo 2.4.1 wrote the recorded files. It asks for numpy 1 and can share no environment with the
+project. It is needed only to write them again (write.py), not to test with them. 6.4 GB, most of it
+torch's CUDA libraries, which no CPU needs; nothing is done where the folder exists.
 """
 
 import os

@@ -2,8 +2,11 @@
 
 import json
 import os
+import pickle
 import shutil
 import time
+import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -130,6 +133,44 @@ class TestOtherFiles:
             convert(folder, tmp_path / "out", Reporter())
         else:
             assert holds(refused(folder, tmp_path / "out"), "convert.other-step | total_steps 3")
+
+
+class TestPickledWeights:
+    """Nothing in a file is run, and no more is read than it has."""
+
+    @pytest.fixture
+    def pickled(self, source):
+        torch.save(weights_of(source), source / "pytorch_model.bin")
+        (source / "model.safetensors").unlink()
+        return source / "pytorch_model.bin"
+
+    def test_that_run_something(self, pickled, tmp_path):
+        class Runs:
+            def __reduce__(self):
+                return Path.touch, (tmp_path / "ran",)
+
+        torch.save({"model.norm.weight": Runs()}, pickled)
+        told = "torch-file.unreadable | pytorch_model.bin"
+        assert holds(refused(pickled.parent, tmp_path / "out"), told)
+        assert not (tmp_path / "ran").exists()
+
+    def test_without_a_zip_file(self, pickled, tmp_path):
+        pickled.write_bytes(pickle.dumps({"a": 1}))
+        assert holds(refused(pickled.parent, tmp_path / "out"), "torch-file.no-archive")
+
+    def test_that_are_a_bomb(self, pickled, tmp_path):
+        whole = zipfile.ZipFile(pickled)
+        with zipfile.ZipFile(tmp_path / "small", "w", zipfile.ZIP_DEFLATED) as small:
+            for member in whole.infolist():
+                small.writestr(member.filename, whole.read(member))
+        (tmp_path / "small").rename(pickled)
+        assert holds(refused(pickled.parent, tmp_path / "out"), "torch-file.compressed-archive")
+
+    def test_of_a_tensor_that_is_larger_than_its_numbers(self, pickled, tmp_path):
+        state = torch.load(pickled, weights_only=True)
+        torch.save(state | {"lm_head.weight": torch.zeros(1).expand(10**6, 16)}, pickled)
+        told = "torch-file.short-storage | lm_head.weight | (1000000, 16)"
+        assert holds(refused(pickled.parent, tmp_path / "out"), told)
 
 
 class TestLinks:

@@ -48,17 +48,15 @@ class TestWithoutMegatronBridge:
             convert_to_megatron(model, tmp_path / "made", Reporter())
         assert list(tmp_path.iterdir()) == [python]
 
-    def test_an_archive_of_nemo_s_comes_there_as_a_model_of_hugging_face_s(
-        self, tmp_path, monkeypatch
-    ):
-        archive = next((FIXTURES / "nemo" / "flat").glob("*.nemo"))
+    def test_nemo_2_comes_there_as_a_model_of_hugging_face_s(self, tmp_path, monkeypatch):
+        nemo = FIXTURES / "nemo" / "nemo_2" / "model"
         python = tmp_path / "python"
         look = 'for word in "$@"; do [ -f "$word/model.safetensors" ] && echo it is there >&2; done'
         python.write_text(f"#!/bin/sh\n{look}\nexit 1\n")
         python.chmod(0o755)
         monkeypatch.setenv("MEGATRON_PYTHON", str(python))
         with refusal("megatron.bridge-failure", "it is there"):
-            convert_to_megatron(archive, tmp_path / "made", Reporter())
+            convert_to_megatron(nemo, tmp_path / "made", Reporter())
         assert list(tmp_path.iterdir()) == [python]
 
     def test_whatever_a_killed_conversion_leaves_is_what_the_next_one_removes(
