@@ -27,7 +27,6 @@ NAVIGATION = {
         "PubMedQA <docs/pubmedqa>",
         "Dharma <docs/dharma>",
         "Retrieval <docs/rag>",
-        "Mixture <docs/mixture>",
     ],
     "Guides": [
         "Audit <docs/audit>",

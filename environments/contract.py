@@ -34,7 +34,6 @@ Promises, each a test in tests/environments/test_contract.py:
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
@@ -62,37 +61,13 @@ if TYPE_CHECKING:  # half a second of aiohttp, which few environments need
 REWARD_SHARE = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class RoundPart:
-    """The prompts of one task in a round of a mixture: whole counterfactual sets of `set_size`."""
-
-    prompts: int
-    set_size: int
-
-
 class EnvironmentSettings(BaseModel, extra="forbid", frozen=True):
     """The YAML of an environment, and what can be known from it before the environment is built."""
 
     @property
     def set_size(self) -> int | None:
-        """Variants of a counterfactual set; None where it is the environment's own number.
-
-        Of a mixture it is the prompts of a round.
-        """
+        """Variants of a counterfactual set; None where it is the environment's own number."""
         return None
-
-    @property
-    def round(self) -> Mapping[str, RoundPart]:
-        """Tasks of a mixture by `PromptRecord.task`, each with its part of a round; {} without one.
-
-        Every step holds whole rounds, so that each task has the same number of prompts in it.
-        """
-        return {}
-
-    @property
-    def scoring_classes(self) -> Sequence[type]:
-        """Classes, besides the environment's own, whose code decides on its scores."""
-        return ()
 
     @property
     def least_generations(self) -> int:
@@ -103,10 +78,6 @@ class EnvironmentSettings(BaseModel, extra="forbid", frozen=True):
     def reference_size(self) -> int:
         """Completions of the frozen model per prompt; 0 for an environment without a reference."""
         return 0
-
-    def reference_prompts(self, records: Sequence[PromptRecord]) -> Sequence[PromptRecord]:
-        """Those of the prompts that the reference has completions of."""
-        return records
 
     @property
     def stand_in(self) -> str | None:
@@ -279,8 +250,3 @@ class Environment(ABC):
         none are left out.
         """
         raise NotImplementedError
-
-    @property
-    def deals_replies(self) -> bool:
-        """Whether there are replies to deal out."""
-        return self.offers(Environment.dealt_replies)

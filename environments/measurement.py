@@ -115,8 +115,7 @@ class Metric:
     A metric with a `guard` must not move by more than that margin: towards its worse side where
     `better` names a direction, to either side where it does not. One `of_reference` is a distance
     from what the frozen model decides, see `Environment.set_reference`; one that is
-    `zero_if_frozen` is 0 by construction where that model itself is measured. `clusters` are its
-    own, where it is of a part of them: the others have none of its sums.
+    `zero_if_frozen` is 0 by construction where that model itself is measured.
     """
 
     of_sums: Callable[[Array], Array]
@@ -129,7 +128,6 @@ class Metric:
     of_reference: bool = False
     zero_if_frozen: bool = False
     unbiased: bool = False
-    clusters: frozenset[str] | None = None
 
     def at(self, sums: Array) -> Array:
         """`of_sums`, in which a plain division by 0 is quietly NaN."""

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,7 +39,6 @@ class Case:
     set_size: int  # prompts of a counterfactual set; 1 when the environment needs no sets
     least_generations: int = 1  # that the environment compares with each other
     training_prompts: int | None = None  # None where they are known only once they are made
-    mixed: bool = False  # several tasks, each with the same number of prompts in every step
 
 
 Check = Callable[[Case], Iterator[Problem]]
@@ -79,15 +78,12 @@ def _sets_fill_batches(case: Case) -> Iterator[Problem]:
     }
     for key, (prompts, available) in batches.items():
         if prompts is not None and prompts % size:
-            fault = (
-                f"{prompts} prompts are no whole rounds of the mixture, each of {size}"
-                if case.mixed
-                else f"{prompts} prompts cut a counterfactual set of {size} apart, and a set can "
-                "only be scored whole"
-            )
             nearest = whole_sets_near(prompts, size, available)
             yield Problem(
-                "sets.cut-set", (key,), f"{fault}; take a multiple of {size}, such as {nearest}"
+                "sets.cut-set",
+                (key,),
+                f"{prompts} prompts cut a counterfactual set of {size} apart, and a set can only "
+                f"be scored whole; take a multiple of {size}, such as {nearest}",
             )
 
 
@@ -112,13 +108,6 @@ def _sets_stay_together(case: Case) -> Iterator[Problem]:
             ("grpo.use_dynamic_sampling",),
             "it drops single prompts and leaves parts of counterfactual sets, which cannot be "
             "scored; set it to false",
-        )
-    if case.mixed and grpo.async_grpo and grpo.async_grpo.enabled:
-        yield Problem(
-            "mixture.asynchronous-grpo",
-            ("grpo.async_grpo.enabled",),
-            "a mixture has the same number of prompts of each task in every step, and asynchronous "
-            "GRPO fills up what failed with prompts of any task; set it to false",
         )
 
 
@@ -395,7 +384,7 @@ _MARK = re.compile(
 
 def check_prompts(
     records: Sequence[PromptRecord],
-    set_size: int | Mapping[str, int] | None = None,
+    set_size: int | None = None,
     render: Callable[[PromptRecord], Hashable] | None = None,
     *,
     to_train: bool = True,
@@ -404,17 +393,14 @@ def check_prompts(
 
     `render` gives what a model sees of a prompt, its messages in the chat template: NeMo-RL's
     baseline takes two rows with the same tokens for one prompt. Without it the messages decide.
-    `set_size` is what every counterfactual set must have; None where there are no sets, or any. Of
-    a mixture it is that of each task. A test set that nothing trains on (not `to_train`) needs no
-    prompts to train on.
+    `set_size` is what every counterfactual set must have; None where there are no sets, or any. A
+    test set that nothing trains on (not `to_train`) needs no prompts to train on.
     """
     faults: list[str] = []
     counts = Counter(record.id for record in records)
     if repeated := [prompt_id for prompt_id, count in counts.items() if count > 1]:
         faults.append(f"{len(repeated)} ids belong to more than one prompt: {_examples(repeated)}")
     faults += _repeated_prompts(records, render)
-    if isinstance(set_size, Mapping):
-        faults += _unmixed_tasks(records, set_size, to_train=to_train)
     faults += _broken_sets(records, set_size)
     if to_train and all(record.split != TRAIN_SPLIT for record in records):
         faults.append(f"no prompt has the split {TRAIN_SPLIT}")
@@ -463,34 +449,23 @@ def _repeated_prompts(
         yield f"{len(doubled)} prompts occur more than once: {_examples(doubled)}"
 
 
-def _unmixed_tasks(
-    records: Sequence[PromptRecord], tasks: Collection[str], *, to_train: bool
-) -> Iterator[str]:
-    """Find prompts of tasks that are not in the mixture, and tasks without a prompt to train on."""
-    foreign = [f"{r.id} is of {r.task!r}" for r in records if r.task not in tasks]
-    if foreign:
-        yield f"{len(foreign)} prompts are of no task of the mixture: {_examples(foreign)}"
-    trained = {record.task for record in records if record.split == TRAIN_SPLIT}
-    if to_train and (missing := [task for task in tasks if task not in trained]):
-        yield f"the mixture has tasks without a prompt to train on: {', '.join(missing)}"
-
-
-def _broken_sets(
-    records: Iterable[PromptRecord], set_size: int | Mapping[str, int] | None
-) -> Iterator[str]:
+def _broken_sets(records: Iterable[PromptRecord], set_size: int | None) -> Iterator[str]:
     members: dict[str, list[PromptRecord]] = defaultdict(list)
     for record in records:
         members[record.set_id].append(record)
     torn = [name for name, prompts in members.items() if len({p.split for p in prompts}) > 1]
     if torn:
         yield f"{len(torn)} sets lie in more than one split: {_examples(torn)}"
-    partial: dict[int, list[str]] = {}
-    for name, prompts in members.items():
-        size = set_size.get(prompts[0].task) if isinstance(set_size, Mapping) else set_size
-        if size is not None and prompts[0].split != CONTROL_SPLIT and len(prompts) != size:
-            partial.setdefault(size, []).append(f"{name} has {len(prompts)}")
-    for size, names in partial.items():
-        yield (f"{len(names)} counterfactual sets do not have {size} prompts: {_examples(names)}")
+    partial = [
+        f"{name} has {len(prompts)}"
+        for name, prompts in members.items()
+        if prompts[0].split != CONTROL_SPLIT and len(prompts) != set_size
+    ]
+    if partial and set_size is not None:
+        yield (
+            f"{len(partial)} counterfactual sets do not have {set_size} prompts: "
+            f"{_examples(partial)}"
+        )
 
 
 def _pair(members: Sequence[PromptRecord], *, other_split: bool) -> str:

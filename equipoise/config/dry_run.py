@@ -44,8 +44,7 @@ def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row
         Row("model", policy.model_name, f"{policy.precision}, {backend}{trained}"),
     ]
     for split, prompts in workload.prompts.items():
-        sets = workload.sets[split]
-        note = f"{sets:,} sets" if workload.mixed else _sets(sets, prompts)
+        note = _sets(workload.sets[split], prompts)
         rows.append(Row(f"{split} prompts", f"{prompts:,}", note))
     rows += [*_step_rows(config, engine, workload), *_total_rows(config, engine, workload)]
     if engine == "nemo_rl":
@@ -56,14 +55,13 @@ def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row
     return rows
 
 
-def _sets(sets: int, prompts: int, noun: str = "set") -> str:
+def _sets(sets: int, prompts: int) -> str:
     plural = "" if sets == 1 else "s"
-    return f"{sets:,} {noun}{plural} of {prompts // sets}" if sets < prompts else ""
+    return f"{sets:,} set{plural} of {prompts // sets}" if sets < prompts else ""
 
 
 def _step_rows(config: Config, engine: Engine, workload: Workload) -> list[Row]:
     grpo, policy = config.grpo, config.policy
-    noun = "round" if workload.mixed else "set"
     prompts, generations = grpo.num_prompts_per_step, grpo.num_generations_per_prompt
     rollouts, batch = grpo.rollouts_per_step, policy.train_global_batch_size
     length, reply_tokens = policy.max_total_sequence_length, policy.generation.max_new_tokens
@@ -75,7 +73,7 @@ def _step_rows(config: Config, engine: Engine, workload: Workload) -> list[Row]:
         note = f"{share:,} rollouts in batches of <= {micro * length:,} tokens"
     new_tokens = f"<= {rollouts * reply_tokens:,}"
     return [
-        Row("prompts per step", f"{prompts:,}", _sets(prompts // workload.set_size, prompts, noun)),
+        Row("prompts per step", f"{prompts:,}", _sets(prompts // workload.set_size, prompts)),
         Row("rollouts per step", f"{rollouts:,}", f"{generations} generations per prompt"),
         Row("updates per step", f"{rollouts // batch:,}", f"of {batch:,} rollouts"),
         Row(f"micro batches per {'rank' if ranks > 1 else 'update'}", batches, note),

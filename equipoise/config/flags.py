@@ -4,9 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import UsageError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -51,19 +48,6 @@ class Options:
 def tasks() -> list[str]:
     """The tasks that have a YAML."""
     return _named_in(_TASKS)
-
-
-def single_tasks() -> list[str]:
-    """The tasks but for mixtures, whose prompts are those of other tasks."""
-    return [task for task in tasks() if not _is_mixture(task_file(task))]
-
-
-def _is_mixture(file: Path) -> bool:
-    try:
-        tree = read_yaml(file)
-        return "mixed" in tree["equipoise"]["data"]
-    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
-        return False  # whoever loads it says what is wrong with it
 
 
 def check_task(name: str, remedy: str = "") -> None:

@@ -185,7 +185,7 @@ def load_config(
     prompts = training_prompts
     if prompts is None and not config.equipoise.data.data_path:
         prompts = code.training_prompts
-    case = Case(config, engine, code.set_size, code.least_generations, prompts, code.mixed)
+    case = Case(config, engine, code.set_size, code.least_generations, prompts)
     by_user = {key for key, o in origins.items() if o.by_user and not o.shipped}
     if fitted := fit_batch_sizes(case, by_user if to_train else ()):
         sizes = (Setting("fitted batch sizes", size.key, size.value) for size in fitted)

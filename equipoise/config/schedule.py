@@ -5,8 +5,7 @@ later epoch. Here the run is a single pass over a list that depends on the seed 
 run only has to skip what is done, and both engines train on the same prompts in the same order.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,51 +28,22 @@ def total_steps(prompts: int, config: Config) -> int:
 
 
 def plan(
-    records: Sequence[PromptRecord],
-    prompts_per_step: int,
-    steps: int,
-    seed: int,
-    round_parts: Mapping[str, int] | None = None,
+    records: Sequence[PromptRecord], prompts_per_step: int, steps: int, seed: int
 ) -> list[int]:
     """Indices into `records`, `prompts_per_step` for each step, whole sets adjacent.
 
     Sets are shuffled anew for every pass over the data. What is left of a pass and does not fill
     a step is dropped: a step that joined two passes could hold a set twice, and its generations
-    would be taken for one group. Of a mixture `round_parts` has each task's prompts in a round:
-    a step is whole rounds, and a task passes over its prompts as it would alone, a small one more
-    often. Raises `ValueError` when sets differ in size or do not fill a step.
+    would be taken for one group. Raises `ValueError` when sets differ in size or do not fill a
+    step.
     """
-    if not round_parts:
-        return _order(_sets(records), prompts_per_step, steps, seed)
-    rounds, remainder = divmod(prompts_per_step, sum(round_parts.values()))
-    if remainder:
-        raise ValueError(f"steps of {prompts_per_step} prompts cannot hold whole rounds")
-    orders = {
-        task: _order(_sets(records, task), rounds * prompts, steps, seed)
-        for task, prompts in round_parts.items()
-    }
-    return [
-        index
-        for n in range(rounds * steps)
-        for task, prompts in round_parts.items()
-        for index in orders[task][n * prompts : (n + 1) * prompts]
-    ]
-
-
-def prompts_in_rounds(records: Iterable[PromptRecord], round_parts: Mapping[str, int]) -> int:
-    """How many prompts the largest step has that no task fills with a set twice."""
-    counts = Counter(record.task for record in records)
-    rounds = min(counts[task] // prompts for task, prompts in round_parts.items())
-    return rounds * sum(round_parts.values())
-
-
-def _order(
-    sets: Sequence[Sequence[int]], prompts_per_step: int, steps: int, seed: int
-) -> list[int]:
-    """The order of one task's sets, see `plan`."""
+    members: dict[str, list[int]] = {}
+    for index, record in enumerate(records):
+        members.setdefault(record.set_id, []).append(index)
+    sets = list(members.values())
     size = len(sets[0])
     per_step, remainder = divmod(prompts_per_step, size)
-    if remainder or any(len(members) != size for members in sets):
+    if remainder or any(len(indices) != size for indices in sets):
         raise ValueError(f"steps of {prompts_per_step} prompts cannot hold whole sets of {size}")
     if per_step > len(sets):
         raise ValueError(f"steps of {per_step} sets need more than the {len(sets)} there are")
@@ -83,12 +53,3 @@ def _order(
     while len(order) < prompts_per_step * steps:
         order += [index for s in rng.permutation(len(sets))[:sets_per_pass] for index in sets[s]]
     return order[: prompts_per_step * steps]
-
-
-def _sets(records: Sequence[PromptRecord], task: str | None = None) -> list[list[int]]:
-    """The indices of each set, of one task's alone where it is named."""
-    members: dict[str, list[int]] = {}
-    for index, record in enumerate(records):
-        if task in (None, record.task):
-            members.setdefault(record.set_id, []).append(index)
-    return list(members.values())

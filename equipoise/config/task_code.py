@@ -43,11 +43,6 @@ class TaskCode:
         return self.env_settings.least_generations if self.env_settings else 1
 
     @property
-    def mixed(self) -> bool:
-        """Whether the environment has several tasks, each with its part of every step."""
-        return bool(self.env_settings and self.env_settings.round)
-
-    @property
     def training_prompts(self) -> int | None:
         """Prompts to train on, where the settings know that before they are made."""
         return self.prompt_settings.training_prompts if self.prompt_settings else None
@@ -126,11 +121,6 @@ def set_size(environment: type[Environment] | None, settings: EnvironmentSetting
     if environment is None:
         return 1
     return (settings and settings.set_size) or environment.set_size
-
-
-def round_parts(settings: EnvironmentSettings) -> dict[str, int]:
-    """The prompts of each task in a round of a mixture; {} for one task."""
-    return {task: part.prompts for task, part in settings.round.items()}
 
 
 def _find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:

@@ -19,8 +19,6 @@ class Workload:
     set_size: int  # 1 when the environment needs no sets
     reference_generations: int  # per prompt; 0 when the environment needs no reference
     blinds: bool = False  # the environment can take out of a prompt what must not decide
-    mixed: bool = False  # several tasks, whose sets differ in size; `set_size` is that of a round
-    reference_prompts: int | None = None  # None: all
 
     def steps(self, config: Config) -> int:
         """How many steps a run trains."""
@@ -33,15 +31,11 @@ def workload_of(
     reference_generations: int = 0,
     *,
     blinds: bool = False,
-    mixed: bool = False,
-    reference_prompts: int | None = None,
 ) -> Workload:
     """Count the prompts and sets of each split."""
     prompts = Counter(record.split for record in records)
     sets = Counter(split for split, _ in {(record.split, record.set_id) for record in records})
-    return Workload(
-        *(prompts, sets, set_size, reference_generations, blinds, mixed, reference_prompts),
-    )
+    return Workload(prompts, sets, set_size, reference_generations, blinds=blinds)
 
 
 def total_generations(config: Config, engine: Engine, workload: Workload) -> int:
@@ -54,13 +48,11 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
     grpo, evaluation = config.grpo, config.equipoise.evaluation
     steps = workload.steps(config)
     rollouts = grpo.rollouts_per_step
-    referenced, number = workload.reference_prompts, workload.reference_generations
-    reference = number * (sum(workload.prompts.values()) if referenced is None else referenced)
-    of_prompts = "every prompt" if referenced is None else f"{referenced:,} prompts"
+    number = workload.reference_generations
     evaluated = workload.prompts.get(evaluation.split, 0) * evaluation.generations
     of_each = f"{evaluation.generations} of every {evaluation.split} prompt"
     return {
-        "reference": (reference, f"{number} of {of_prompts}"),
+        "reference": (number * sum(workload.prompts.values()), f"{number} of every prompt"),
         "baseline": (evaluated, of_each),
         "probe": _probe(config, workload),
         "training": (steps * rollouts, f"{steps:,} steps of {rollouts:,}"),

@@ -311,7 +311,7 @@ def ensure_reference(
         return
     generations = job.environment.reference_generations
     with job.timed(REFERENCE):
-        drawing = partial(sample, job.reference_prompts, generations, REFERENCE)
+        drawing = partial(sample, job.records, generations, REFERENCE)
         rollouts = yield from in_thread(job.meter, drawing, writer.stop)
         keep_reference(job, rollouts)
 

@@ -13,7 +13,7 @@ from tyro.conf import Positional, UseAppendAction
 
 from data_prep.packaged_models import SMOLLM2
 from environments.base import YARDSTICKS
-from equipoise.config.flags import CONFIG_FOLDER, evaluations, single_tasks, tasks
+from equipoise.config.flags import CONFIG_FOLDER, evaluations, tasks
 from equipoise.config.schema import LOCAL_MODEL
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.machine.software import refuse_missing_gpu
@@ -183,7 +183,7 @@ def make_audit(options: EvaluateOptions) -> "Audit":
         ("--device", "equipoise.device", options.device),
     )
     return Audit(
-        tasks=tuple(single_tasks()) if options.task == "all" else (str(options.task),),
+        tasks=tuple(tasks()) if options.task == "all" else (str(options.task),),
         subjects=subjects,
         variants=tuple(_variants(options)),
         limit=options.limit,

@@ -461,7 +461,7 @@ def plan_row(
     replies = len(tested) * config.equipoise.evaluation.generations
     calls = settings.model_calls(records, replies)
     # At most: a row may share its plain one.
-    replies += len(settings.reference_prompts(records)) * settings.reference_size
+    replies += len(records) * settings.reference_size
     tokens = replies * config.policy.generation.max_new_tokens
     cost = 0.0
     if row.subject.endpoint:

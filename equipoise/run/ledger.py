@@ -282,14 +282,13 @@ def describe_run(
 
 
 def code_hash(loaded: LoadedConfig) -> str:
-    """SHA-256 of the code that scores: of the environment, and of those that it has inside."""
+    """SHA-256 of the environment's code."""
     digest = hashlib.sha256()
-    for kind in (loaded.environment_class, *loaded.env_settings.scoring_classes):
-        module = sys.modules[kind.__module__]
-        file = Path(str(module.__file__))
-        # The modules of the class's package, or its file where it has none.
-        for path in sorted(file.parent.rglob("*.py")) if module.__package__ else [file]:
-            digest.update(path.relative_to(file.parent).as_posix().encode() + path.read_bytes())
+    module = sys.modules[loaded.environment_class.__module__]
+    file = Path(str(module.__file__))
+    # The modules of the class's package, or its file where it has none.
+    for path in sorted(file.parent.rglob("*.py")) if module.__package__ else [file]:
+        digest.update(path.relative_to(file.parent).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
 
 

@@ -37,8 +37,7 @@ from environments.errors import code_of
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems, load_config
 from equipoise.config.dry_run import Row
 from equipoise.config.flags import evaluations, tasks
-from equipoise.config.schedule import prompts_in_rounds
-from equipoise.config.task_code import round_parts, set_size
+from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.hub import clear_errors
 from equipoise.models.libraries import offline
@@ -114,9 +113,7 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
         raise UsageError("prompts.no-training", settings.no_training, "Nothing was started.")
     records = read_records(Path(path)) if path else _build(loaded)
     size = set_size(loaded.environment_class, loaded.env_settings)
-    mixed = {task: part.set_size for task, part in loaded.env_settings.round.items()}
-    sizes = mixed or (size if to_train or size > 1 else None)
-    problems = check_prompts(records, sizes, to_train=to_train)
+    problems = check_prompts(records, size if to_train or size > 1 else None, to_train=to_train)
     problems += loaded.data_module.prompt_problems(records)
     if problems:
         raise EquipoiseError(
@@ -144,9 +141,7 @@ def fit_steps(
             f"no prompt is of the split {split}, on which a run is evaluated; there are {found}",
             "Name one of these splits in equipoise.evaluation.split, or correct the prompts' own.",
         )
-    trained = [record for record in records if record.split == TRAIN_SPLIT]
-    parts = round_parts(loaded.env_settings)
-    available = prompts_in_rounds(trained, parts) if parts else len(trained)
+    available = splits[TRAIN_SPLIT]
     prompts = loaded.config.grpo.num_prompts_per_step
     if prompts <= available:
         return loaded

@@ -12,7 +12,7 @@ from environments.base import Rollout, Score
 from environments.measurement import Array, Direction, Measurement, Metric, quotient
 from equipoise.statistics.evaluation import (
     Excess,
-    effects_of,
+    effect_of,
     excess_cut,
     json_number,
     null_draws_of,
@@ -224,24 +224,23 @@ def compare(
     comparisons = {name: replace(changes[name], excess_cut=cuts.get(name)) for name in names}
     directions = {name: direction_of(before.metrics[name], frozen=frozen) for name in names}
     compared = with_verdicts(comparisons, directions, settings)
-    shared = _shared_clusters(before, after)
-    degrees = {name: shared.of(before.metrics[name]).degrees for name in names}
+    degrees = _shared_clusters(before, after).degrees
     return _with_power(compared, degrees, settings, halves)
 
 
 def _with_power(
     compared: Mapping[str, MetricComparison],
-    degrees: Mapping[str, int],
+    degrees: int,
     settings: StatisticsSettings,
     halves: Halves | None,
 ) -> dict[str, MetricComparison]:
     """The comparisons, their margins with the power of the guard."""
     unchanged, share = compared, 1.0
+    quantile = student_quantile(settings.confidence, degrees)
     if halves is not None:
         unchanged, share = halves.compare(settings), halves.share
 
     def with_power(name: str, margin: GuardMargin) -> GuardMargin:
-        quantile = student_quantile(settings.confidence, degrees[name])
         comparison = unchanged.get(name, compared[name])
         error = error_of(comparison, quantile, share)
         return replace(margin, power=power_of(comparison, quantile, share), error=error)
@@ -271,7 +270,7 @@ def _excess_cuts(
         replace(joint, sums=joint.sums[:, part]) for part in (slice(split), slice(split, None))
     )
     effects = [
-        effects_of(half, null, settings, {name: before.metrics[name] for name in floored})
+        effect_of(half, null, settings)
         for half, null in zip(halves, nulls, strict=True)
         if null is not None
     ]
@@ -281,9 +280,7 @@ def _excess_cuts(
     return {
         name: _share_cut(joint, before.metrics[name], settings)
         if before.metrics[name].unbiased
-        else excess_cut(
-            effects[0][name], effects[1][name], before.metrics[name], settings.confidence
-        )
+        else excess_cut(effects[0], effects[1], before.metrics[name], settings.confidence)
         for name in floored
     }
 
@@ -297,8 +294,7 @@ def _share_cut(joint: Clusters, metric: Metric, settings: StatisticsSettings) ->
     totals = bootstrap_sums(joint, settings.bootstrap_draws, rng)
     draws = metric_draws(totals, {"before": first, "cut": cut})
     before, share = (
-        interval(draws[key], settings.confidence, joint.of(metric).degrees)
-        for key in ("before", "cut")
+        interval(draws[key], settings.confidence, joint.degrees) for key in ("before", "cut")
     )
     if before is None or share is None or before.low <= 0:
         return None
@@ -326,10 +322,9 @@ def _bootstrapped(
     split = before.sums.shape[1]
 
     def change(first: Metric, second: Metric) -> _Change:
-        own = clusters.of(first)
         shares = (
-            Shares.of(first, own.sums[:, :split], own.strata),
-            Shares.of(second, own.sums[:, split:], own.strata),
+            Shares.of(first, clusters.sums[:, :split], clusters.strata),
+            Shares.of(second, clusters.sums[:, split:], clusters.strata),
         )
         return _Change(
             lambda t: first.at(t[..., :split]),
@@ -427,17 +422,16 @@ def _resampled(
     draws = metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), metrics)
     compared = {}
     for name, change in changes.items():
-        degrees = clusters.of(change.metric).degrees
-        bounds = interval(draws[name, False], settings.confidence, degrees)
+        bounds = interval(draws[name, False], settings.confidence, clusters.degrees)
         comparison = _comparison(change, clusters.total, bounds)
         if comparison.low is not None:
-            p = difference_p(draws[name, False], degrees)
+            p = difference_p(draws[name, False], clusters.degrees)
             comparison = replace(comparison, p=p)
         guarding = draws.get((name, True))
         if guarding is not None:
             level = guarding_level(settings.confidence)
-            bounds = interval(guarding, level, degrees)
-            p = _beyond_p(guarding, change.metric, degrees)
+            bounds = interval(guarding, level, clusters.degrees)
+            p = _beyond_p(guarding, change.metric, clusters.degrees)
             comparison = _checked(comparison, change, bounds, p)
         compared[name] = comparison
     return compared

@@ -17,7 +17,6 @@ from equipoise.statistics.intervals import (
     TIE,
     Clusters,
     Interval,
-    Key,
     Shares,
     StatisticsSettings,
     bootstrap_sums,
@@ -309,11 +308,10 @@ def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Add
     }
     rng = np.random.default_rng(settings.seed)
     draws = metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), resampled)
-    floored = {address: m for address, m in metrics.items() if m.floor}
-    effects = {} if null is None else effects_of(clusters, null, settings, floored)
+    of_null = None if null is None else effect_of(clusters, null, settings)
     figures = {}
     for address, metric in metrics.items():
-        effect = effects.get(address)
+        effect = of_null if metric.floor else None
         if address in draws:
             figures[address] = _with_interval(metric, clusters, draws[address], settings.confidence)
             if effect is not None:
@@ -333,32 +331,21 @@ def null_draws_of(measurement: Measurement, settings: StatisticsSettings) -> Arr
     return measurement.null_sums(null_rng, settings.permutations)
 
 
-def effects_of(
-    clusters: Clusters, null: Array, settings: StatisticsSettings, metrics: Mapping[Key, Metric]
-) -> dict[Key, Effect]:
-    """The observed effect with both kinds of noise, as many draws of each.
-
-    Metrics of other clusters differ in how much the noise is widened.
-    """
+def effect_of(clusters: Clusters, null: Array, settings: StatisticsSettings) -> Effect:
+    """The observed effect with both kinds of noise, as many draws of each."""
     rng = np.random.default_rng(settings.seed).spawn(2)[0]
     draws = np.concatenate(list(bootstrap_sums(clusters, len(null), rng)))
-
-    @cache
-    def effect(degrees: int) -> Effect:
-        widening = widening_for(degrees, settings.confidence)
-        return Effect.of(clusters.total, null, draws, widening)
-
-    return {key: effect(clusters.of(metric).degrees) for key, metric in metrics.items()}
+    widening = widening_for(clusters.degrees, settings.confidence)
+    return Effect.of(clusters.total, null, draws, widening)
 
 
 def _with_interval(metric: Metric, clusters: Clusters, draws: Array, confidence: float) -> Figures:
     value = json_number(float(metric.at(clusters.total)))
     bounds = None
     if value is not None:
-        own = clusters.of(metric)
-        shares = Shares.of(metric, own.sums, own.strata)
+        shares = Shares.of(metric, clusters.sums, clusters.strata)
         bounds = (
-            interval(draws, confidence, own.degrees)
+            interval(draws, confidence, clusters.degrees)
             if shares is None
             else Interval(*map(float, share_bounds(shares, confidence)))
         )

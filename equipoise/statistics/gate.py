@@ -212,20 +212,15 @@ def compare_watched(
     """
     metrics = {**after.metrics, **before.metrics}
     comparisons = compare(before, after, settings, tested=False) if metrics else {}
+    shared = len(set(before.clusters) & set(after.clusters))
     return {
         name: WatchedMetric(
             comparisons.get(name) or _undefined(metric),
-            len(_clusters_of(before, name) & _clusters_of(after, name)),
+            shared,
             unscored,
         )
         for name, metric in metrics.items()
     }
-
-
-def _clusters_of(measured: Measurement, name: str) -> set[str]:
-    metric = measured.metrics.get(name)
-    own = metric.clusters if metric else None
-    return set(measured.clusters if own is None else own)
 
 
 def _errors(halves: Halves | None) -> dict[str, float]:

@@ -82,13 +82,6 @@ class Clusters:
         """Degrees of freedom of a variance between clusters: clusters less strata."""
         return len(self.names) - len(np.unique(self.strata))
 
-    def of(self, metric: Metric) -> "Clusters":
-        """Those that the metric is of."""
-        if (own := metric.clusters) is None:
-            return self
-        rows = np.flatnonzero([name in own for name in self.names])
-        return Clusters(self.names[rows], self.sums[rows], self.strata[rows])
-
 
 def merge_clusters(
     clusters: Sequence[str], sums: Array, strata: Sequence[str] | None = None

@@ -215,24 +215,6 @@ def test_all_weights_of_two_workers_become_one_model(new: Start, folder: Path) -
     assert max(differences.values()) < 1e-4
 
 
-def test_every_step_of_a_mixture_has_rewards_of_all_its_tasks(start: Start, folder: Path) -> None:
-    small = [word for word in SMALL if not word.startswith("env.fairness.")]
-    places = ("--run-name=mixed", f"--output-dir={folder}")
-    scale = ("--config=nemo_configs/small.yaml", f"equipoise.cache_dir={folder / 'cache'}")
-    words = (*scale, *small, *places, "equipoise.probe.prompts=0")
-    finished(start(*words, recipe="grpo_mixture"))
-    run = folder / "mixture" / "mixed"
-    assert [row["step"] for row in history(run)] == ["1", "2", "3", "4"]
-    scales = json.loads((run / "baseline" / "mixture.json").read_text())
-    assert json.loads((run / "final" / "mixture.json").read_text()) == scales
-    whole = [row for row in history(run) if float(row["failures"]) == 0]  # a failure is in no mean
-    assert whole
-    for row in whole:
-        rewards = {name: float(row[f"reward/{name}.reward"]) for name in scales}
-        scaled = [reward / scales[name]["scale"] for name, reward in rewards.items()]
-        assert float(row["reward"]) == pytest.approx(sum(scaled) / len(scaled), abs=1e-3)
-
-
 def largest_difference(run: Path) -> float:
     return max(json.loads((run / "provenance.json").read_text())["logprobs_differ_by"].values())
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from data_prep.contract import DataModule, DataSettings, hook_problems
 from data_prep.warm_start import Example, WarmStart
 from environments.base import PromptRecord
-from equipoise.config.flags import single_tasks
+from equipoise.config.flags import tasks
 
 
 class Settings(DataSettings):
@@ -36,7 +36,7 @@ def module(**hooks: Any) -> SimpleNamespace:
     return SimpleNamespace(**{"PromptSettings": Settings, "build_prompts": lambda s: [], **hooks})
 
 
-TASKS = single_tasks()
+TASKS = tasks()
 #: Settings of prompts that are made here.
 MADE_HERE = {
     "fairness": {"num_samples": 24},

@@ -20,7 +20,7 @@ import re
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
@@ -50,7 +50,6 @@ from environments.contract import Environment
 from environments.dharma import DharmaEnvironment
 from environments.fairness import RACES, FairnessEnvironment
 from environments.measurement import Mean, measure_means
-from environments.mixture import MixedTask, MixtureEnvironment, MixtureSettings
 from environments.pubmedqa import PubMedQAEnvironment
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.corpus import Passage
@@ -193,31 +192,6 @@ def choices(completions: Sequence[str]) -> list[Rollout]:
 _CHOICES = fixtures("environments.choice")
 
 
-def of_fairness(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """The rollouts as a mixture has them, which names their task."""
-    return [replace(r, metadata={**r.metadata, "task": "fairness"}) for r in rollouts]
-
-
-@functools.cache
-def mixed() -> type[Environment]:
-    """A mixture of which the one task, in sets, is tried; its scale is that of the reference."""
-    of_sets, of_prompts = (
-        {"environment": f"environments.{name}", "weight": 1}
-        for name in ("fairness.FairnessEnvironment", "pubmedqa.PubMedQAEnvironment")
-    )
-    mixture = {"fairness": of_sets, "pubmedqa": of_prompts | {"scale": 1.0}}
-
-    class Settings(MixtureSettings):
-        tasks: Mapping[str, MixedTask | None] = MixtureSettings(tasks=mixture).tasks
-
-    class Mixed(MixtureEnvironment):
-        def set_reference(self, rollouts: Sequence[Rollout]) -> None:
-            super().set_reference(of_fairness(rollouts))
-
-    Mixed.Settings = Settings
-    return Mixed
-
-
 SUBJECTS = {
     "brief": Subject(documented_example, singles, ("short", "x" * 101), gold="short"),
     "choice": Subject(
@@ -232,13 +206,6 @@ SUBJECTS = {
     ),
     "disparity": Subject(
         lambda: FairnessEnvironment, vignette_set, _KEPT, _BROKEN, (_KEPT[0], *_BROKEN[:7])
-    ),
-    "mixture": Subject(
-        mixed,
-        lambda completions: of_fairness(vignette_set(completions)),
-        _KEPT,
-        _BROKEN,
-        (_KEPT[0], *_BROKEN[:7]),
     ),
     "pubmedqa": Subject(
         lambda: PubMedQAEnvironment, questions, _ANSWERED, _NOT_IN_FORMAT, gold=_ANSWERED[0]
@@ -405,7 +372,7 @@ def test_every_environment_is_a_subject() -> None:
         for value in vars(package).values()
         if isinstance(value, type) and issubclass(value, Environment) and value is not Environment
     }
-    assert len(shipped) > 5
+    assert len(shipped) > 3
     assert shipped <= {base for subject in SUBJECTS.values() for base in subject.make().__mro__}
 
 

@@ -11,6 +11,7 @@ from data_prep.contract import DataModule
 from data_prep.text_files import DataError, UnsuitablePromptsError, json_lines, read_source
 from data_prep.warm_start import Example
 from environments.base import TRAIN_SPLIT, Message, PromptRecord
+from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
@@ -61,7 +62,7 @@ def _dealt(loaded: LoadedConfig, run: RunDirectory) -> list[Example]:
     """A run's reference as its environment deals it out to the run's own training prompts."""
     config = loaded.config
     environment = make_environment(loaded.environment_class, loaded.env_settings)
-    if not environment.deals_replies:
+    if not environment.offers(Environment.dealt_replies):
         raise UsageError(
             "cold-start.no-deal",
             f"the task {config.equipoise.task} deals out no replies of a run",

@@ -3,7 +3,7 @@
 import logging
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from datasets import Dataset
@@ -45,7 +45,6 @@ def build_trainer(
     config: Config,
     checkpoints: Path,
     callbacks: Sequence[TrainerCallback],
-    round_parts: Mapping[str, int] | None = None,
 ) -> GRPOTrainer:
     """A trainer of `model` whose one epoch is the whole run, with whole sets in every step."""
     logging.getLogger("trl").setLevel(logging.ERROR)
@@ -58,7 +57,7 @@ def build_trainer(
             reward_funcs=reward,
             rollout_func=draw_for_training(training_sampling(config)),
             args=grpo_arguments(config, checkpoints, loaded.model),
-            train_dataset=train_rows(records, config, round_parts),
+            train_dataset=train_rows(records, config),
             processing_class=loaded.tokenizer,
             callbacks=[ScheduleCallback(schedule), *callbacks],
             optimizers=(schedule.optimizer, schedule.scheduler),
@@ -91,12 +90,10 @@ def training_sampling(config: Config) -> Sampling:
     )
 
 
-def train_rows(
-    records: Sequence[PromptRecord], config: Config, round_parts: Mapping[str, int] | None = None
-) -> Dataset:
+def train_rows(records: Sequence[PromptRecord], config: Config) -> Dataset:
     """One row per prompt and step, in the order of training; `index` points into `records`."""
     grpo, steps = config.grpo, total_steps(len(records), config)
-    order = plan(records, grpo.num_prompts_per_step, steps, grpo.seed, round_parts)
+    order = plan(records, grpo.num_prompts_per_step, steps, grpo.seed)
     prompts = [[dict(message) for message in record.messages] for record in records]
     rows = {"prompt": prompts, "index": list(range(len(records)))}
     return Dataset.from_dict(rows).select(order)

@@ -10,8 +10,8 @@ from trl import GRPOTrainer
 
 from data_prep.files import write_folder
 from environments.base import TRAIN_SPLIT
+from environments.contract import Environment
 from equipoise.config.schedule import total_steps
-from equipoise.config.task_code import round_parts
 from equipoise.models.causal import LoadedModel
 from equipoise.run import rollouts
 from equipoise.run.history import Row, restore
@@ -111,8 +111,8 @@ def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedMode
     settings, environment = job.config.equipoise.first_stage, job.environment
     if not settings.passes:
         return
-    if not environment.deals_replies:
-        job.reporter.warn("no first stage: no task here deals out replies of its own model")
+    if not environment.offers(Environment.dealt_replies):
+        job.reporter.warn("no first stage: this task deals out no replies of its own model")
         return
     job.reporter.heading("First stage: the model's own replies, dealt out anew")
     records, reference = job.split(TRAIN_SPLIT), read_rollouts(job.run.reference)
@@ -148,6 +148,4 @@ def _trainer(
     reward = reward_function(
         job.environment, records, prompts, monitor, history.record, rollouts.record
     )
-    parts = round_parts(job.loaded.env_settings)
-    checkpoints = job.run.checkpoints
-    return build_trainer(model, loaded, records, reward, job.config, checkpoints, callbacks, parts)
+    return build_trainer(model, loaded, records, reward, job.config, job.run.checkpoints, callbacks)

@@ -13,7 +13,6 @@ from typing import Any
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT
 from equipoise.config import LoadedConfig
 from equipoise.config.schema import Config, SchedulerEntry
-from equipoise.config.task_code import round_parts
 from equipoise.models.pretrained import tokenizer_of
 from equipoise.run.directory import RunDirectory
 
@@ -111,7 +110,6 @@ def _data(loaded: LoadedConfig, run: RunDirectory, validated: str) -> dict[str, 
         "max_epochs": grpo.max_num_epochs,
         "seed": grpo.seed,
         "spare": grpo.async_grpo is not None and grpo.async_grpo.enabled,
-        "round_parts": round_parts(loaded.env_settings),
     }
     return {
         **_REPLACES_BASE,

@@ -1,6 +1,5 @@
 """prompts.jsonl as a dataset of NeMo-RL's, which finds the class by its full name."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ class PromptDataset(RawDataset):
         seed: int = 0,
         generations: int = 1,
         spare: bool = False,
-        round_parts: Mapping[str, int] | None = None,
         **_: Any,  # what else the entry has is for NeMo-RL itself
     ) -> None:
         self.task_name = env_name
@@ -41,7 +39,7 @@ class PromptDataset(RawDataset):
         if max_steps:
             steps = count_steps(len(records), prompts_per_step, max_steps, max_epochs)
             steps = 2 * steps if spare else steps
-            order = plan(records, prompts_per_step, steps, seed, round_parts)
+            order = plan(records, prompts_per_step, steps, seed)
         else:
             order = [index for index in range(len(records)) for _ in range(generations)]
         self._records = records

@@ -180,14 +180,14 @@ def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
 def _draw_reference(job: Job, frozen: Sample, path: Path) -> None:
     job.reporter.heading("Reference: what the frozen model decides")
     generations = job.environment.reference_generations
-    rollouts = frozen(job.reference_prompts, generations, REFERENCE)
+    rollouts = frozen(job.records, generations, REFERENCE)
     confirm_owner(job.run.root)
     write_rollouts(path, rollouts)
 
 
 def _cached_reference(job: Job, frozen: Sample, identity: str) -> Path:
     """The cache's file, drawn if it is missing or damaged."""
-    prompts, generations = job.reference_prompts, job.environment.reference_generations
+    prompts, generations = job.records, job.environment.reference_generations
     decided_by = f"{identity}\n{content_hash(prompts)}\n{generations}"
     key = hashlib.sha256(decided_by.encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"

@@ -42,15 +42,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     scoring = loaded.env_settings
     blinds = loaded.environment_class.offers(Environment.blinded)
     size = set_size(loaded.environment_class, loaded.env_settings)
-    referenced = len(scoring.reference_prompts(records))
-    workload = workload_of(
-        records,
-        size,
-        scoring.reference_size,
-        blinds=blinds,
-        mixed=bool(scoring.round),
-        reference_prompts=None if referenced == len(records) else referenced,
-    )
+    workload = workload_of(records, size, scoring.reference_size, blinds=blinds)
     rows = dry_run_rows(loaded.config, loaded.engine, workload)
     generations = total_generations(loaded.config, loaded.engine, workload)
     scored = generations + probe_replies(loaded.config, workload)

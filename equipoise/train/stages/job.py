@@ -40,11 +40,6 @@ class Job:
         """The records of a split."""
         return [record for record in self.records if record.split == name]
 
-    @property
-    def reference_prompts(self) -> Sequence[PromptRecord]:
-        """The records that the reference is drawn for."""
-        return self.loaded.env_settings.reference_prompts(self.records)
-
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Note in the provenance how many seconds a stage took, stops and resumptions added up."""

@@ -4,7 +4,6 @@ import pytest
 
 from equipoise.config.checks import Case, check_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.schema import AsyncGrpoConfig
 from equipoise.config.task_code import load_task
 from tests.refusals import holds
 
@@ -273,18 +272,3 @@ def test_an_environment_of_sets_must_say_their_size(load, tmp_path, monkeypatch)
     code, problems = load_task(config.model_copy(update={"equipoise": ours}), "fairness")
     assert code.environment_class is None
     assert [problem.message for problem in problems] == ['Sets has the scope "set" and no set_size']
-
-
-def test_a_mixture_is_not_filled_up_by_asynchronous_grpo(load, plain):
-    config = changed(load(*plain).config, grpo={"async_grpo": AsyncGrpoConfig(enabled=True)})
-    (problem,) = [
-        p for p in check_config(Case(config, "local", 16, mixed=True)) if "mixture" in p.message
-    ]
-    assert problem.keys == ("grpo.async_grpo.enabled",)
-    assert not [p for p in check_config(Case(config, "local", 16)) if "mixture" in p.message]
-
-
-def test_a_step_of_a_mixture_is_whole_rounds(load, plain):
-    config = load(*plain).config
-    messages = [p.message for p in check_config(Case(config, "local", 10, mixed=True))]
-    assert any("32 prompts are no whole rounds of the mixture, each of 10" in m for m in messages)

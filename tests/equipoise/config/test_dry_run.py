@@ -128,12 +128,3 @@ def test_without_sets_or_reference_no_such_row(load):
 
 def test_one_set_is_no_sets(load):
     assert table(load("--batch-size", "4"))["prompts per step"] == ("4", "1 set of 4")
-
-
-def test_a_mixture_counts_its_steps_in_rounds(load):
-    loaded = load("--num-samples", "400", *ONE_INJURY)
-    records = loaded.data_module.build_prompts(loaded.prompt_settings)
-    workload = workload_of(records, 16, mixed=True)
-    rows = {r.label: r.note for r in dry_run_rows(loaded.config, loaded.engine, workload)}
-    assert rows["prompts per step"] == "4 rounds of 16"
-    assert rows["train prompts"] == "80 sets"

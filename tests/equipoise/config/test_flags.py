@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.config.flags import CONFIG_FOLDER, single_tasks, tasks, whole_sets
+from equipoise.config.flags import CONFIG_FOLDER, whole_sets
 from equipoise.config.training_words import MODEL_SIZES, parse_flags
 from equipoise.errors import UsageError
 
@@ -169,12 +169,3 @@ def test_help_says_where_the_tasks_keys_are(capsys):
     shown = capsys.readouterr().out
     assert "equipoise.data.*" in shown
     assert "docs/configuration.md" in shown
-
-
-def test_an_audit_of_all_tasks_asks_those_of_a_mixture_once(tmp_path, monkeypatch):
-    assert set(tasks()) - set(single_tasks()) == {"mixture"}
-    folder = tmp_path / "nemo_configs" / "tasks"
-    folder.mkdir(parents=True)
-    (folder / "broken.yaml").write_text("equipoise: [")
-    monkeypatch.chdir(tmp_path)
-    assert "broken" in single_tasks()  # its own error is told by who loads it

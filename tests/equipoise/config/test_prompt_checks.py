@@ -65,22 +65,6 @@ def test_sets_that_are_torn_or_incomplete():
     ]
 
 
-def test_each_task_of_a_mixture_has_sets_of_its_own_size():
-    single = replace(record(1), task="short")
-    sizes = {"fairness": 4, "short": 1}
-    assert check_prompts([*GOOD, single], sizes) == []
-    assert check_prompts([*GOOD[1:], single], sizes) == [
-        "1 counterfactual sets do not have 4 prompts: train0 has 3"
-    ]
-
-
-def test_prompts_and_tasks_that_a_mixture_lacks():
-    assert check_prompts([*GOOD, replace(record(1), task="short")], {"fairness": 4, "long": 1}) == [
-        "1 prompts are of no task of the mixture: id1 is of 'short'",
-        "the mixture has tasks without a prompt to train on: long",
-    ]
-
-
 def test_nothing_to_train_on():
     assert check_prompts([]) == ["no prompt has the split train"]
 

@@ -111,7 +111,7 @@ def test_the_smallest_run_lies_over_every_scale(task, scale):
     small = load_config(task, Options((SMOKE, scale))).config
     whole = load_config(task, Options((scale,))).config
     rollouts = small.grpo.num_prompts_per_step * small.grpo.num_generations_per_prompt
-    assert rollouts == (64 if task == "mixture" else 32)  # 16 prompts are a round of the mixture
+    assert rollouts == 32
     assert small.grpo.max_num_steps == 2
     assert small.policy.model_name == whole.policy.model_name
     assert small.policy.train_micro_batch_size <= whole.policy.train_micro_batch_size

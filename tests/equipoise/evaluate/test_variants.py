@@ -14,7 +14,7 @@ from environments.contract import Environment
 from environments.fairness.decision import Decision
 from environments.fairness.spine import FORM
 from equipoise.config import LoadedConfig, Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER, single_tasks
+from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.evaluate.plan import PLAIN, Variant, make_ask, unsuited
 from equipoise.models.task_environment import make_environment
 from equipoise.run.prompts import make_prompts, prepare_task
@@ -43,7 +43,7 @@ def parts(task: str, cache: Path) -> tuple[Environment, Sequence[PromptRecord]]:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("task", single_tasks())
+@pytest.mark.parametrize("task", tasks())
 def test_examples_are_good_replies_to_training_prompts(task: str, cache: Path) -> None:
     environment, records = parts(task, cache)
     train = [record for record in records if record.split == "train"]
@@ -60,7 +60,7 @@ def test_examples_are_good_replies_to_training_prompts(task: str, cache: Path) -
     assert min(score.value for score in scores if score.value is not None) >= LEAST[task]
 
 
-@pytest.mark.parametrize("task", single_tasks())
+@pytest.mark.parametrize("task", tasks())
 def test_a_question_has_examples_before_it_and_the_system_message_first(
     task: str, cache: Path
 ) -> None:

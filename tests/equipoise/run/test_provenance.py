@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.config import Options, load_config
 from equipoise.run import ledger
 
 
@@ -62,21 +61,6 @@ def test_a_key_in_a_tracked_file_is_masked_and_counted(checkout: Path) -> None:
     diff, masked = ledger.code_diff()
     assert b"+caf\xe9 http://***@host" in diff
     assert masked == 1
-
-
-def test_the_code_of_a_mixture_is_that_of_its_tasks_too(tmp_path: Path, monkeypatch) -> None:
-    source = tmp_path / "a_task.py"
-    source.write_text(
-        "from environments.pubmedqa import PubMedQAEnvironment\n"
-        "class Task(PubMedQAEnvironment): pass\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    words = ("env.mixture.tasks.pubmedqa.environment=a_task.Task",)
-    loaded = load_config("mixture", Options((), assignments=words))
-    before = ledger.code_hash(loaded)
-    assert before == ledger.code_hash(loaded)
-    source.write_text(source.read_text() + "# changed")
-    assert before != ledger.code_hash(loaded)
 
 
 def test_a_key_on_the_command_line_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:

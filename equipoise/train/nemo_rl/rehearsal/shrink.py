@@ -76,8 +76,6 @@ def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:
     policy, size = local.config.policy, set_size(scale.environment_class, scale.env_settings)
     data = local.prompt_settings.model_dump(mode="json")
     limits = [n for n in (data.get("num_samples"), _PROMPTS) if n is not None]
-    # A mixture's in the proportions of `scale`.
-    mixed = scale.prompt_settings.model_dump(mode="json", include={"mixed"})
     values = {
         "policy.model_name": policy.model_name,
         "policy.tokenizer.name": "${policy.model_name}",  # which the command line may set
@@ -86,7 +84,7 @@ def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:
         "equipoise.threads": local.config.equipoise.threads,
         "logger.wandb_enabled": False,
         **({} if on_gpus() else {"policy.precision": policy.precision}),
-        "equipoise.data": data | {"num_samples": min(limits)} | mixed,
+        "equipoise.data": data | {"num_samples": min(limits)},
         "equipoise.evaluation.generations": _GENERATIONS,
         **_sizes(scale.config, size),
         **dict.fromkeys(_ONE, 1),

@@ -18,19 +18,6 @@ def rehearsal(*words):
     return rehearsal_config("fairness", options, load_config("fairness", options))
 
 
-def test_a_mixture_keeps_its_tasks_and_the_files_that_they_share(tmp_path):
-    words = ("--config", str(CONFIG_FOLDER / "small.yaml"), f"equipoise.cache_dir={tmp_path}")
-    own = ("env.mixture.tasks.dharma.weight=3", "env.mixture.tasks.pubmedqa=null")
-    options = parse_flags("x", ("--rehearse", *words, *own, "--batch-size=24"))
-    small = rehearsal_config("mixture", options, load_config("mixture", options))
-    assert {name: t.weight for name, t in small.env_settings.mixed.items()} == {
-        name: task.weight for name, task in small.prompt_settings.mixture.mixed.items()
-    }
-    index = small.env_settings.mixed["rag"].settings["index"]
-    assert index == small.prompt_settings.tasks["rag"].model_extra["index"]
-    assert index.startswith(str(tmp_path))
-
-
 RANKS = {"small": 1, "medium": 2, "large": 2}
 
 
