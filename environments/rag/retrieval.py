@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import bm25s  # type: ignore[import-untyped]
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
@@ -38,6 +37,8 @@ _FUSION_DEPTH = 50
 #: The constant of reciprocal rank fusion (Cormack et al. 2009, doi:10.1145/1571941.1572114).
 _RANK_CONSTANT = 60
 _CACHED_QUERIES = 200_000
+#: How many passages are scored at once: 4 bytes for each of these and each query.
+_PASSAGES_AT_ONCE = 16_384
 
 
 class Retriever(Protocol):
@@ -90,7 +91,7 @@ def top_hits(scores: NDArray[np.float32], k: int) -> Hits:
 
 
 class Dense:
-    """Exact search by inner product in the memory-mapped vectors, by faiss."""
+    """Exact search by inner product in the memory-mapped vectors."""
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self._manifest = read_manifest(folder)
@@ -116,14 +117,27 @@ class Dense:
         if rows:
             vectors = self._encoder.encode_queries([queries[i] for i in rows])
             depth = min(k, len(self._vectors))
-            _, nearest = faiss.knn(
-                np.ascontiguousarray(vectors, dtype=np.float32),
-                self._vectors,
-                depth,
-                metric=faiss.METRIC_INNER_PRODUCT,
-            )
-            hits[rows, :depth] = nearest
+            hits[rows, :depth] = nearest(vectors.astype(np.float32), self._vectors, depth)
         return hits
+
+
+def nearest(queries: NDArray[np.float32], vectors: NDArray[np.float32], k: int) -> Hits:
+    """Return the numbers of the `k` vectors [P, D] nearest to each query [Q, D] as [Q, k].
+
+    Nearest is the largest inner product, equal ones by number. Passages come in chunks, of which
+    a query keeps only what beats its k-th best so far: few scores are left to sort.
+    """
+    hits = np.full((len(queries), k), NO_HIT, dtype=np.int64)
+    scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+    for start in range(0, len(vectors), _PASSAGES_AT_ONCE):
+        products = queries @ vectors[start : start + _PASSAGES_AT_ONCE].T
+        for row, product in enumerate(products):
+            better = np.flatnonzero(product > scores[row, -1])
+            numbers = np.concatenate([hits[row], better + start])
+            candidates = np.concatenate([scores[row], product[better]])
+            order = np.lexsort((numbers, -candidates))[:k]
+            hits[row], scores[row] = numbers[order], candidates[order]
+    return hits
 
 
 class Fusion:

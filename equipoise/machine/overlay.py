@@ -20,7 +20,6 @@ from equipoise.errors import EquipoiseError
 #: What we import and NeMo-RL's lock does not have; what of these is used needs only what it has.
 BESIDE = {
     "bm25s": "0.3.16",
-    "faiss-cpu": "1.15.1",
     "isal": "1.9.1",
     "regopy": "1.5.2",
     "tyro": "1.0.17",
@@ -29,8 +28,9 @@ BESIDE = {
 FOLDER_VARIABLE = "EQUIPOISE_OVERLAY_DIR"
 #: What our code imports in NeMo-RL's process, and NeMo-RL's lock has.
 NEEDED = (
-    *("aiohttp", "datasets", "filelock", "huggingface-hub", "jinja2", "matplotlib"),
-    *("numpy", "omegaconf", "packaging", "psutil", "pydantic", "python-dotenv", "pyyaml", "rich"),
+    *("aiohttp", "datasets", "filelock", "huggingface-hub", "jinja2", "markupsafe", "matplotlib"),
+    *("numpy", "omegaconf", "packaging", "psutil", "pydantic", "pydantic-core", "python-dotenv"),
+    *("pyyaml", "rich"),
     *("safetensors", "sentencepiece", "tokenizers", "torch", "transformers"),
     *("typing-extensions", "wandb", "xxhash"),
 )

@@ -240,10 +240,8 @@ def _unreadable(path: Path, reason: str) -> EquipoiseError:
 
 
 PACKAGES = (
-    "accelerate",
     "bm25s",
     "datasets",
-    "faiss-cpu",
     "numpy",
     "peft",
     "regopy",

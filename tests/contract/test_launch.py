@@ -41,7 +41,7 @@ from tests.contract.rehearsal import needs_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")
-LOCAL_ENGINE_ALONE = {"accelerate", "peft", "trl"}
+LOCAL_ENGINE_ALONE = {"peft", "trl"}
 
 needs_python = pytest.mark.skipif(
     PYTHON_VARIABLE not in os.environ,

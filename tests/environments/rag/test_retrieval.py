@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from data_prep.rag.index import build_index
+from environments.rag import retrieval
 from environments.rag.corpus import Corpus, Passage, words_of
 from environments.rag.retrieval import (
     NO_HIT,
@@ -21,6 +22,7 @@ from environments.rag.retrieval import (
     Fusion,
     Hits,
     fuse,
+    nearest,
     open_retriever,
     top_hits,
 )
@@ -100,6 +102,21 @@ def test_dense_search_is_exact(dense_index: Path) -> None:
     corpus = Corpus(dense_index)
     assert corpus[found[0, 0]].id == "green-origin"
     assert (found[1] == NO_HIT).all()
+
+
+@given(
+    arrays(np.float32, (3, 2), elements=st.sampled_from([-1, 0, 1, 2])),
+    arrays(np.float32, st.tuples(st.integers(1, 40), st.just(2)), elements=st.sampled_from([0, 1])),
+    st.integers(1, 40),
+)
+def test_nearest_are_those_of_a_full_sort_over_several_chunks(queries, vectors, k: int) -> None:
+    k = min(k, len(vectors))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retrieval, "_PASSAGES_AT_ONCE", 7)
+        found = nearest(queries, vectors, k)
+    assert found.tolist() == [
+        sorted(range(len(vectors)), key=lambda i: (-float(q @ vectors[i]), i))[:k] for q in queries
+    ]
 
 
 def test_an_index_of_another_encoder_is_refused(dense_index: Path, index: Path) -> None:

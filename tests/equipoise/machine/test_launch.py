@@ -24,7 +24,7 @@ from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = Path("/opt/nemo_rl_venv/bin/python")
-LOCAL_ENGINE_ALONE = {"accelerate", "peft", "trl"}
+LOCAL_ENGINE_ALONE = {"peft", "trl"}
 
 
 class TestVariables:
