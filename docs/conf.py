@@ -60,7 +60,6 @@ NAVIGATION = {
         "docs/methods",
         "docs/performance",
         "docs/generated/examples",
-        "docs/generated/leaderboard",
     ],
     "Project": ["CONTRIBUTING", "CHANGELOG", "SECURITY", "THIRD_PARTY"],
 }
@@ -75,29 +74,6 @@ NO_EXAMPLES = """\
 
 None were put onto this site: `uv run docs/examples.py RUN ...` makes them from finished runs.
 """
-LEADERBOARD = """\
-# Leaderboard of published answers
-
-How far the published answers of a model move when only the description of the patient changes.
-Figures are points of a hundred, the second variant minus the first.
-
-- **The order is no test.** Rows are sorted by the far end of their interval; neighbours are not
-  shown to differ.
-- A row is the one of a model's comparisons whose interval reaches farthest from 0; how many there
-  are stands in brackets. The interval does not correct for this choice.
-- Chance alone keeps 95% of the differences within the noise floor.
-- Two sources ask different questions: their rows do not compare.
-
-[Audit](../audit.md#published-answers-of-real-models) says what such answers cannot show. The
-[audits](examples.md) have all comparisons.
-
-"""
-NO_LEADERBOARD = """\
-# Leaderboard of published answers
-
-No answers were audited for this site: `uv run docs/examples.py --answers NAME FILE` does.
-"""
-
 project = "Equipoise"
 extensions = ["myst_parser"]
 root_doc = "README"
@@ -120,9 +96,7 @@ def write_generated(app: Sphinx) -> None:
     """Write the pages that are no sources, and leave alone those that did not change."""
     logging.getLogger().setLevel(logging.WARNING)  # a style of furo's has all of INFO printed
     GENERATED.mkdir(exist_ok=True)
-    site = app.outdir
-    pages = {"examples": examples_page(site), "leaderboard": leaderboard_page(site)}
-    for name, text in {**reference_pages(), **pages}.items():
+    for name, text in {**reference_pages(), "examples": examples_page(app.outdir)}.items():
         path = GENERATED / f"{name}.md"
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
@@ -138,12 +112,6 @@ def examples_page(site: Path) -> str:
         for one in examples
     ]
     return "\n".join([EXAMPLES, *sections]) if sections else NO_EXAMPLES
-
-
-def leaderboard_page(site: Path) -> str:
-    """Return the page with the models whose published answers were audited."""
-    table = site / "examples" / "leaderboard.md"
-    return LEADERBOARD + table.read_text("utf-8") if table.exists() else NO_LEADERBOARD
 
 
 def adapt_page(app: Sphinx, page: str, source: list[str]) -> None:

@@ -1,11 +1,11 @@
-"""Make the examples of the documentation's site from finished runs and published answers.
+"""Make the examples of the documentation's site from finished runs.
 
-    uv run docs/examples.py results/fairness/RUN results/dharma/RUN --answers medperturb data.csv
+    uv run docs/examples.py results/fairness/RUN results/dharma/RUN
     uv run --group docs sphinx-build -W -c docs . site
 
-An example is the report of a run, the first run's frozen and trained model compared, or an audit
-of published answers. A leaderboard has the models of all audits. Everything goes to `examples` in
-the folder of the site, with the command of each example but without this machine's folders.
+An example is the report of a run, or the first run's frozen and trained model compared. Everything
+goes to `examples` in the folder of the site, with the command of each example but without this
+machine's folders.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-ANSWERS = Path(__file__).parent / "experiments" / "published_answers.py"
 #: The folders before a file, or before those of the project.
 MACHINE_FOLDERS = re.compile(r"(^|=|,)/[^,]*?((?:recipes|nemo_configs)/[^,]*|[^/,]*)(?=,|$)")
 #: What a page of the site shows without a break.
@@ -30,21 +29,16 @@ Example = dict[str, str]
 def main() -> None:
     """Make all examples, or leave with the status of the first command that fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", type=Path, nargs="*", metavar="RUN")
-    parser.add_argument(
-        "--answers", nargs="+", action="append", default=[], metavar=("NAME", "FILE")
-    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     parser.add_argument("--site", type=Path, default=Path("site"), metavar="DIR")
     options = parser.parse_args()
-    if not (options.runs or options.answers):
-        parser.error("name a RUN or --answers")
     for run in options.runs:
         if not (run / "report.html").is_file():
             sys.exit(f"error: {run} is not the folder of a finished run")
     folder = options.site / "examples"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    examples = [*run_examples(options.runs, folder), *audits(options.answers, folder)]
+    examples = list(run_examples(options.runs, folder))
     (folder / "examples.json").write_text(json.dumps(examples), "utf-8")
     print(f"examples: {folder}")
 
@@ -79,29 +73,11 @@ def training_words(record: dict[str, Any]) -> Iterator[str]:
             yield word
 
 
-def audits(answers: Sequence[Sequence[str]], folder: Path) -> Iterator[Example]:
-    """Audit the answers of each source, and print the leaderboard of all audits."""
-    for name, *files in answers:
-        start("-m", "equipoise", "audit", name, *files, f"--output-dir={folder / name}")
-        words = ["equipoise", "audit", name, *files]
-        yield example(f"Audit: {name}", f"examples/{name}/audit.html", words)
-    if answers:
-        paths = [f"{name}/audit.json" for name, *_ in answers]
-        table = start(str(ANSWERS), *(str(folder / path) for path in paths), "--leaderboard")
-        (folder / "leaderboard.md").write_text(table, "utf-8")
-        words = [f"docs/experiments/{ANSWERS.name}", *(f"results/answers/{path}" for path in paths)]
-        page = "docs/generated/leaderboard.html"
-        yield example("Leaderboard of published answers", page, [*words, "--leaderboard"])
-
-
-def start(*words: str) -> str:
-    """Run Python and return what it prints; leave if it fails, which it has explained."""
-    result = subprocess.run(
-        [sys.executable, *words], stdout=subprocess.PIPE, text=True, check=False
-    )
+def start(*words: str) -> None:
+    """Run Python; leave if it fails, which it has explained."""
+    result = subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, check=False)
     if result.returncode:
         sys.exit(result.returncode)
-    return result.stdout
 
 
 def example(title: str, page: str, words: Iterable[str]) -> Example:

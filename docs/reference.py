@@ -78,8 +78,7 @@ def write_keys() -> Iterator[str]:
     writer = SectionWriter()
     yield from writer.write(Section(Config, "", read_yaml(CONFIGURATIONS / "base.yaml")))
     yield "## What tasks add\n"
-    tasks = [*CONFIGURATIONS.glob("tasks/*.yaml"), *CONFIGURATIONS.glob("evaluations/*.yaml")]
-    for path in sorted(tasks, key=lambda path: path.stem):
+    for path in sorted(CONFIGURATIONS.glob("tasks/*.yaml"), key=lambda path: path.stem):
         if "." not in path.stem:  # else what the task sets at a scale
             for section in sections_of_task(path.stem, read_yaml(path)):
                 yield from writer.write(section)

@@ -45,7 +45,7 @@ class SetView:
     key of the number that is compared, `fields` that of an object with such values, and `text` the
     one of these values that is there to be read. An answer is another one where it differs in what
     `scored` names, in any value where it names nothing. Of values that are equally frequent the
-    usual one has the lower mean of `order`, a number in the evidence; `figure` where that is empty.
+    usual one has the lower mean `figure`.
     """
 
     variant: str
@@ -53,7 +53,6 @@ class SetView:
     fields: str
     text: str = ""
     scored: tuple[str, ...] = ()
-    order: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,6 @@ VERBS: Mapping[str, Verb] = {
     "prepare": Verb("make a task's prompts without a run", "equipoise.run.prompts", "prepare"),
     "seal": Verb("check prompts of your own", "equipoise.run.prompts", "seal"),
     "evaluate": Verb("evaluate models without training", "equipoise.evaluate.evaluate_command"),
-    "audit": Verb("audit answers that others published", "equipoise.evaluate.answers_command"),
     "compare": Verb("compare runs and models in pairs", "equipoise.evaluate.command", "compare"),
     "gate": Verb(
         "say whether a model is worse than another one", "equipoise.evaluate.command", "gate"

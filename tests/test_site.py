@@ -16,7 +16,6 @@ import yaml
 from equipoise.__main__ import VERBS
 from equipoise.config.schema import Config
 from equipoise.config.validate import known_keys
-from tests.data_prep.answers.published import MEDPERTURB, amqa_line, write_amqa
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -38,7 +37,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "examples").mkdir()
     (folder / EXAMPLE["page"]).write_text(REPORT)
     (folder / "examples" / "examples.json").write_text(json.dumps([EXAMPLE]))
-    (folder / "examples" / "leaderboard.md").write_text("| model |\n| --- |\n| mine |\n")
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "docs", ".", str(folder)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -68,7 +66,7 @@ def task_models() -> Iterator[tuple[str, Any]]:
     """Section -> class of what tasks add."""
     for path in DOCS.parent.glob("nemo_configs/*/*.yaml"):
         ours = yaml.safe_load(path.read_text("utf-8")).get("equipoise", {})
-        if path.parent.name in ("tasks", "evaluations") and "environment" in ours:
+        if path.parent.name == "tasks" and "environment" in ours:
             module, _, name = ours["environment"].rpartition(".")
             environment = getattr(import_module(module), name)
             data = import_module(ours["data"]["module"])
@@ -117,8 +115,7 @@ class TestTheSite:
         links = parsed(site / "README.html").find(class_="sidebar-tree").find_all("a")
         shown = {link["href"] for link in links}
         pages = {f"docs/{page.stem}.html" for page in DOCS.glob("*.md")}
-        pages |= {f"docs/generated/{name}.html" for name in ("examples", "leaderboard")}
-        assert not (pages | {"CONTRIBUTING.html"}) - shown
+        assert not (pages | {"docs/generated/examples.html", "CONTRIBUTING.html"}) - shown
 
     def test_an_example_is_linked_and_has_its_command(self, site: Path) -> None:
         page = parsed(site / "docs" / "generated" / "examples.html")
@@ -126,23 +123,6 @@ class TestTheSite:
         assert (site / "docs" / "generated" / link["href"]).read_text() == REPORT
         command = link.find_next("pre").get_text().strip()
         assert command == EXAMPLE["command"]
-
-    def test_the_leaderboard_says_that_its_order_is_no_test(self, site: Path) -> None:
-        page = parsed(site / "docs" / "generated" / "leaderboard.html")
-        assert "The order is no test." in page.article.get_text()
-        assert page.article.find("td").get_text().strip() == "mine"
-
-
-def examples_of(*words: Any, site: Path) -> dict[str, dict[str, str]]:
-    """Run docs/examples.py, and return its examples by title."""
-    command = [sys.executable, DOCS / "examples.py", *words, "--site", site]
-    subprocess.run(command, check=True, cwd=ROOT)
-    listed = json.loads((site / "examples" / "examples.json").read_text())
-    return {example["title"]: example for example in listed}
-
-
-def leaderboard(site: Path) -> list[str]:
-    return (site / "examples" / "leaderboard.md").read_text("utf-8").splitlines()[2:]
 
 
 class TestTheExamples:
@@ -181,34 +161,6 @@ class TestTheExamples:
             "uv run equipoise compare results/fairness/mine/baseline results/fairness/mine/final"
         )
         assert comparison["command"].replace(" \\\n   ", "") == shown
-
-    def test_answers_are_audited_and_their_models_listed(self, tmp_path: Path) -> None:
-        files = [tmp_path / "biased.jsonl", tmp_path / "fair|<b>.jsonl"]
-        for file, black in zip(files, "BA", strict=True):
-            lines = [amqa_line(f"{n}", black=black if n < 40 else "A") for n in range(100)]
-            write_amqa(file, lines)
-        examples = examples_of("--answers", "amqa", *files, site=tmp_path / "site")
-        audit = examples["Audit: amqa"]
-        assert "white higher" in (tmp_path / "site" / audit["page"]).read_text("utf-8")
-        assert audit["command"] == "uv run equipoise audit amqa biased.jsonl 'fair|<b>.jsonl'"
-        assert str(tmp_path) not in json.dumps(examples)
-        fair, biased = leaderboard(tmp_path / "site")
-        assert fair.startswith(r"| fair\|&lt;b&gt; | +0.0 (")
-        assert biased.startswith("| biased | -40.0 (")
-        assert "| ±12.0 | exam question, white → black (of 3) | AMQA |" in biased
-
-    @pytest.mark.skipif(not MEDPERTURB.is_file(), reason="MedPerturb's table is not here")
-    def test_the_published_table_has_four_models(self, tmp_path: Path) -> None:
-        examples_of("--answers", "medperturb", MEDPERTURB, site=tmp_path)
-        rows = leaderboard(tmp_path)
-        assert [row.split(" | ")[0] for row in rows] == [
-            "| Llama-3 70B",
-            "| GPT-4",
-            "| Llama-3 8B",
-            "| Palmyra-Med",
-        ]
-        last = "| -10.0 (-22.1 to +2.6) | ±12.0 | manage at home, original → no gender (of 6) |"
-        assert last in rows[-1]
 
     def test_what_is_no_finished_run_is_refused(self, tmp_path: Path) -> None:
         command = [sys.executable, DOCS / "examples.py", tmp_path, "--site", tmp_path / "site"]

@@ -50,26 +50,6 @@ def check_config(case: Case) -> list[Problem]:
     return problems + (list(check_nemo_rl(case.config)) if case.engine == "nemo_rl" else [])
 
 
-def check_also(case: Case) -> Iterator[Problem]:
-    """Yield why both models of a run could not be asked other tasks after training."""
-    evaluation = case.config.equipoise.evaluation
-    if not evaluation.also:
-        return
-    if case.engine == "nemo_rl":
-        yield Problem(
-            "also.nemo-rl-run",
-            ("equipoise.evaluation.also",),
-            "other tasks are asked by the local engine, in this process, and a run of NeMo-RL's is "
-            "not; leave it out, and ask both models once it has ended, as docs/gate.md shows",
-        )
-    if evaluation.split == TRAIN_SPLIT:
-        yield Problem(
-            "also.training-split",
-            ("equipoise.evaluation.split",),
-            "a model is not gated by prompts that it is trained on; take test",
-        )
-
-
 def _sets_fill_batches(case: Case) -> Iterator[Problem]:
     grpo, size = case.config.grpo, case.set_size
     batches = {

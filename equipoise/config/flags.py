@@ -11,7 +11,7 @@ _INSTALLED = _PACKAGE / "nemo_configs"
 #: In the package where it is installed, beside it in a checkout.
 CONFIG_FOLDER = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / _INSTALLED.name
 
-_TASKS, _EVALUATIONS = "tasks", "evaluations"
+_TASKS = "tasks"
 #: Flags that count prompts.
 _IN_SETS = frozenset({"--num-samples", "--batch-size"})
 
@@ -27,10 +27,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a command line; `fitted` are values made to fit them, which win.
-
-    `host` are those of the run after which both its models are asked another task.
-    """
+    """The options of a command line; `fitted` are values made to fit them, which win."""
 
     config_files: tuple[Path, ...]
     settings: tuple[Setting, ...] = ()
@@ -42,12 +39,12 @@ class Options:
     rehearse: bool = False
     planner_only: bool = False
     probe_only: bool = False
-    host: "Options | None" = None
 
 
 def tasks() -> list[str]:
     """The tasks that have a YAML."""
-    return _named_in(_TASKS)
+    names = {path.stem for folder in _folders() for path in (folder / _TASKS).glob("*.yaml")}
+    return sorted(name for name in names if "." not in name)
 
 
 def check_task(name: str, remedy: str = "") -> None:
@@ -61,34 +58,24 @@ def check_task(name: str, remedy: str = "") -> None:
         )
 
 
-def evaluations() -> list[str]:
-    """The tasks that are asked and never trained on: test sets of others, which they name."""
-    return _named_in(_EVALUATIONS)
-
-
-def task_file(task: str) -> Path:
-    """The YAML of a task, of either kind."""
-    return _file_in(_EVALUATIONS if task in evaluations() else _TASKS, task)
-
-
-def scale_file(task: str, scale: str) -> Path:
-    """The YAML of a task at a scale, which need not be there."""
-    return _file_in(_TASKS, f"{task}.{scale}")
-
-
 def _folders() -> tuple[Path, ...]:
     """Folders of configurations: the shipped one, and the one beside a user's own code."""
     return CONFIG_FOLDER, Path.cwd() / CONFIG_FOLDER.name
 
 
-def _file_in(kind: str, name: str) -> Path:
-    paths = [folder / kind / f"{name}.yaml" for folder in _folders()]
+def task_file(task: str) -> Path:
+    """The YAML of a task."""
+    return _file_in(task)
+
+
+def scale_file(task: str, scale: str) -> Path:
+    """The YAML of a task at a scale, which need not be there."""
+    return _file_in(f"{task}.{scale}")
+
+
+def _file_in(name: str) -> Path:
+    paths = [folder / _TASKS / f"{name}.yaml" for folder in _folders()]
     return next((path for path in paths if path.is_file()), paths[0])
-
-
-def _named_in(kind: str) -> list[str]:
-    names = {path.stem for folder in _folders() for path in (folder / kind).glob("*.yaml")}
-    return sorted(name for name in names if "." not in name)
 
 
 def whole_sets(options: Options, size: int) -> tuple[Options, list[str]]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from data_prep.contract import DataModule, DataSettings
 from environments.contract import Environment, EnvironmentSettings
-from equipoise.config.checks import Case, Engine, check_also, check_config, whole_sets_near
+from equipoise.config.checks import Case, Engine, check_config, whole_sets_near
 from equipoise.config.compose import Composition, compose, leaves
 from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, whole_sets
 from equipoise.config.memory import layout_of
@@ -193,7 +193,7 @@ def load_config(
         loaded = load_config(task, options, to_train=to_train, training_prompts=training_prompts)
         read = [size for size in fitted if engine == "nemo_rl" or honoured_by_local(size.key)]
         return replace(loaded, warnings=(*map(str, read), *loaded.warnings))
-    add_problems(problems, [*check_config(case), *(check_also(case) if to_train else ())])
+    add_problems(problems, check_config(case))
     if problems:
         raise usage_error(problems, origins, composition.references)
     # What is missing is among the problems.

@@ -398,9 +398,6 @@ class EvaluationConfig(Section):
     permutations: Positive = 2_000  #: permutations of a noise floor
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95  #: of the intervals
     seed: Seed = 0  #: of the sampling and of both draws
-    #: other tasks that both models are asked after training, for the gate: names, or files of YAML
-    #: that name their equipoise.task; local engine only
-    also: tuple[str, ...] = ()
 
     @property
     def statistics(self) -> StatisticsSettings:

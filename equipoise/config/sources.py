@@ -7,7 +7,6 @@ import io
 import os
 import re
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,6 @@ _ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
 _BASE = "base"
 #: The words by which a file says that it is a scale, and which, or over which scale it lies.
 _SCALE, _OVER = "scale", "over"
-#: Keys and sections that mean something for the task of a run alone.
-_OF_TASK = (
-    "env",
-    "equipoise.task",
-    "equipoise.environment",
-    "equipoise.data",
-    "equipoise.local_model",
-    "equipoise.evaluation.also",
-)
 #: What is in the folder of the scales and is none.
 _NO_SCALES = frozenset({_BASE, "smoke"})
 
@@ -53,11 +43,9 @@ def run_sources(task: str, options: Options) -> list[Source]:
     """All that a run is composed of; later ones win.
 
     base <- scale <- task <- task at that scale <- a user's own files <- flags <- `key=value`. A
-    run that is resumed has all but the last two in its own config.yaml. The host's come before the
-    user's, without the keys of its own task.
+    run that is resumed has all but the last two in its own config.yaml.
     """
-    host = _of_user(options.host) if options.host else []
-    chosen = [*map(_without_task, host), *_of_user(options)]
+    chosen = _of_user(options)
     base, *of_task = task_defaults(task)
     scales = [source for source in chosen if source.scale]
     if not scales:  # the last file that says over which scale it lies decides
@@ -87,19 +75,6 @@ def _of_user(options: Options) -> list[Source]:
         *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
         *(read_assignment(text) for text in options.assignments),
     ]
-
-
-def _without_task(source: Source) -> Source:
-    """Leave out what says which task is trained, on which prompts, for which reward."""
-    tree = deepcopy(dict(source.tree))
-    for key in _OF_TASK:
-        *sections, name = key.split(SEPARATOR)
-        section: Any = tree
-        for part in sections:
-            section = section.get(part) if isinstance(section, dict) else None
-        if isinstance(section, dict):
-            section.pop(name, None)
-    return replace(source, tree=tree)
 
 
 def task_defaults(task: str) -> list[Source]:

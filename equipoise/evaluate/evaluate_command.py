@@ -13,7 +13,7 @@ from tyro.conf import Positional, UseAppendAction
 
 from data_prep.packaged_models import SMOLLM2
 from environments.base import YARDSTICKS
-from equipoise.config.flags import CONFIG_FOLDER, evaluations, tasks
+from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.machine.software import refuse_missing_gpu
@@ -65,7 +65,7 @@ class EvaluateOptions:
     task: Annotated[
         str | None,
         Positional,
-        option("a task, or all, without test sets whose data have to be named", "TASK"),
+        option("a task, or all", "TASK"),
     ] = None
     assignments: Assignments = ()
     model: Annotated[Repeated, option("may be repeated", "MODEL")] = ()
@@ -118,7 +118,7 @@ class EvaluateOptions:
             )
         if not self.resume and not (self.task and (self.model or self.adapter)):
             raise UsageError("audit.no-model", "TASK and a --model are needed, or --resume", "")
-        task_names = (*tasks(), *evaluations(), "all")
+        task_names = (*tasks(), "all")
         if not self.resume and self.task not in task_names:
             raise UsageError(
                 "audit.unknown-task",

@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from environments.base import TRAIN_SPLIT, Message
-from environments.errors import CodedError
 from environments.presentation import Presentation
 from equipoise.errors import UsageError
 from equipoise.evaluate.entries import Checks, Evaluated, read_stage, shared_items, task_of
 from equipoise.evaluate.plan import FILE, read_audit
-from equipoise.report.run_files import STAGE_OF
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import read_records
-from equipoise.statistics.compare import MetricComparison
 from equipoise.statistics.gate import GatedMetric, Verdict, Watched, gate, verdict_of
 from equipoise.terminal.console import Reporter
 from equipoise.train.stages.around_training import BASELINE, FINAL
@@ -35,9 +32,8 @@ Margins = Mapping[tuple[str, str], float]
 class GatedTask:
     """One task that both sides have.
 
-    `exchanged` is the objective afterwards less that of the same replies, each to another prompt;
-    None where scoring them would ask a model, or needs files that are not here. `left_out` counts
-    the prompts that the model was trained on, or that are of one set with such a prompt.
+    `left_out` counts the prompts that the model was trained on, or that are of one set with such a
+    prompt.
     """
 
     before: Evaluated
@@ -45,7 +41,6 @@ class GatedTask:
     presentation: Presentation
     objective: str
     metrics: Mapping[str, GatedMetric]
-    exchanged: MetricComparison | None
     left_out: int
 
     @property
@@ -108,7 +103,7 @@ def gate_stored(
     shared = {
         task: (path, counterpart)
         for task, path in folders[0].items()
-        if path and (counterpart := folders[1].get(task))
+        if (counterpart := folders[1].get(task))
     }
     if not shared:
         names = [", ".join(sorted(side)) for side in folders]
@@ -126,10 +121,9 @@ def gate_stored(
     }
     with reporter.progress("comparing"):
         metrics = _gated(pairs, watched)
-        exchanged = {task: _beside_exchanged(watched[task], *pair) for task, pair in pairs.items()}
     _refuse_unknown(margins, metrics)
     missing = {
-        task: after if folders[0].get(task) else before
+        task: after if task in folders[0] else before
         for task in (folders[0].keys() | folders[1].keys()) - shared.keys()
     }
     tasks = {
@@ -142,7 +136,6 @@ def gate_stored(
                 for (metric_task, name), metric in metrics.items()
                 if metric_task == task
             },
-            exchanged[task],
             len(answered[task][1].items) - len(pair[1].items),
         )
         for task, pair in pairs.items()
@@ -170,31 +163,11 @@ def _gated(
     return metrics
 
 
-def _beside_exchanged(
-    watched: Watched, before: Evaluated, after: Evaluated
-) -> MetricComparison | None:
-    environment, settings = watched.environment, before.loaded.env_settings
-    asks = (
-        settings.model_calls([], len(after.rollouts)),
-        environment.wanted_chat_model(),
-        environment.wanted_encoder(),
-    )
-    if any(asks):
-        return None
-    try:
-        return watched.beside_exchanged(after.rollouts)
-    except CodedError:  # no index here to search, for instance
-        return None
-
-
 # --- what is read --------------------------------------------------------------------------------
 
 
-def stages_of(word: str) -> dict[str, Path | None]:
-    """The folder of each task's evaluation: of an audit, of AUDIT:ROW, or of one run or stage.
-
-    A run brings the other tasks that it was to ask, with None where it has not.
-    """
+def stages_of(word: str) -> dict[str, Path]:
+    """The folder of each task's evaluation: of an audit, of AUDIT:ROW, or of one run or stage."""
     path, _, row = word.rpartition(":") if not Path(word).exists() else (word, "", "")
     root = Path(path or word)
     if (root / FILE).is_file():
@@ -211,14 +184,7 @@ def stages_of(word: str) -> dict[str, Path | None]:
     run = above if of_stage else RunDirectory(root)
     if row or not run.config.is_file():
         raise UsageError("gate.no-evaluation", f"{word} is no stored evaluation", _TOGETHER)
-    side = STAGE_OF[root.name] if of_stage else "after"
-    companions = {
-        file.stem: run.also / file.stem / side for file in sorted(run.also.glob("*.yaml"))
-    }
-    return {task_of(run): root} | {
-        task: path if RunDirectory(path).is_evaluated(BASELINE) else None
-        for task, path in companions.items()
-    }
+    return {task_of(run): root}
 
 
 def _row_of(folder: Path, row: str) -> Path:

@@ -9,9 +9,10 @@ from xml.etree import ElementTree as ET
 from data_prep.files import write_json, write_text
 from equipoise.errors import EquipoiseError
 from equipoise.evaluate.gate import GatedTask, GateResult
-from equipoise.report.head import gate_table
+from equipoise.report.document import Cell, Table
 from equipoise.report.renderers import escaped, grid, print_table
 from equipoise.report.words import (
+    MISSING,
     allowed_change,
     change_in_unit,
     figure,
@@ -26,6 +27,7 @@ from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
 from equipoise.terminal.console import Reporter
 
 SCHEMA = 1
+_COLUMNS = ("Task", "Metric", "Before", "After", "Change", "Allowed", "Status")
 #: A test case of JUnit's; what is not shown is an error, for a skipped test counts as passed.
 _OUTCOMES = {"lost": "failure", "not shown": "error"}
 
@@ -54,7 +56,7 @@ def write_gate(result: GateResult, path: Path, junit: Path | None, markdown: Pat
 def print_gate(result: GateResult, path: Path, reporter: Reporter) -> None:
     """Print it all. Raises the verdict unless it is a pass."""
     title = f"{printable(result.after)} against {printable(result.before)}, on the same prompts"
-    print_table(reporter, title, gate_table(gate_content(result)), path.name)
+    print_table(reporter, title, gate_table(result), path.name)
     for note in notes_of(result):
         reporter.warn(note)
     reporter.say(f"gate: {path}")
@@ -65,6 +67,28 @@ def print_gate(result: GateResult, path: Path, reporter: Reporter) -> None:
             "gate.undecided", f"not enough data: {_summary(result)}", _remedy(result)
         )
     reporter.say(f"passed: {_summary(result)}")
+
+
+def gate_table(result: GateResult) -> Table:
+    """A row for each metric, and one for each task that a side lacks."""
+    rows = [_row(name, task, metric, gated) for name, task, metric, gated in _metrics(result)]
+    absent = ("all", *[MISSING] * 4, "not evaluated")
+    rows += [tuple(map(Cell, (printable(name), *absent))) for name in result.missing]
+    # Two one-sided tests show that a change is within its margin: the level of their interval.
+    return Table(_COLUMNS, tuple(rows), f"{2 * SETTINGS.confidence - 1:.0%}")
+
+
+def _row(name: str, task: GatedTask, metric: str, gated: GatedMetric) -> tuple[Cell, ...]:
+    comparison, margin = gated.metric.comparison, asdict(_margin(gated))
+    change, interval = change_in_unit(compare.change_in_unit(comparison), margin)
+    return (
+        Cell(printable(name)),
+        Cell(_label(task, metric)),
+        *(Cell(figure(side), kind="number") for side in (comparison.before, comparison.after)),
+        Cell(change, interval, kind="number"),
+        Cell(allowed_change(margin).rstrip(",")),
+        Cell(gated.status, kind="verdict"),
+    )
 
 
 def _metrics(result: GateResult) -> Iterator[tuple[str, GatedTask, str, GatedMetric]]:
@@ -120,28 +144,16 @@ def notes_of(result: GateResult) -> Iterator[str]:
             headline = f"{printable(name)}: {_label(task, metric)} {gated.status}"
             yield f"{headline}: {_explain_status(task, metric, gated)}"
     for name, task in result.tasks.items():
-        yield from _notes_of_task(printable(name), task)
+        if task.left_out:
+            yield (
+                f"{printable(name)}: {task.left_out:,} prompts are left out, for the model was "
+                "trained on them, or on another one of their set"
+            )
     for name, side in result.missing.items():
         yield f"{printable(name)}: {printable(side)} was not evaluated on it"
     sides = [side for task in result.tasks.values() for side in (task.before, task.after)]
     if unsealed := [f"{side.run.root}/{p}" for side in sides for p in side.opened.unsealed]:
         yield unsealed_note(dict.fromkeys(unsealed))
-
-
-def _notes_of_task(name: str, task: GatedTask) -> Iterator[str]:
-    """Say what a passing verdict would hide."""
-    if task.left_out:
-        yield (
-            f"{name}: {task.left_out:,} prompts are left out, for the model was trained on them, "
-            "or on another one of their set"
-        )
-    if task.exchanged and task.exchanged.verdict != "better":
-        label = _label(task, task.objective)
-        own, others = (figure(task.exchanged.after), figure(task.exchanged.before))
-        yield (
-            f"{name}: {label} of the new model is {own}, and {others} where each of its replies is "
-            "given to another prompt: nothing shows that it reads them, whatever the verdict"
-        )
 
 
 def _summary(result: GateResult) -> str:
@@ -166,9 +178,9 @@ def _remedy(result: GateResult) -> str:
                 "(equipoise.evaluation.generations)."
             )
         if any(sum(task.metrics[metric].metric.unscored) for metric in open_ones):
-            lines.append(f"{name}: score what failed again: equipoise rescore.")
+            lines.append(f"{name}: --resume of the evaluation asks again what has no score.")
     if result.missing:
-        lines.append("Evaluate both on every task: equipoise evaluate all, or --resume of a run.")
+        lines.append("Evaluate both on every task: equipoise evaluate all.")
     return "\n".join(lines) or "The changes are near their margins: more prompts say which side."
 
 
@@ -187,15 +199,6 @@ def gate_content(result: GateResult) -> dict[str, Any]:
 
 
 def _task(task: GatedTask) -> dict[str, Any]:
-    # The objective of the replies, and of the same ones, each to another prompt.
-    exchanged = task.exchanged and {
-        "own": task.exchanged.after,
-        "of_another_prompt": task.exchanged.before,
-        "difference": task.exchanged.difference,
-        "low": task.exchanged.low,
-        "high": task.exchanged.high,
-        "verdict": task.exchanged.verdict,
-    }
     return {
         "before": task.before.path,
         "after": task.after.path,
@@ -203,7 +206,6 @@ def _task(task: GatedTask) -> dict[str, Any]:
         "replies": len(task.before.rollouts),
         "left_out": task.left_out,
         "objective": task.objective,
-        "exchanged": exchanged,
         "metrics": {name: _metric(task, name, gated) for name, gated in task.metrics.items()},
     }
 
@@ -256,7 +258,7 @@ def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]
 def markdown_of(result: GateResult) -> str:
     """The verdict, a table and what is not kept, for a pull request."""
     sides = escaped(f"{result.after} against {result.before}: {_summary(result)}.")
-    table = gate_table(gate_content(result))
+    table = gate_table(result)
     level = f"In brackets: {table.confidence} intervals."
     notes = "\n".join(f"- {escaped(note)}" for note in notes_of(result))
     parts = (f"## Gate: {result.verdict}", f"{sides} {level}", grid(table), notes)

@@ -345,7 +345,6 @@ def omitted_parts(run: RunDirectory) -> list[str]:
         run.modes: not _modes_can_be_made(run),
         run.training.parent: True,
         run.added: True,
-        run.gate.parent: True,
     }
     return [part.name for part, stale in parts.items() if stale and part.exists()]
 

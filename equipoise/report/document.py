@@ -1,4 +1,4 @@
-"""A document: what a run, a comparison or published answers have to say, ready for a renderer.
+"""A document: what a run or a comparison has to say, ready for a renderer.
 
 `html` makes a page of it; `terminal` and `markdown` draw its tables. All of it is text, and charts
 that are drawn.

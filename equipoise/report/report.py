@@ -24,7 +24,6 @@ from equipoise.report.document import (
 )
 from equipoise.report.head import (
     alerts,
-    gate_sections,
     run_facts,
     run_notes,
     run_title,
@@ -90,7 +89,6 @@ def run_document(run: RunFiles) -> Document:
             *examples[:1],
             *_metric_charts(run),
             *verdict_sections(run),
-            *gate_sections(run),
             *_training(run),
             *changed_sets(run),
             *probe_sections(run),

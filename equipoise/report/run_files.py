@@ -81,7 +81,6 @@ class RunFiles:
     modes: Json = field(default_factory=dict)
     probe: Json = field(default_factory=dict)
     added: tuple[Json, ...] = ()
-    gate: Json = field(default_factory=dict)
     presentation: Presentation = _NOTHING_SAID
     training: tuple[Reply, ...] = ()
     unsealed: tuple[str, ...] = ()
@@ -187,7 +186,6 @@ def _read(root: Path, replies: bool) -> RunFiles:
         modes=(modes := read_object(run.modes)),
         probe=as_object(modes.get("trivial")) or read_object(run.probe / "probe.json"),
         added=tuple(read_object(path) for path in sorted(run.added.glob("*.json"))),
-        gate=read_object(run.gate),
         presentation=read_presentation(stages["after"] or stages["before"]),
         training=tuple(_reply(row) for row in read_kept(run.training)) if replies else (),
     )

@@ -238,30 +238,23 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
-class FlipGroup:
-    """Some flips, and in the title how many there are."""
-
-    title: str
-    flips: tuple[Flip, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Flips(Section):
-    """Flips in groups, noted by which rule they are shown."""
+    """Flips under a heading that counts them, noted by which rule they are shown."""
 
     kind = "flips"
-    groups: tuple[FlipGroup, ...] = ()
+    summary: str = ""
+    flips: tuple[Flip, ...] = ()
 
 
-def sides_of(
+def _sides(
     variants: tuple[str, str],
     texts: tuple[str, str],
     answers: tuple[Mapping[str, str], Mapping[str, str]],
-    counted: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
+    counted: tuple[Mapping[str, str], Mapping[str, str]],
 ) -> tuple[Side, Side]:
     """Set two variants side by side; an answer that differs between them is marked.
 
-    `counted` is what is shown of each answer in its place.
+    `counted` is what is shown of each answer.
     """
     first, second = (
         Side(
@@ -274,7 +267,7 @@ def sides_of(
                 for name, value in side.items()
             ),
         )
-        for variant, text, side in zip(variants, texts, counted or answers, strict=True)
+        for variant, text, side in zip(variants, texts, counted, strict=True)
     )
     return first, second
 
@@ -293,14 +286,14 @@ def changed_sets(run: RunFiles) -> tuple[Flips, ...]:
     name = run.name_of(view.figure)
     note = (
         "The usual answer has in each scored field the value of most replies, of equal ones that "
-        f"with the lower {run.name_of(view.order or view.figure)}. A set flips where that differs "
+        f"with the lower {run.name_of(view.figure)}. A set flips where that differs "
         f"between variants. Shown are the two variants whose means of {name} lie furthest apart, "
         "and first the sets in which they do, with the number of replies of each value. They were "
         "chosen for being extreme: how often answers flip is in the tables, beside what noise "
         "alone gives."
     )
     title = f"{len(examples)} of {len(flips):,} sets that flip, of {len(sets):,} in all"
-    return (Flips("Sets whose answer flips", "flips", note, (FlipGroup(title, examples),)),)
+    return (Flips("Sets whose answer flips", "flips", note, title, examples),)
 
 
 def _flip(
@@ -330,7 +323,7 @@ def _flip(
     return gap, Flip(
         title=f"{printable(set_id)}: {printable(first)} and {printable(second)}",
         facts=sentence if has_means else "",
-        sides=sides_of((first, second), texts, (answers[first], answers[second]), counted),
+        sides=_sides((first, second), texts, (answers[first], answers[second]), counted),
     )
 
 
@@ -347,7 +340,7 @@ def _counts(replies: Sequence[Reply], view: SetView) -> Counts:
                 having.setdefault(plain_name(key), {}).setdefault(value, []).append(reply)
 
     def rank(alike: Sequence[Reply]) -> tuple[int, float]:
-        return -len(alike), mean_of(alike, view.order or view.figure) or 0.0
+        return -len(alike), mean_of(alike, view.figure) or 0.0
 
     return {
         name: {v: len(values[v]) for v in sorted(values, key=lambda v: rank(values[v]))}

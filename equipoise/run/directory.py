@@ -6,8 +6,6 @@ results/<task>/<name>/
   parts/                    what is drawn so far of a stage; gone when the stage is written
   probe/                    probe.json, and the scored replies of policies without skill
   comparison.json           before against after, metric by metric
-  also/                     other tasks: how each is asked, and <task>/before, <task>/after
-  gate/                     whether the trained model is worse: gate.json, gate.md, gate.xml
   training_history.csv      one row per step
   training/                 rollouts.jsonl, a sample of each step's
   checkpoints/              to resume from
@@ -79,16 +77,6 @@ class RunDirectory:
     def comparison(self) -> Path:
         """Baseline against final; a run that has it is finished."""
         return self.root / "comparison.json"
-
-    @property
-    def also(self) -> Path:
-        """The folder of the other tasks that both models are asked."""
-        return self.root / "also"
-
-    @property
-    def gate(self) -> Path:
-        """The verdict on the trained model, over all tasks that were asked."""
-        return self.root / "gate" / "gate.json"
 
     @property
     def probe(self) -> Path:

@@ -36,7 +36,7 @@ from environments.chat import BudgetSpentError, ChatModel
 from environments.errors import code_of
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems, load_config
 from equipoise.config.dry_run import Row
-from equipoise.config.flags import evaluations, tasks
+from equipoise.config.flags import tasks
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.hub import clear_errors
@@ -308,7 +308,7 @@ def _say_counts(path: Path, records: Sequence[PromptRecord], reporter: Reporter)
 
 def find_task(task: str) -> DataModule:
     """The data module of a task, or one of the user's by its name. Raises `UsageError`."""
-    shipped = f"Take {', '.join((*tasks(), *evaluations()))}."
+    shipped = f"Take {', '.join(tasks())}."
     if not all(part.isidentifier() for part in task.split(".")):
         raise UsageError(
             "prepare.invalid-name", f"{task!r} is no name of a task or module", shipped

@@ -189,11 +189,9 @@ def set_result_aside(run: RunDirectory, say: Callable[[str], None]) -> None:
     if not folder:
         return
     final = run.evaluation("final").parent
-    parts = [run.comparison, run.modes, run.added, final, run.final_checkpoint, run.gate.parent]
+    parts = [run.comparison, run.modes, run.added, final, run.final_checkpoint]
     forget_files(run, [part.name for part in parts])
-    # How the other tasks are asked stays, and so does what the untrained model replied to them.
-    of_trained = [*run.also.glob("*/after"), *run.also.glob("*/compare.*")]
-    for part in filter(Path.exists, (*parts, *of_trained)):
+    for part in filter(Path.exists, parts):
         target = run.root / folder / part.relative_to(run.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         part.rename(target)

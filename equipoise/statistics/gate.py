@@ -25,7 +25,6 @@ from equipoise.statistics.compare import (
     error_of,
 )
 from equipoise.statistics.intervals import StatisticsSettings, holm
-from equipoise.statistics.trivial import Measured, differences, exchange, first_of_each
 
 #: No run's own settings: neither side says how sure a verdict is.
 SETTINGS = StatisticsSettings()
@@ -33,8 +32,6 @@ SETTINGS = StatisticsSettings()
 LEAST_CLUSTERS = 40
 #: What more data are to do: show of a model in which nothing changed that a metric is kept.
 POWER = 0.9
-#: Replies to each prompt, at most, that are scored beside replies to another one.
-EXCHANGED = 4
 
 Key = tuple[str, str]  # task, metric
 Verdict = Literal["passed", "failed", "not enough data"]
@@ -136,18 +133,6 @@ class Watched:
             changed = replace(metrics[name], comparison=replace(comparison, margin=margin))
             metrics = metrics | {name: changed}
         return metrics
-
-    def beside_exchanged(self, rollouts: Sequence[Rollout]) -> MetricComparison:
-        """The objective of these replies less that of the same ones, each to another prompt.
-
-        Where it is not shown to be better, nothing shows that the model reads its prompts. The
-        environment scores both, so that nothing but the prompts differs.
-        """
-        sides = (list(first_of_each(r, EXCHANGED)) for r in (rollouts, exchange(rollouts)))
-        model, policy = (
-            Measured.of(self.environment, side, self.environment.score(side)) for side in sides
-        )
-        return differences({"exchanged": policy}, model, SETTINGS)["exchanged"][self.objective]
 
     def measure_task(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The guarded metrics of the task, its objective among them where that is one."""

@@ -10,8 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from environments.base import REWARD, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Mean, Measurement, measure_means
@@ -98,14 +96,6 @@ def best_of_n(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str,
         if score.value is not None and score.value > incumbent[0]:
             best[rollout.prompt_id] = (score.value, rollout.completion)
     return {name: reply for name, (_, reply) in best.items()}
-
-
-def exchange(rollouts: Sequence[Rollout], seed: int = 0) -> list[Rollout]:
-    """The rollouts, with the replies to another prompt in place of each prompt's own."""
-    replies = _by_prompt(rollouts)
-    donors = dict(zip(replies, np.random.default_rng(seed).permutation(list(replies)), strict=True))
-    turns = {name: itertools.cycle(replies[donor]) for name, donor in donors.items()}
-    return [replace(rollout, completion=next(turns[rollout.prompt_id])) for rollout in rollouts]
 
 
 def first_of_each(rollouts: Sequence[Rollout], number: int) -> Iterator[Rollout]:

@@ -1,6 +1,6 @@
 """From a configuration to a finished run directory."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,6 @@ from equipoise.train.stages.modes import write_modes
 from equipoise.train.stages.probe import Scored
 from equipoise.train.stages.tracking import Tracker
 
-_NO_COMPANIONS: Mapping[str, str] = {}
 #: Configuration, prompts and model of a run -> what takes its job through its stages.
 Prepare = Callable[[Config, Sequence[PromptRecord], str], Callable[[Job], None]]
 
@@ -64,7 +63,6 @@ def run_pipeline(
     *,
     rehearse: bool = False,
     probe_only: bool = False,
-    companions: Mapping[str, str] = _NO_COMPANIONS,
 ) -> RunDirectory:
     """Prompts, model, baseline, probe, training, final evaluation, comparison, report.
 
@@ -72,7 +70,7 @@ def run_pipeline(
 
     A run is kept from when its model has been loaded; before that a mistake leaves nothing. Every
     stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
-    see `owning`. `companions` are kept in a new run, see `start_run`.
+    see `owning`.
     """
     meter = Meter()
     with reporter.progress("preparing what the prompts need"):
@@ -91,7 +89,7 @@ def run_pipeline(
         stages = prepare(config, records, name)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
-            run = run.create(partial(start_run, loaded, records, reporter, companions=companions))
+            run = run.create(partial(start_run, loaded, records, reporter))
             reporter.say(f"run directory: {run.root}")
             owned.enter_context(owning(run.root, reporter.warn))
         log_to(run.log)
@@ -135,7 +133,7 @@ def reported(job: Job) -> Iterator[None]:
     """Inside, what goes wrong leaves a report of what there is; damage is looked for before."""
     run = job.run
     # What cannot be made again: the run's inputs, and what NeMo-RL makes as it trains.
-    lasting = [run.config, run.prompts, manifest_path(run.prompts), run.also]
+    lasting = [run.config, run.prompts, manifest_path(run.prompts)]
     if job.loaded.engine == "nemo_rl":
         lasting += [run.reference, run.history, run.training.parent, run.probe]
         lasting += [run.evaluation(stage).parent for stage in (BASELINE, FINAL)]
@@ -176,13 +174,8 @@ def start_run(
     reporter: Reporter,
     run: RunDirectory,
     name: str,
-    *,
-    companions: Mapping[str, str] = _NO_COMPANIONS,
 ) -> None:
-    """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts.
-
-    `companions` are tasks with the configurations in which they are asked after training.
-    """
+    """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
     config = loaded.config
     provenance = describe_run(
         task=config.equipoise.task,
@@ -203,9 +196,7 @@ def start_run(
         reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
     write_text(run.config, loaded.to_yaml())
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
-    for task, configuration in companions.items():
-        write_text(run.also / f"{task}.yaml", configuration)
-    record_files(run, run.config, run.prompts, manifest_path(run.prompts), run.also)
+    record_files(run, run.config, run.prompts, manifest_path(run.prompts))
 
 
 def model_name(

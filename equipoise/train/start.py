@@ -1,6 +1,6 @@
 """The start of training, before its pipeline: validate everything, show it, reach the engine."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -38,12 +38,9 @@ from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.train.stages.dry_run import dry_run
 
-#: A run's configuration -> those of the tasks that both its models are asked after training.
-Plan = Callable[[LoadedConfig], Mapping[str, str]]
 
-
-def run(task: str, options: Options, reporter: Reporter, plan: Plan) -> RunDirectory | None:
-    """Validate everything, then show what would run, or run it and return its directory."""
+def run(task: str, options: Options, reporter: Reporter) -> None:
+    """Validate everything, then show what would run, or run it."""
     load_dotenv(Path.cwd() / ".env")
     complete_packages(reporter)
     loaded = load_config(task, options)
@@ -56,15 +53,13 @@ def run(task: str, options: Options, reporter: Reporter, plan: Plan) -> RunDirec
     if options.dry_run:
         announce(loaded, reporter)
         dry_run(loaded, label, reporter, ask=options.ask)
-        if not resumption:
-            plan(loaded)
-        return None
+        return
     if options.planner_only:
         announce(loaded, reporter)
         if not loaded.data_module.offers(DataModule.prepare):
             reporter.warn(f"--planner-only does nothing here: {task} needs no index and no plans")
         prepare_task(loaded, reporter.say)
-        return None
+        return
     if options.probe_only and loaded.engine == "nemo_rl":
         raise UsageError(
             "probe.other-engine",
@@ -76,19 +71,17 @@ def run(task: str, options: Options, reporter: Reporter, plan: Plan) -> RunDirec
     with kept_log(reporter) as log_to:
         reach_engine(loaded, reporter, rehearse=rehearse)
         announce(loaded, reporter)
-        companions = {} if resumption else plan(loaded)
         with resumed(resumption, reporter) if resumption else nullcontext():
             # torch and transformers take seconds to import; a mistake should not wait for them.
             from equipoise.train.pipeline import run_pipeline
 
-            return run_pipeline(
+            run_pipeline(
                 loaded,
                 directory,
                 reporter,
                 log_to,
                 rehearse=rehearse,
                 probe_only=options.probe_only,
-                companions=companions,
             )
 
 

@@ -27,13 +27,12 @@ from tests.equipoise.statistics.gate_runs import (
     shares,
     verdicts,
 )
-from tests.equipoise.statistics.known_answers import choices, of_local_scale
+from tests.equipoise.statistics.known_answers import of_local_scale
 
 HEAD = "\n| task | prompts, replies to each | worse by twice its margin | failed | passed |"
 ROUNDS = int(os.environ.get("ROUNDS", "200"))
 #: Task -> replies to a prompt, the local run's among them, and the metrics that are made worse.
 SIZES = {
-    "choice": ((1, 4, 12), {REWARD: WRONG}),
     "dharma": (
         (4, 12, 24),
         {REWARD: WRONG, "right_advice_rate": WRONG, "needless_referral_rate": REFERRING},
@@ -47,7 +46,7 @@ FAIRNESS_SIZES = ((1, 32), (4, 32))
 
 @cache
 def pool_of(task: str, cache_dir: Path) -> Pool:
-    return Pool.of(choices(500) if task == "choice" else of_local_scale(task, cache_dir, 1_000))
+    return Pool.of(of_local_scale(task, cache_dir, 1_000))
 
 
 @pytest.fixture(scope="module")

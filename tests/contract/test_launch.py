@@ -174,7 +174,6 @@ class TestNemoRlsPython:
             "equipoise.train.nemo_rl.hooks",
             "equipoise.train.nemo_rl.dataset",
             "equipoise.train.pipeline",
-            "equipoise.evaluate.also",
         ]
         script = (
             "from equipoise.train.nemo_rl.engine import prepare_process; prepare_process()\n"

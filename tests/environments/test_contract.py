@@ -45,7 +45,6 @@ from environments.base import (
     Rollout,
     Score,
 )
-from environments.choice import ChoiceEnvironment
 from environments.contract import Environment
 from environments.dharma import DharmaEnvironment
 from environments.fairness import RACES, FairnessEnvironment
@@ -179,28 +178,8 @@ _READABLE, _UNREADABLE = (
 )
 
 
-def choices(completions: Sequence[str]) -> list[Rollout]:
-    """One question about two patients, whose first option is right, and all its generations."""
-    metadata = {"labels": ["A", "B"], "options": ["rest", "ice"], "gold": "A"}
-    return [
-        Rollout(f"q / {who}", "q", "test", "", text, metadata | {"variant": who})
-        for text in completions
-        for who in ("man", "woman")
-    ]
-
-
-_CHOICES = fixtures("environments.choice")
-
-
 SUBJECTS = {
     "brief": Subject(documented_example, singles, ("short", "x" * 101), gold="short"),
-    "choice": Subject(
-        lambda: ChoiceEnvironment,
-        choices,
-        tuple(c["reply"] for c in _CHOICES if c["choice"] is not None),
-        tuple(c["reply"] for c in _CHOICES if c["choice"] is None),
-        gold="Answer: A",
-    ),
     "dharma": Subject(
         lambda: DharmaEnvironment, scope_prompts, _READABLE, _UNREADABLE, (_NO_LABEL, _READABLE[0])
     ),

@@ -12,7 +12,6 @@ from typing import Literal
 import pytest
 
 from data_prep.rag.plans import parse_plan
-from environments.choice.environment import parse_choice
 from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
 from environments.fairness.decision import Decision
 from environments.fairness.spine import FORM
@@ -55,10 +54,6 @@ def pubmedqa(reply: str) -> Read:
     return READ if found.keeps_format else AT_A_COST
 
 
-def choice(reply: str) -> Read:
-    return READ if parse_choice(reply, ("A", "B"), ("one", "two")) == 1 else REFUSED
-
-
 def json_reader(read: Callable[[str], object], good: object, other: object) -> Reader:
     expected = read(json.dumps(good))
     return Reader(
@@ -96,7 +91,6 @@ READERS = {
         "<reasoning>Pain rose.</reasoning>\n<answer>no</answer>",
         pubmedqa,
     ),
-    "choice": Reader("Answer: B", "Answer: A", choice),
     "generator": json_reader(
         lambda reply: parse_letter(reply, ("A", "B")),
         {"reasoning": "good", "answer": "A"},
@@ -156,24 +150,23 @@ FRAMES: dict[str, tuple[str, Read, dict[str, Read]]] = {
     "a fence that does not end": (
         "```\n%s",
         REFUSED,
-        {"choice": READ, "decision": READ, "queries": READ, "pubmedqa": AT_A_COST},
+        {"decision": READ, "queries": READ, "pubmedqa": AT_A_COST},
     ),
-    # Text around an answer: an object is all of a reply; others look for it and mark it down, but
-    # for a choice, which comes after whatever a model has to say.
+    # Text around an answer: an object is all of a reply; others look for it and mark it down.
     "text before": (
         "So:\n%s",
         REFUSED,
-        {"choice": READ, "decision": READ, "queries": AT_A_COST, "pubmedqa": AT_A_COST},
+        {"decision": READ, "queries": AT_A_COST, "pubmedqa": AT_A_COST},
     ),
     "text behind": (
         "%s\nI am sure.",
         REFUSED,
-        {"choice": READ} | dict.fromkeys(("decision", "queries", "pubmedqa"), AT_A_COST),
+        dict.fromkeys(("decision", "queries", "pubmedqa"), AT_A_COST),
     ),
     "the same twice": (
         "%s\n%s",
         REFUSED,
-        {"choice": READ} | dict.fromkeys(("decision", "pubmedqa"), AT_A_COST),
+        dict.fromkeys(("decision", "pubmedqa"), AT_A_COST),
     ),
     "another one before": ("%o\n%s", REFUSED, {"pubmedqa": AT_A_COST}),
     "another one behind": ("%s\n%o", REFUSED, {}),

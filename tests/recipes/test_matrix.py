@@ -80,8 +80,6 @@ def refused(name: str, words: tuple[str, ...], folder: Path) -> str:
 
 
 MISSING: list[tuple[str, tuple[str, ...], str]] = [
-    ("audit", ("amqa", "MISSING", "--output=NEW"), NOT_THERE),
-    ("audit", ("medperturb", "MISSING", "--output=NEW"), NOT_THERE),
     ("calibrate", ("--prompts=MISSING", "--output-dir=NEW"), NOT_THERE),
     ("calibrate", ("--run=MISSING",), NOT_THERE),
     ("calibrate", ("--run=MISSING", "--judge=TEXT"), NO_RUN),
@@ -151,8 +149,6 @@ PREPARE: list[tuple[tuple[str, ...], str]] = [
     (("rag", *RAG, "questions.all=MISSING"), NOT_THERE),
     (("rag", *DENSE, "encoder.query_model=MISSING"), "encoder.unloadable"),
     (("fairness", "cases_file=MISSING"), NOT_THERE),
-    (("choice", "source=q_pain", "path=MISSING"), NOT_THERE),
-    (("choice", "source=medqa", "path=MISSING"), NOT_THERE),
     (("seal", "MISSING"), NOT_THERE),
     (("fairness", "num_samples=96", "--output=TEXT"), "TEXT is a file"),
 ]

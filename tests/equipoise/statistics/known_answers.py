@@ -8,7 +8,6 @@ import numpy as np
 
 import data_prep.rag.invented as stones
 from environments.base import PromptRecord, Rollout
-from environments.choice import ChoiceEnvironment, ChoiceSettings
 from environments.contract import Environment
 from equipoise.config import load_config
 from equipoise.config.flags import CONFIG_FOLDER
@@ -61,18 +60,3 @@ def searched_by_the_learned(record: PromptRecord) -> str:
     """A good example copies the plan; only the register's words find the entry."""
     kind = stones.Kind(*record.metadata["stone"])
     return stones.reply(kind, record.metadata["asked"][0], "register")
-
-
-def choices(prompts: int = PROMPTS) -> Task:
-    """Questions with four options, each right as often as another."""
-    rng = np.random.default_rng(0)
-    labels = ["A", "B", "C", "D"]
-    records = []
-    for n in range(prompts):
-        gold = labels[int(rng.integers(len(labels)))]
-        options = [f"drug {n}-{label}" for label in labels]
-        metadata = {"labels": labels, "options": options, "gold": gold, "variant": "plain"}
-        message = {"role": "user", "content": f"Which one? Options: {', '.join(options)}."}
-        records.append(PromptRecord(f"q{n}", "choice", (message,), f"q{n}", "test", metadata))
-    right = [f"Answer: {record.metadata['gold']}" for record in records]
-    return Task(ChoiceEnvironment(ChoiceSettings()), records, right)

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from environments.base import REWARD, Failure, Score
+from environments.base import REWARD, Failure, Rollout, Score
 from environments.contract import Environment
 from environments.fairness.sets import MISSING, Levels
 from environments.measurement import Margin, Mean, Measurement, measure_means
@@ -39,7 +39,7 @@ from tests.equipoise.statistics.gate_runs import (
     shares,
     verdicts,
 )
-from tests.equipoise.statistics.known_answers import Task, choices, of_local_scale
+from tests.equipoise.statistics.known_answers import Task, of_local_scale
 from tests.refusals import refusal
 
 RNG = np.random.default_rng
@@ -148,8 +148,6 @@ class TestMissing:
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Task]:
     @cache
     def task(name: str) -> Task:
-        if name == "choice":
-            return choices(240)
         return of_local_scale(name, tmp_path_factory.mktemp(name), 1_000)
 
     return task
@@ -165,14 +163,13 @@ def gated(task: Task, before: Replies, after: Replies, **margins: float) -> Verd
     return decided(Watched(task.environment, margins).compare(before, after))
 
 
-NAMES = ("choice", "dharma", "pubmedqa", "rag")
+NAMES = ("dharma", "pubmedqa", "rag")
 #: What is made worse of each task, and how.
 WORSE = {name: {REWARD: WRONG} for name in NAMES} | {
     "dharma": {"right_advice_rate": WRONG, "needless_referral_rate": REFERRING}
 }
 #: One reply to each prompt is too few for these margins.
 WIDE = {
-    "choice": {REWARD: 0.1},
     "dharma": {
         REWARD: 0.2,
         "emergency_sent_rate": 0.9,
@@ -234,46 +231,6 @@ def test_simulated_models(name: str, tasks: Callable[[str], Task]) -> None:
         assert (failed >= 0.8, passed) == (True, 0), metric
 
 
-class TestExchanged:
-    """What is told of a model whose replies are worth as much to other prompts."""
-
-    @staticmethod
-    def verdict(task: Task, replies: Sequence[str]) -> str:
-        watched_task = Watched(task.environment, {})
-        return watched_task.beside_exchanged(task.replied(replies)).verdict
-
-    @pytest.mark.parametrize("share", [1.0, 0.6])
-    def test_who_knows_the_answers_is_shown_to_read_the_prompts(self, share: float) -> None:
-        task = choices(240)
-        known = RNG(0).random(len(task.right)) < share
-        replies = [r if k else "Answer: A" for r, k in zip(task.right, known, strict=True)]
-        assert self.verdict(task, replies) == "better"
-
-    def test_who_reads_none_is_told_where_the_gate_passes_for_before_was_no_better(self) -> None:
-        task = choices(240)
-        for replies in (["Answer: A"] * 240, [f"Answer: {label}" for label in "ABCD" * 60]):
-            before = replied(task, replies)
-            assert gated(task, before, before, reward=0.1) == "passed"
-            assert self.verdict(task, replies) == "no evidence"
-
-    def test_without_a_right_answer_any_readable_reply_passes_and_that_is_told(self) -> None:
-        task = choices(240)
-        records = [replace(r, metadata=r.metadata | {"gold": None}) for r in task.records]
-        task = replace(task, records=records)
-        constant = ["Answer: A"] * len(records)
-        assert gated(task, replied(task, task.right), replied(task, constant)) == "passed"
-        assert self.verdict(task, constant) == "no evidence"
-
-    @pytest.mark.deep
-    @pytest.mark.parametrize("name", NAMES)
-    def test_good_replies_of_every_task_are_shown_and_one_to_everybody_is_not(
-        self, name: str, tasks: Callable[[str], Task]
-    ) -> None:
-        task = tasks(name)
-        assert self.verdict(task, task.right) == "better"
-        assert self.verdict(task, [task.right[0]] * len(task.right)) != "better"
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("name", ["dharma", "pubmedqa", "rag"])
 def test_a_model_tuned_to_the_prompts_of_one_seed_fails_on_those_of_another(
@@ -332,9 +289,26 @@ class Plain(Environment):
     name, score, measure = "plain", None, None
 
 
+class Perfect(Environment):
+    """An environment in which every reply earns the most."""
+
+    name = "perfect"
+
+    def __init__(self) -> None:
+        pass
+
+    def reward_range(self) -> tuple[float, float]:
+        return 0.0, 2.0
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        return [Score(2.0) for _ in rollouts]
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        return measure_means([rollout.set_id for rollout in rollouts], {})
+
+
 def test_the_margin_of_an_objective() -> None:
-    known = choices(2).environment
-    assert objective_margin(known) == 0.02
+    assert objective_margin(Perfect()) == 0.04
     with refusal("gate.no-objective-margin", "plain", "reward"):
         objective_margin(Plain())
 
@@ -351,9 +325,10 @@ def test_a_margin_replaces_the_guard_and_guards_what_has_none() -> None:
 
 def test_the_reward_is_told_in_its_own_unit() -> None:
     """Its interval is that of a share of its range, so that equal replies have one with a width."""
-    task = choices(60)
-    found = Watched(task.environment, {REWARD: 0.5}).compare(*[replied(task, task.right)] * 2)
-    told = found[REWARD].comparison
-    assert (told.before, told.after, told.difference) == (1.0, 1.0, 0.0)
+    environment = Perfect()
+    rollouts = [Rollout(f"{n}", f"{n}", "test", "", "right") for n in range(60)]
+    side = rollouts, environment.score(rollouts)
+    told = Watched(environment, {REWARD: 0.5}).compare(side, side)[REWARD].comparison
+    assert (told.before, told.after, told.difference) == (2.0, 2.0, 0.0)
     assert told.margin is not None and told.margin.by == 0.5
     assert told.margin.low is not None and told.margin.low < 0

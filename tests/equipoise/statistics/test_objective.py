@@ -13,9 +13,9 @@ from environments.base import REWARD
 from environments.contract import Environment
 from environments.fairness.metrics import BLIND_DISTANCE
 from equipoise.statistics.trivial import DECLINING, copying
-from tests.equipoise.statistics.known_answers import Task, choices, of_local_scale
+from tests.equipoise.statistics.known_answers import Task, of_local_scale
 
-TASKS = ("choice", "dharma", "pubmedqa", "rag")
+TASKS = ("dharma", "pubmedqa", "rag")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Task]:
     def task(name: str) -> Task:
         if name not in made:
             cache = tmp_path_factory.mktemp(name)
-            made[name] = choices() if name == "choice" else of_local_scale(name, cache)
+            made[name] = of_local_scale(name, cache)
         return made[name]
 
     return task

@@ -16,7 +16,6 @@ from equipoise.statistics.trivial import (
     best_of_n,
     copying,
     differences,
-    exchange,
     figures_of,
     first_of_each,
     not_beaten,
@@ -35,16 +34,6 @@ def words_that_pay(reply: str) -> float:
     """Pays for each of three words once, and takes a little for every word."""
     paid = sum(word in reply.lower() for word in ("rest", "doctor", "water"))
     return paid - 0.1 * len(reply.split())
-
-
-def test_replies_are_exchanged_between_prompts_and_all_stay() -> None:
-    given = rollouts(*((f"p{n}", f"{n}{reply}") for n in range(20) for reply in "ab"))
-    exchanged = exchange(given)
-    assert [r.prompt_id for r in exchanged] == [r.prompt_id for r in given]
-    assert sorted(r.completion for r in exchanged) == sorted(r.completion for r in given)
-    assert sum(r.completion.startswith(r.prompt_id[1:]) for r in exchanged) <= 4
-    donors = {(r.prompt_id, r.completion[:-1]) for r in exchanged}
-    assert len(donors) == 20  # both replies to a prompt go to one other
 
 
 class TestBestConstant:
