@@ -245,7 +245,6 @@ class DharmaEnvironment(Environment):
             "usage": self._judging().usage(),
             "policy": self._policy.identity,
             "policy_evaluations": self._policy.evaluations,
-            "policy_coverage": self._policy.coverage,
         }
         return {"judge.json": account}
 

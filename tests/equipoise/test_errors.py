@@ -5,7 +5,7 @@ import pytest
 
 from data_prep.files import DamagedFileError
 from data_prep.text_files import DataError
-from environments.dharma.policy.decision import PolicyError
+from environments.dharma.policy import PolicyError
 from environments.errors import CodedError, code_of
 from environments.yaml_file import YamlFileError
 from equipoise.errors import EquipoiseError, UsageError

@@ -76,7 +76,7 @@ def test_a_policy_that_cannot_be_used_is_refused_before_anything_runs(tmp_path: 
     (tmp_path / "mine.rego").write_text("package dharma\n")
     words = ("--dry-run", f"env.dharma.policy.path={tmp_path}")
     said = started("grpo_dharma", *SMALL, *words, code=2)
-    assert "policy.no-tests" in said and "env.dharma.policy" in said
+    assert "policy.no-decision" in said and "env.dharma.policy" in said
 
 
 @pytest.mark.deep

@@ -116,7 +116,7 @@ MISSING: list[tuple[str, tuple[str, ...], str]] = [
         if row[0] != "grpo_pubmedqa"  # whose prompts come from the hub then
     ),
     ("grpo_fairness", (*OWN, "env.fairness.cases_file=MISSING"), NOT_THERE),
-    ("grpo_dharma", (*OWN, "env.dharma.policy.path=MISSING"), "policy.no-folder"),
+    ("grpo_dharma", (*OWN, "env.dharma.policy.path=MISSING"), "policy.no-rego"),
     ("grpo_dharma", (*OWN, "equipoise.data.source=MISSING"), NOT_THERE),
     (
         "grpo_pubmedqa",

@@ -1,8 +1,8 @@
 import pytest
 
-from environments.dharma.policy import SHIPPED, Policy, load_rego
+from environments.dharma.policy import SHIPPED, Policy, rego_policy
 
 
 @pytest.fixture(scope="module")
 def shipped() -> Policy:
-    return load_rego(SHIPPED)
+    return rego_policy(SHIPPED)

@@ -41,7 +41,6 @@ class OpaRestServer:
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self.inputs: list[Any] = []
-        self.bundles: dict[str, Any] = {}
         self.spoil: Handler | None = None
         self.put(modules)
         self._background = BackgroundLoop()
@@ -77,8 +76,6 @@ class OpaRestServer:
             pass
         except opa_bindings.OpaError as error:
             return web.json_response({"code": "internal_error", "message": str(error)}, status=500)
-        if "provenance" in request.query:
-            answer["provenance"] = {"version": "1.20.2", "bundles": self.bundles}
         return web.json_response(answer)
 
     async def _policies(self, _: web.Request) -> web.StreamResponse:

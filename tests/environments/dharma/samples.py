@@ -36,12 +36,9 @@ def rated(label: PromptLabel = CLINICAL, **changes: object) -> dict[str, object]
 def strict_policy(folder: Path) -> Path:
     """A policy of one's own, to which all below 0.85 is a violation."""
     shutil.copytree(SHIPPED, folder)
-    tables, tests = folder / "tables.rego", folder / "decision_test.rego"
+    tables = folder / "tables.rego"
     shipped = tables.read_text()
     tables.write_text(shipped.replace("violation_below := 0.5", "violation_below := 0.85"))
-    before, border, after = tests.read_text().partition("test_a_score_of_one_half_is_none")
-    assert border
-    tests.write_text(before + after.partition("}\n\n")[2])
     return folder
 
 

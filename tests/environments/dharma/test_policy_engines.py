@@ -1,19 +1,15 @@
 """rego-cpp, which decides in training, against the real OPA engine."""
 
 import itertools
-import json
-import re
-from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
+import regopy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.base import Failure
 from environments.dharma.policy import SHIPPED, Decision, Policy, read_decision
 from environments.dharma.ratings import REFERRALS, SCOPES, TIERS
-from environments.rego.process import RegoProcess
 from tests.environments.dharma import opa
 from tests.environments.dharma.samples import SHARES, rated
 
@@ -84,89 +80,16 @@ def test_both_engines_leave_undecided_what_is_no_input(shipped, real, name, valu
         assert_equal(shipped, real, spoilt)
 
 
-def test_the_tests_of_the_shipped_policy_hold_in_opa(real):
-    found = real.eval_document("dharma_test", {})
+def in_process() -> dict[str, object]:
+    rego = regopy.Interpreter()
+    for name, text in MODULES.items():
+        rego.add_module(name, text)
+    return rego.query("x = data.dharma_test").results[0].bindings["x"]
+
+
+@pytest.mark.parametrize("engine", ["regopy", "opa"])
+def test_the_tests_of_the_shipped_policy_hold(real, engine):
+    found = real.eval_document("dharma_test", {}) if engine == "opa" else in_process()
     tests = {name: value for name, value in found.items() if name.startswith("test_")}
     assert len(tests) > 15
     assert set(tests.values()) == {True}
-
-
-#: Everything that a rule can be made of.
-CLAUSES = """package p
-
-import rego.v1
-
-value := 1 if {
-	input.n == 1
-} else := 2 if {
-	input.n == 2
-} else := 3
-
-twice(x) := 2 * x if {
-	x > 1
-}
-
-twice(x) := 0 if {
-	x <= 1
-}
-
-default named := "other"
-
-named := "one" if {
-	input.n == 1
-}
-
-some_of contains "two" if {
-	input.n == 2
-}
-
-some_of contains "any" if {
-	input.n
-}
-
-by_key[k] := 1 if {
-	some k in input.keys
-}
-
-all := [value, twice(input.n), named, some_of, by_key]
-"""
-
-
-@pytest.fixture(scope="module")
-def marked() -> Iterator[RegoProcess]:
-    with closing(RegoProcess({"p.rego": CLAUSES})) as process:
-        yield process
-
-
-@pytest.mark.parametrize("number", [0, 1, 2, 3])
-@pytest.mark.parametrize("keys", [[], ["a"], ["a", "b"]], ids=str)
-def test_the_clauses_that_are_reached_are_those_of_opas_coverage(marked, number, keys):
-    """OPA covers a head when its body has held."""
-    case = {"n": number, "keys": keys}
-    value, reached = marked.ask("p.all", json.dumps(case))
-    places = {place for rule in marked.rules for m, place in rule.clauses.items() if m in reached}
-    engine = opa.real_engine({"p.rego": CLAUSES})
-    assert engine.eval_document("p.all", case, coverage=True) == value
-    assert {head_at(int(place.partition(":")[2])) for place in places} == covered_heads(engine)
-
-
-def test_every_clause_has_a_mark(marked):
-    marks = [head_at(int(p.partition(":")[2])) for r in marked.rules for p in r.clauses.values()]
-    assert sorted(marks) == HEADS
-
-
-#: The lines on which a clause begins.
-HEADS = [
-    number
-    for number, line in enumerate(CLAUSES.splitlines(), 1)
-    if re.match(r"[a-z].*(:=|contains)|\} else", line)
-]
-
-
-def head_at(line: int) -> int:
-    return max(head for head in HEADS if head <= line)
-
-
-def covered_heads(engine: opa.opa_bindings.OpaEngine) -> set[int]:
-    covered = engine.last_coverage["files"]["p.rego"]["covered"]
-    return {span["start"]["row"] for span in covered} & set(HEADS)

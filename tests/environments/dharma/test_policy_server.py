@@ -1,4 +1,4 @@
-"""A policy on an OPA server: tried and pinned, and nothing that a server does is a decision."""
+"""A policy on an OPA server: nothing that a server does wrong is a decision."""
 
 import asyncio
 import gzip
@@ -13,17 +13,18 @@ from aiohttp import web
 from environments.base import Failure, Rollout
 from environments.chat.endpoint import BackgroundLoop
 from environments.dharma import DharmaEnvironment, DharmaSettings
+from environments.dharma import policy as policies
 from environments.dharma.policy import (
     SHIPPED,
     Decision,
-    PolicyError,
+    Policy,
     PolicySettings,
+    hash_text,
     load_policy,
-    load_rego,
     opa_policy,
-    server,
+    rego_policy,
 )
-from environments.dharma.policy.server import OpaServer
+from environments.errors import CodedError
 from tests.environments.dharma.samples import rated
 from tests.refusals import refusal
 
@@ -59,61 +60,23 @@ def test_a_server_decides_as_the_engine_in_process(rest):
     inputs = [rated(clarity=n / 20, response_scope="S3") for n in range(20)] * 2
     policy = load_policy(PolicySettings(engine="opa", url=f"{rest.url}/"))
     rest.inputs.clear()
-    decided, expected = policy.decide(inputs), load_rego(SHIPPED).decide(inputs)
+    decided, expected = policy.decide(inputs), rego_policy(SHIPPED).decide(inputs)
     assert [d.reasons for d in decided] == [d.reasons for d in expected]
     assert [d.combined for d in decided] == pytest.approx([d.combined for d in expected])
     assert len(rest.inputs) == 20
     assert policy.identity == f"opa {rest.url}"
 
 
-def test_what_decides_is_told(rest):
-    rest.bundles = {"clinic": {"revision": "r1"}}
-    sources = opa_policy(rest.url).sources
-    ours = load_rego(SHIPPED).sources
-    assert {name: sources[name] for name in ours} == ours
-    assert "r1" in sources["bundles"]
-    assert sources["known cases"].startswith("sha256:")
-    assert opa_policy(rest.url).sources == sources
-
-
-CHANGES = {
-    "a policy's text": lambda rest: rest.put(
-        rest.modules | {"tables.rego": rest.modules["tables.rego"] + "# mine\n"}
-    ),
-    "a policy more": lambda rest: rest.put(rest.modules | {"more.rego": "package more\n"}),
-    "the revision of a bundle": lambda rest: rest.bundles.update(clinic={"revision": "r2"}),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_change_is_seen_at_once_and_at_resume(rest, change):
-    policy = opa_policy(rest.url)
-    assert isinstance(policy.decide([rated(clarity=0.1)])[0], Decision)
-    change(rest)
-    assert policy.decide([rated(clarity=0.2)]) == [
-        Failure("policy", "the OPA server's policy has changed since it was loaded")
-    ]
-    assert opa_policy(rest.url).sources != policy.sources
-
-
-def test_other_decisions_are_seen_at_resume(rest, monkeypatch):
-    """As where tables lie in data, which no list of policies shows."""
-    before = opa_policy(rest.url).sources
-    modules, listed = rest.modules, dict(rest.modules)
-    tables = modules["tables.rego"].replace('"S2": 0.3', '"S2": 0.4')
-    rest.put(modules | {"tables.rego": tables})
-    rest.modules = listed
+def test_the_hashes_of_its_policies_are_told_as_they_are_when_it_is_loaded(rest):
+    assert opa_policy(rest.url).sources == rego_policy(SHIPPED).sources
+    rest.put(rest.modules | {"tables.rego": rest.modules["tables.rego"] + "# mine\n"})
     after = opa_policy(rest.url).sources
-    assert {name for name in before if before[name] != after[name]} == {"known cases"}
+    assert after["tables.rego"] == hash_text(rest.modules["tables.rego"])
 
 
 UNFIT = {
     "nothing": ({}, "undefined on the OPA server"),
     "another rule": ({"p.rego": "package dharma\nverdict := 1\n"}, "undefined on the OPA server"),
-    "a constant": (
-        {"p.rego": f"package dharma\ndecision := {json.dumps(PERFECT)}\n"},
-        "the worst response as it does the best",
-    ),
     "one tier left out": (
         {"p.rego": f'package dharma\ndecision := {json.dumps(PERFECT)} if input.tier != "C"\n'},
         "undefined on the OPA server",
@@ -126,7 +89,7 @@ UNFIT = {
 @pytest.mark.parametrize(("modules", "message"), UNFIT.values(), ids=UNFIT.keys())
 def test_a_policy_on_a_server_is_tried_before_it_is_used(rest, modules, message):
     rest.put(modules)
-    with pytest.raises(PolicyError, match=message):
+    with refusal("policy.no-decision", message):
         opa_policy(rest.url)
 
 
@@ -232,7 +195,6 @@ HOSTILE: dict[str, Spoil] = {
     "a truth as number": changed(violations={"ahimsa": 0, "dharma": 0, "helpfulness": 0}),
     "reasons that are none": changed(reasons=[1]),
     "a field too many": changed(more=1),
-    "a provenance that is none": whole(json.dumps({"result": PERFECT, "provenance": 1}).encode()),
     "an error": whole(b'{"code": "internal_error", "message": "x"}', status=b"500 Error"),
     "an error with a decision": whole(BODY, status=b"500 Error"),
     "not found": whole(BODY, status=b"404 Not Found"),
@@ -274,39 +236,53 @@ class RawServer:
 
 @pytest.fixture
 def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[RawServer]:
-    monkeypatch.setattr(server, "_SECONDS", 1.0)
+    monkeypatch.setattr(policies, "_SECONDS", 1.0)
     running = RawServer()
+    running.spoil = listing
     yield running
     running.end()
 
 
-def test_what_the_hostile_servers_spoil_would_be_a_decision(hostile):
-    hostile.spoil = whole(BODY)
-    assert isinstance(OpaServer(hostile.url).decide(["{}"])[0][0], Decision)
+async def listing(request: web.Request) -> web.StreamResponse:
+    """A server that can be used."""
+    body = b'{"result": []}' if request.path == "/v1/policies" else BODY
+    return web.Response(body=body)
+
+
+@pytest.fixture
+def loaded(hostile: RawServer) -> Policy:
+    """Its policy, before it turns hostile."""
+    policy = opa_policy(hostile.url)
+    assert isinstance(policy.decide([rated(clarity=0.1)])[0], Decision)
+    return policy
 
 
 @pytest.mark.parametrize("mode", HOSTILE)
-def test_nothing_that_a_hostile_server_does_is_a_decision(hostile, mode):
+def test_nothing_that_a_hostile_server_does_is_a_decision(hostile, loaded, mode):
     hostile.spoil = HOSTILE[mode]
-    client = OpaServer(hostile.url)
     started = time.monotonic()
-    [(decided, _)] = client.decide(["{}"])
+    [decided] = loaded.decide([rated(clarity=0.2)])
     assert isinstance(decided, Failure), decided
     assert time.monotonic() - started < 8
     assert len(decided.text) < 300
-    with pytest.raises(PolicyError):
-        client.policies()
+
+
+@pytest.mark.parametrize("mode", ["nothing", "HTML", "a drip", "a decision"])
+def test_a_server_that_lists_no_policies_is_refused(hostile, mode):
+    hostile.spoil = HOSTILE.get(mode) or whole(BODY)
+    with pytest.raises(CodedError) as caught:
+        opa_policy(hostile.url)
+    assert caught.value.code.startswith("opa.")
 
 
 @pytest.mark.parametrize("status", REDIRECTS, ids=str)
-def test_a_redirect_is_not_followed(hostile, status):
+def test_a_redirect_is_not_followed(hostile, loaded, status):
     hostile.spoil = raw(head(b"Location: /elsewhere", status=status, length=0))
-    [(decided, _)] = OpaServer(hostile.url).decide(["{}"])
-    assert isinstance(decided, Failure)
+    assert isinstance(loaded.decide([rated(clarity=0.2)])[0], Failure)
     assert hostile.redirected == 0
 
 
-def test_the_wait_for_ones_turn_is_not_a_part_of_the_deadline(hostile):
+def test_the_wait_for_ones_turn_is_not_a_part_of_the_deadline(hostile, loaded):
     """As many as wait for a slow server's calls, each of which is in time."""
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -314,8 +290,8 @@ def test_the_wait_for_ones_turn_is_not_a_part_of_the_deadline(hostile):
         return web.Response(body=BODY)
 
     hostile.spoil = slow
-    answers = OpaServer(hostile.url).decide(["{}"] * 80)
-    assert all(isinstance(decided, Decision) for decided, _ in answers)
+    answers = loaded.decide([rated(clarity=n / 80) for n in range(80)])
+    assert all(isinstance(decided, Decision) for decided in answers)
 
 
 @pytest.mark.parametrize("mode", ["a bad status line", "many headers", "half a body", "HTML"])
@@ -336,7 +312,7 @@ def test_a_run_of_another_policy_is_not_resumed(rest):
     settings = DharmaSettings.model_validate({"policy": {"engine": "opa", "url": rest.url}})
     before = DharmaEnvironment(settings).sources()
     assert before["policy/decision.rego"].startswith("sha256:")
-    CHANGES["a policy's text"](rest)
+    rest.put(rest.modules | {"tables.rego": rest.modules["tables.rego"] + "# mine\n"})
     after = DharmaEnvironment(settings).sources()
     assert {name for name in before if before[name] != after[name]} == {"policy/tables.rego"}
 

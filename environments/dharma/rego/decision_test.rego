@@ -1,4 +1,4 @@
-# Run when the policy is loaded; all of them must hold. `opa test` runs them too.
+# `opa test environments/dharma/rego` runs them.
 package dharma_test
 
 import rego.v1
