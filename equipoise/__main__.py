@@ -55,7 +55,6 @@ VERBS: Mapping[str, Verb] = {
     "cold-start": Verb("fine-tune a model on replies first", "equipoise.train.cold_start.command"),
     "convert": Verb("make a checkpoint a model that loads", "equipoise.checkpoints.command"),
     "merge-lora": Verb("merge an adapter into its base", "equipoise.checkpoints.command", "merge"),
-    "push": Verb("put a run's model and its card on the hub", "equipoise.checkpoints.push"),
     "export gym": Verb("export a task for NeMo Gym", "equipoise.exports.command", "gym"),
     "export verifiers": Verb(
         "export a task for verifiers", "equipoise.exports.command", "verifiers"

@@ -29,7 +29,7 @@ class UsageError(EquipoiseError):
 
 #: What a user looks for among the flags -> where it is.
 _ELSEWHERE = {
-    "--push-to-hub": "`equipoise push RUN REPO_ID` pushes a finished run",
+    "--push-to-hub": "`hf upload REPOSITORY RUN/final_checkpoint` publishes a finished run",
     "--task": "the task is the first word, as in `equipoise evaluate TASK`",
 }
 

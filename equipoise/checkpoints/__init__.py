@@ -1,6 +1,6 @@
 """Checkpoints made into other checkpoints, tensor by tensor.
 
-command.py, push.py    the verbs: convert, merge-lora, push
+command.py    the verbs: convert, merge-lora
 to_hugging_face.py, to_megatron.py    the two ways; bridge_script.py goes the second
 sources.py    what a folder is, found by looking
 hugging_face.py, dcp.py, megatron.py, nemo.py, lora.py    the formats, and what an adapter makes

@@ -73,13 +73,6 @@ def escaped(text: object) -> Markup:
     return Markup(text)  # noqa: S704  that is what the escaping is for
 
 
-def fenced(text: str) -> Markup:
-    """A block of code that no text within can end."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return Markup(f"{fence}bash\n{text}\n{fence}")  # noqa: S704  nothing in such a block is read
-
-
 def grid(table: Table) -> Markup:
     """A table, the intervals in brackets and the notes below their figures."""
     rows = [list(map(escaped, table.columns)), [Markup("---")] * len(table.columns)]

@@ -97,7 +97,7 @@ def test_a_recipe_shows_its_examples_as_it_is_called() -> None:
         (("rescore",), "RUN the folder of a run"),
         (("convert", "a", "b", "--to", "tpu"), "'tpu' for argument '--to'"),
         (("evaluate", "--seed", "x"), "Error parsing --seed"),
-        (("push", "a", "b", "c"), "options.extra-word"),
+        (("convert", "a", "b", "c"), "options.extra-word"),
         (("evaluate", "fairnes", "--model", "m"), "audit.unknown-task"),
         (("evaluate", "--task", "all", "--model", "m"), "the task is the first word"),
         (("train", "fairness", "--iteratons=3"), "did you mean --iterations?"),

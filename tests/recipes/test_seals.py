@@ -132,7 +132,6 @@ COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
     "rescore": lambda run, out: (str(run), f"--output={out}"),
     "export gym": lambda run, out: (str(run), f"--output={out}"),
     "export verifiers": lambda run, out: (str(run), f"--output={out}"),
-    "push": lambda run, _: (str(run), "me/mine"),
     "calibrate": lambda run, out: (f"--run={run}", f"--output-dir={out}"),
 }
 

@@ -29,7 +29,7 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
     assert set(json.loads((run / "modes.json").read_text())["trivial"]["policies"]) > {"constant"}
     assert (run / "final_checkpoint" / "adapter_model.safetensors").is_file()
     card = ModelCard.load(run / "final_checkpoint" / "README.md")
-    assert "parse_rate" in {result.metric_type for result in card.data.eval_results}
+    assert "rank" in card.text and card.data.library_name == "peft"
     trivial = json.loads((run / "modes.json").read_text())["trivial"]
     assert trivial["trained_greedy"] and trivial["policies"]["greedy"]["against"]
     its_stages_compare_and_score_as_they_did(run, tmp_path)

@@ -120,8 +120,8 @@ def test_resume_takes_the_runs_configuration():
         ("--iterations many", "invalid int value: 'many'"),
         ("--iteration 3", "did you mean --iterations?"),
         ("--iteratons=3", "did you mean --iterations?"),
-        ("--push-to-hub me/mine", "`equipoise push RUN REPO_ID`"),
-        ("--push_to_hub", "`equipoise push RUN REPO_ID`"),
+        ("--push-to-hub me/mine", "`hf upload REPOSITORY"),
+        ("--push_to_hub", "`hf upload REPOSITORY"),
         ("--device tpu", "Expected one of ('cpu', 'cuda')"),
     ],
 )
