@@ -14,6 +14,7 @@ from environments.chat import ChatReply, ChatRequest, ChatSetupError, EndpointMo
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
 from equipoise.evaluate.plan import Subject, Variant, endpoint_settings, schema_of
+from equipoise.models.template import check_template
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.exits import Stopped
 from equipoise.train.pipeline import model_name
@@ -80,6 +81,8 @@ def in_process(
     name = model_name(loaded, records, reporter, unsealed=unsealed)
     with reporter.progress("loading the model"):
         model = open_policy(loaded.config, prompts, name)
+    if note := check_template(model.tokenizer, prompts):
+        reporter.warn(note)
     yield Writer(
         lambda job, _: as_draw(sampler(job, model)),
         lambda job, _: sampler(job, model),

@@ -8,16 +8,15 @@ from threading import Lock
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from transformers import GenerationConfig
 
 from environments.base import Failure, FailureKind, Message
 from environments.chat import Budget, ChatReply, ChatRequest, Valid
 from environments.chat.accounting import Accounts, Usage
 from environments.chat.client import Missing, ReplyCache, ask_through_cache
-from equipoise.errors import EquipoiseError
 from equipoise.models.causal import LoadedModel, load_model
 from equipoise.models.pretrained import control_tokens
+from equipoise.models.template import render
 
 #: Of the second try after a greedy answer that was not valid: greed would say the same again.
 _SECOND_TEMPERATURE = 0.7
@@ -87,7 +86,7 @@ class HuggingFaceChatModel:
         return self._accounts.counters()
 
     def _ask(self, missing: Missing) -> dict[bytes, ChatReply]:
-        prompts = {key: self._render(request) for key, request in missing.items()}
+        prompts = {key: self._generator.render(r.messages) for key, r in missing.items()}
         lengths = {key: self._generator.length(prompt) for key, prompt in prompts.items()}
         self._accounts.add("calls", len(prompts))
         answers: dict[bytes, _Answer] = {}
@@ -132,17 +131,6 @@ class HuggingFaceChatModel:
         self._accounts.add_failure(kind)
         return ChatReply(None, Failure(kind, f"{self._name}: {message}"))
 
-    def _render(self, request: ChatRequest) -> str:
-        try:
-            return self._generator.render(request.messages)
-        except TemplateError as error:
-            roles = ", ".join(message["role"] for message in request.messages)
-            raise EquipoiseError(
-                "model.refused-roles",
-                f"the chat template of {self._name} refuses the roles {roles}: {error}",
-                "Name a model that takes them.",
-            ) from error
-
 
 class _Generator:
     """Prompts in, completions out. `room` is how many tokens a prompt may have."""
@@ -164,13 +152,9 @@ class _Generator:
         return self._loaded.identity, str(self._loaded.model.dtype), self._max_new_tokens
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The messages in the model's chat template. Raises `TemplateError`."""
-        text = self._loaded.tokenizer.apply_chat_template(
-            [_plain(message, self._control_tokens) for message in messages],
-            tokenize=False,
-            add_generation_prompt=True,
-        )
-        return str(text)
+        """Write the messages in the model's chat template."""
+        plain = [_plain(message, self._control_tokens) for message in messages]
+        return render(self._loaded.tokenizer, plain)
 
     def length(self, prompt: str) -> int:
         """Tokens of a rendered prompt."""
@@ -214,7 +198,7 @@ def _problem(answer: _Answer, valid: Valid) -> str:
     return "" if valid(answer.text) else "the answer is not valid"
 
 
-def _plain(message: Message, control_tokens: Sequence[str]) -> dict[str, str]:
+def _plain(message: Message, control_tokens: Sequence[str]) -> Message:
     """The message without halves of characters, which no tokenizer takes, and control tokens.
 
     `quote` knows the marks of all families; what else this tokenizer has is taken apart here.

@@ -135,9 +135,7 @@ def _lessons(
 ) -> list[_Lesson]:
     """Raises `EquipoiseError` for one of more than `limit` tokens."""
     records = {r.id: r for reply in replies for r in (reply.record, reply.source)}
-    prompts = chat_tokens(
-        tokenizer, [record.messages for record in records.values()], add_generation_prompt=True
-    )
+    prompts = chat_tokens(tokenizer, [record.messages for record in records.values()], ready=True)
     tokens_of = dict(zip(records, prompts, strict=True))
     written = list(dict.fromkeys((reply.source.id, reply.completion) for reply in replies))
     chats = chat_tokens(

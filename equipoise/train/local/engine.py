@@ -17,6 +17,7 @@ from equipoise.errors import UsageError
 from equipoise.models.causal import LoadedModel, has_bfloat16, in_half, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
+from equipoise.models.template import check_template
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.resume import has_result
 from equipoise.statistics.trivial import GREEDY
@@ -55,7 +56,7 @@ def prepare_probe(
 
 
 def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str) -> LoadedModel:
-    """The model on its device. Raises `EquipoiseError`, also for prompts with control tokens."""
+    """Load the model on its device. Raises `EquipoiseError`, also for prompts it cannot read."""
     quiet_transformers()
     if platform.libc_ver()[0] == "glibc":
         # It keeps for itself what is freed. Each step takes and frees the same sizes: by default
@@ -69,6 +70,7 @@ def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str
         device = "cuda" if torch.cuda.is_available() else "cpu"
     loaded = load_policy(config, model_name, torch.device(device))
     refuse_control_tokens(records, control_tokens(loaded.tokenizer))
+    check_template(loaded.tokenizer, records)
     return loaded
 
 
@@ -118,6 +120,8 @@ def run_before_training(job: Job, loaded: LoadedModel) -> None:
     """The reference, the baseline and the probe, where the run directory lacks them."""
     device = loaded.model.device
     say_precision(job, loaded.model)
+    if note := check_template(loaded.tokenizer, job.records):
+        job.reporter.warn(note)
     job.run.ledger.record_hash("model", loaded.identity)
     job.run.ledger.update({"device": str(device)})
     write = sampler(job, loaded)

@@ -22,6 +22,7 @@ from trl import GRPOTrainer
 
 from environments.base import Message, PromptRecord, Rollout
 from equipoise.models.causal import LoadedModel
+from equipoise.models.template import render
 from equipoise.train.stages.around_training import KeptParts, Part
 
 Progress = Callable[[int], None]
@@ -50,17 +51,7 @@ class Sampling:
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, record: PromptRecord) -> str:
     """The record's messages in the model's chat template, ready for the completion."""
-    return render_chat(tokenizer, record.messages)
-
-
-def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
-    """Write the messages in the model's chat template, ready for the completion."""
-    text = tokenizer.apply_chat_template(
-        [dict(message) for message in messages],
-        tokenize=False,
-        add_generation_prompt=True,
-    )
-    return str(text)
+    return render(tokenizer, record.messages)
 
 
 def sample(
@@ -144,7 +135,7 @@ def draw_for_training(sampling: Sampling) -> RolloutFunction:
         was_training = model.training
         model.eval()
         with torch.no_grad():
-            texts = [render_chat(tokenizer, messages) for messages in prompts[::n]]
+            texts = [render(tokenizer, messages) for messages in prompts[::n]]
             inputs, new_tokens = _complete(model, tokenizer, texts, sampling)
         model.train(was_training)
         ends = until_end(new_tokens, tokenizer.eos_token_id)

@@ -24,6 +24,7 @@ from environments.base import Message
 from equipoise.config.schema import Config
 from equipoise.errors import EquipoiseError
 from equipoise.models.causal import in_half
+from equipoise.models.template import render
 from equipoise.train.local.callbacks import ProgressCallback
 from equipoise.train.local.trainer import score_replies_alone
 
@@ -111,7 +112,7 @@ def _rows(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, limit
     prompt_tokens = dict(
         zip(
             prompts,
-            chat_tokens(tokenizer, prompts.values(), add_generation_prompt=True),
+            chat_tokens(tokenizer, prompts.values(), ready=True),
             strict=True,
         )
     )
@@ -152,10 +153,10 @@ def reply_mask(prompt_tokens: Sequence[int], tokens: Sequence[int]) -> NDArray[n
 
 
 def chat_tokens(
-    tokenizer: PreTrainedTokenizerBase, chats: Iterable[Sequence[Message]], **how: bool
+    tokenizer: PreTrainedTokenizerBase, chats: Iterable[Sequence[Message]], *, ready: bool = False
 ) -> list[list[int]]:
-    """Tokenize all chats, each a list of tokens."""
-    texts = [tokenizer.apply_chat_template(list(chat), tokenize=False, **how) for chat in chats]
+    """Tokenize all chats, each a list of tokens; `ready` opens the turn of the reply."""
+    texts = [render(tokenizer, chat, add_generation_prompt=ready) for chat in chats]
     ids: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return ids
 

@@ -37,6 +37,7 @@ from equipoise.models.pretrained import (
     template_of,
     tokenizer_of,
 )
+from equipoise.models.template import check_template
 from equipoise.run import rollouts
 from equipoise.run.history import keep_steps
 from equipoise.run.prompts import refuse_control_tokens
@@ -144,6 +145,7 @@ def check_start(config: Config, records: Sequence[PromptRecord], model_name: str
     tokenizer_name, template = tokenizer_of(policy, model_name), template_of(policy.tokenizer)
     tokenizer = load_tokenizer(model_name, tokenizer_name, template)
     refuse_code(model_name, model, tokenizer)
+    check_template(tokenizer, records)
     refuse_uneven_vocabulary(model_name, model, config)
     refuse_control_tokens(records, control_tokens(tokenizer))
     refuse_long_prompts(records, tokenizer, room)
@@ -209,7 +211,10 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
         return
     installation = find_installation()
     tokenizer = tokenizer_of(job.config.policy, job.model_name)
-    identity = identity_of(job.model_name, tokenizer, template_of(job.config.policy.tokenizer))
+    template = template_of(job.config.policy.tokenizer)
+    identity = identity_of(job.model_name, tokenizer, template)
+    if note := check_template(load_tokenizer(job.model_name, tokenizer, template), job.records):
+        job.reporter.warn(note)
     job.run.ledger.record_hash("model", identity)
     job.run.ledger.update({"nemo_rl": installation.version})
     train(job, installation, write_config(job, installation), rehearsal)

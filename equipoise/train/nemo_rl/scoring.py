@@ -8,6 +8,7 @@ from typing import Any
 
 from environments.base import TRAIN_SPLIT, Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
+from equipoise.models.template import render
 from equipoise.run.history import step_row
 from equipoise.run.rollouts import Choice, Sample, nothing
 from equipoise.train.stages.job import score_within_budget
@@ -34,12 +35,7 @@ def metadata_of(record: PromptRecord) -> dict[str, Any]:
 
 def templated(record: PromptRecord, tokenizer: Any) -> tuple[str, Any]:
     """Return the prompt in the tokenizer's chat template, and its tokens, a tensor [length]."""
-    text = tokenizer.apply_chat_template(
-        [dict(message) for message in record.messages],
-        tokenize=False,
-        add_generation_prompt=True,
-        add_special_tokens=False,
-    )
+    text = render(tokenizer, record.messages, add_special_tokens=False)
     return text, tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
 
 

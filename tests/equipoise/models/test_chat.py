@@ -146,7 +146,7 @@ def test_a_template_that_refuses_a_role_is_said_so(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "model")
     (tmp_path / "model" / "chat_template.jinja").unlink(missing_ok=True)
     tokenizer.save_pretrained(tmp_path / "model")
-    with refusal("model.refused-roles", "System role not supported"):
+    with refusal("tokenizer.refused-messages", "System role not supported"):
         HuggingFaceChatModel(str(tmp_path / "model")).ask([request("a")])
 
 

@@ -1,0 +1,84 @@
+"""A model's chat template: rendered in one place, and refused before a run that it would spoil.
+
+Imports no torch: NeMo-RL's actor renders too.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+
+from environments.base import Message, PromptRecord
+from equipoise.errors import EquipoiseError
+
+#: What a template of somebody else's may raise.
+_ERRORS = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
+#: The function by which a template reads the clock, and the variable with which some let it be set.
+_CLOCK, _DATE = "strftime_now", "date_string"
+_FOLDED = (
+    "the model's chat template has no system role: the system's text stands in front of the first "
+    "user turn"
+)
+
+
+def render(tokenizer: Any, messages: Sequence[Message], **how: Any) -> str:
+    """Write messages in the chat template, ready for the reply unless `how` says otherwise.
+
+    Where the template refuses the role system, its text goes in front of the first user turn.
+    Raises `EquipoiseError` for messages that the template refuses all the same.
+    """
+    try:
+        return _apply(tokenizer, messages, how)
+    except _ERRORS as error:
+        try:
+            return _apply(tokenizer, without_system(messages), how)
+        except _ERRORS:
+            roles = ", ".join(message["role"] for message in messages)
+            raise EquipoiseError(
+                "tokenizer.refused-messages",
+                f"the chat template of {tokenizer.name_or_path} refuses the roles {roles}: {error}",
+                "Take another model, or a template that takes them: "
+                "policy.tokenizer.chat_template=FILE.jinja.",
+            ) from error
+
+
+def _apply(tokenizer: Any, messages: Sequence[Message], how: dict[str, Any]) -> str:
+    chat = [dict(message) for message in messages]
+    settings = {"tokenize": False, "add_generation_prompt": True, **how}
+    return str(tokenizer.apply_chat_template(chat, **settings))
+
+
+def without_system(messages: Sequence[Message]) -> list[Message]:
+    """Put the system's text in front of the first user turn; other messages are as they are."""
+    if len(messages) < 2 or (messages[0]["role"], messages[1]["role"]) != ("system", "user"):
+        return list(messages)
+    text = f"{messages[0]['content']}\n\n{messages[1]['content']}"
+    return [{"role": "user", "content": text}, *messages[2:]]
+
+
+def check_template(tokenizer: Any, records: Iterable[PromptRecord]) -> str:
+    """Render a prompt of each form, and return what a user should know of it; empty for nothing.
+
+    Raises `EquipoiseError` for a template that refuses one, or that writes today's date into it:
+    the baseline, a resumed run and the final evaluation would read different prompts.
+    """
+    note = ""
+    for messages in {tuple(m["role"] for m in r.messages): r.messages for r in records}.values():
+        text = render(tokenizer, messages)
+        template = str(tokenizer.chat_template)
+        if _CLOCK in template:
+            dated = render(tokenizer, messages, **{_CLOCK: lambda _: "another day"}) != text
+            if dated:
+                raise EquipoiseError(
+                    "tokenizer.dated-template",
+                    f"the chat template of {tokenizer.name_or_path} writes today's date into every "
+                    "prompt, so the model would read other prompts tomorrow",
+                    f"Set policy.tokenizer.chat_template_kwargs.{_DATE}='26 Jul 2024'."
+                    if _DATE in template
+                    else "Write a fixed date in place of strftime_now into a copy of the template: "
+                    "policy.tokenizer.chat_template=FILE.jinja.",
+                )
+        if messages[0]["role"] == "system":
+            folded = render(tokenizer, without_system(messages))
+            note = note or (_FOLDED if folded == text else "")
+    return note
