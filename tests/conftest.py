@@ -28,7 +28,7 @@ CONTRACT = Path(__file__).parent / "contract"
 #: What users set for their own runs. Contract tests read a NeMo-RL's of the user's, and where
 #: packages.py makes folders.
 NAMES = ("WANDB_", "EQUIPOISE_", "SLURM_", "HF_TOKEN", "OPENAI_API_KEY", "UV_PROJECT_ENVIRONMENT")
-OF_CONTRACTS = ("NEMO_RL_", "EQUIPOISE_VLLM_PYTHON", "EQUIPOISE_CONTRACT_PACKAGES")
+OF_CONTRACTS = ("NEMO_RL_", "EQUIPOISE_CONTRACT_PACKAGES")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,9 +1,9 @@
 """One rank of NeMo-RL's DTensor worker on a CPU, in several settings in turn.
 
-    python -m tests.contract.dtensor_worker MODEL OUT WORKER CASE...
+    python -m tests.contract.dtensor_worker OUT CASE...
         # with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, and PORTS, two for each case
 
-OUT has CASE.yaml, what Equipoise writes for a run. WORKER is the full name of the class. Rank 0
+OUT has CASE.yaml, what Equipoise writes for a run. Rank 0
 writes into OUT what it sees of a batch at the start, after two updates, and when a second worker
 has loaded the first one's checkpoint. NeMo-RL's Ray and worker group do not take part.
 """
@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,16 +28,16 @@ from tests.contract.batch import random_batch
 LENGTHS, VOCABULARY, UPDATES = (16, 5, 12, 7, 16, 3, 9, 14), 250, 2
 
 
-def main(model: str, out: Path, name: str, *cases: str) -> None:
+def main(out: Path, *cases: str) -> None:
     find_installation().make_importable()
     before_nemo_rl()
-    del sys.modules["nemo_automodel"]  # drivers do without it, the second worker does not
-    module, _, class_name = name.rpartition(".")
-    worker = getattr(import_module(module), class_name)
+    del sys.modules["nemo_automodel"]  # drivers do without it, the worker does not
+    from equipoise.train.nemo_rl.rehearsal.policy_worker import CpuPolicyWorkerImpl
+
     # Each worker has a port of its own: at one that is used again a rank meets the last group.
     ports = iter(os.environ["PORTS"].split(","))
     for case in cases:
-        take(case, partial(build, worker, model, ports), out)
+        take(case, partial(build, CpuPolicyWorkerImpl, ports), out)
 
 
 def take(case: str, build: Callable[..., Any], out: Path) -> None:
@@ -73,16 +72,13 @@ def resolved(config: Path) -> dict:
     return OmegaConf.to_container(load_config(str(config)), resolve=True)
 
 
-def build(worker: type, model: str, ports: Iterator[str], policy: dict, **paths: str):
-    """The worker that Ray would build; the first kind gets the driver's tokenizer."""
+def build(worker: type, ports: Iterator[str], policy: dict, **paths: str):
+    """The worker that Ray would build."""
     import ray
-    from transformers import AutoTokenizer
 
     os.environ["MASTER_PORT"] = next(ports)
-    second = policy["dtensor_cfg"]["_v2"]
-    tokenizer = {} if second else {"tokenizer": AutoTokenizer.from_pretrained(model)}
     with mock.patch.object(ray, "get_gpu_ids", lambda: [0]):
-        return worker(policy, **tokenizer, **paths)
+        return worker(policy, **paths)
 
 
 def save(worker, checkpointing: dict, folder: Path) -> dict[str, str]:
@@ -154,4 +150,4 @@ def train(worker, shards: SimpleNamespace, batch, loss: dict, logprobs) -> list[
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,4 +1,4 @@
-"""NeMo-RL's DTensor workers on a CPU, as a rehearsal starts them: one policy in every setting.
+"""NeMo-RL's DTensor worker on a CPU, as a rehearsal starts it: one policy in every setting.
 
 NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_dtensor_workers.py
 """
@@ -24,9 +24,6 @@ from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from tests.contract.dtensor_worker import LENGTHS
 from tests.contract.rehearsal import needs_checkout, needs_extra, run_ranks
 
-WORKERS = "equipoise.train.nemo_rl.rehearsal"
-SECOND = f"{WORKERS}.policy_worker.CpuPolicyWorkerImpl"
-FIRST = f"{WORKERS}.first_policy_worker.FirstCpuPolicyWorkerImpl"
 DTENSOR, DYNAMIC_BATCHING = "policy.dtensor_cfg", "policy.dynamic_batching"
 #: Less than a row of two of the longest.
 TOKENS = 24
@@ -52,27 +49,19 @@ CORRECTIONS = {
 SPLIT = (f"{DTENSOR}.tensor_parallel_size=2", "cluster.gpus_per_node=2")
 #: Sequences are shared as well, and logits are computed in pieces.
 SPLIT_TWICE = (*SPLIT, f"{DTENSOR}.sequence_parallel=true", "policy.logprob_chunk_size=4")
-#: The worker and its ranks -> name -> what differs in the configuration.
+#: Ranks -> name -> what differs in the configuration.
 GROUPS = {
-    (SECOND, 1): {
+    1: {
         "plain": (),
         "dynamic batches": DYNAMIC,
         "packed sequences": PACKED,
         **CORRECTIONS,
     },
-    (SECOND, 2): {"tensor parallel": SPLIT, "sequence parallel": SPLIT_TWICE},
-    (FIRST, 1): {
-        "first": (),
-        "first, dynamic batches": DYNAMIC,
-        "first, packed": (*PACKED, "policy.sequence_packing.algorithm=first_fit_decreasing"),
-    },
-    (FIRST, 2): {"first, tensor parallel": SPLIT},
+    2: {"tensor parallel": SPLIT, "sequence parallel": SPLIT_TWICE},
 }
 OTHERS = tuple(name for cases in GROUPS.values() for name in cases if name != "plain")
 #: In float32; two updates move log-probabilities by more than 0.1.
 AT_START, AFTER_UPDATES = 1e-5, 2e-3
-#: Of the gradients' norms, which the first worker makes 0.2% larger on two ranks.
-NORMS = {"first, tensor parallel": 5e-3}
 
 pytestmark = [needs_checkout, needs_extra("tensorboard", "prometheus_client")]
 
@@ -102,11 +91,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def out(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workers")
-    for (worker, ranks), cases in GROUPS.items():
+    for ranks, cases in GROUPS.items():
         for name, words in cases.items():
-            which = f"{DTENSOR}._v2={'true' if worker == SECOND else 'false'}"
-            write_config(folder / f"{name}.yaml", model, (which, *words))
-        words = (str(model), str(folder), worker, *cases)
+            write_config(folder / f"{name}.yaml", model, words)
+        words = (str(folder), *cases)
         run_ranks(ranks, ("-m", "tests.contract.dtensor_worker", *words), 2 * len(cases))
     return folder
 
@@ -147,8 +135,7 @@ def test_it_is_one_policy_in_every_setting(name: str, out: Path) -> None:
     assert furthest(seen["start"], plain["start"]) < AT_START
     assert furthest(seen["trained"], plain["trained"]) < AFTER_UPDATES
     wanted = record(out, "plain")["gradients"]
-    rel = NORMS.get(name, 1e-4)
-    assert record(out, name)["gradients"] == pytest.approx(wanted, rel=rel)
+    assert record(out, name)["gradients"] == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ("plain", *OTHERS))

@@ -7,7 +7,6 @@ import csv
 import importlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -227,29 +226,6 @@ def test_packed_sequences_do_not_see_each_other(new: Start, folder: Path) -> Non
     assert largest_difference(run) < 1e-4
 
 
-def test_asynchronous_grpo_goes_on_with_the_whole_sets_that_were_saved(
-    new: Start, folder: Path
-) -> None:
-    """By NeMo-RL's own loop: one rank trains, one generates, stopped half-way and resumed."""
-    mine = folder / "asynchronous.yaml"
-    mine.write_text(
-        "grpo: {async_grpo: {enabled: true}}\n"
-        "loss_fn: {use_importance_sampling_correction: true}\n"
-        "policy: {generation: {vllm_cfg: {async_engine: true},"
-        " colocated: {enabled: false, resources: {gpus_per_node: 4}}}}\n"
-    )
-    output = finished(new("async", "--config=nemo_configs/medium.yaml", f"--config={mine}"))
-    run = folder / "fairness" / "async"
-    assert "stopped after step 2" in output
-    assert [row["step"] for row in history(run)] == ["1", "2", "3", "4"]
-    assert all(row["env/disparity_ratio"] and row["failures"] == "0" for row in history(run))
-    log = (run / "nemo_rl.log").read_text()
-    (restored,) = re.findall(r"ReplayBuffer restored: (\d+) trajectories", log)
-    assert int(restored) >= 4
-    assert int(restored) % 4 == 0
-    assert largest_difference(run) < 1e-4
-
-
 def test_an_adapter_on_a_head_that_is_the_embeddings_is_caught(new: Start, folder: Path) -> None:
     lora = "policy.dtensor_cfg.lora_cfg"
     words = (f"{lora}.match_all_linear=true", f"{lora}.exclude_modules=[]", "--iterations=1")
@@ -310,23 +286,27 @@ def test_a_rehearsal_on_gpus_has_nemo_rls_own_workers_in_this_python(tmp_path: P
     assert workers >= {"DTensorPolicyWorkerV2", "VllmGenerationWorker", "VllmAsyncGenerationWorker"}
 
 
-def test_a_rehearsal_has_the_worker_that_is_asked_for_or_none(tmp_path: Path) -> None:
+def test_a_rehearsal_has_a_worker_for_a_cpu_or_none(tmp_path: Path) -> None:
     find_installation().make_importable()
     prepare_process()
     backend = importlib.import_module("equipoise.train.nemo_rl.rehearsal.backend")
     workers = "nemo_rl.models.policy.workers"
-    first = f"{workers}.dtensor_policy_worker.DTensorPolicyWorker"
-    second = f"{workers}.dtensor_policy_worker_v2.DTensorPolicyWorkerV2"
+    dtensor = f"{workers}.dtensor_policy_worker_v2.DTensorPolicyWorkerV2"
     megatron = f"{workers}.megatron_policy_worker.MegatronPolicyWorker"
+    vllm = "nemo_rl.models.generation.vllm.vllm_worker.VllmGenerationWorker"
     with pytest.MonkeyPatch.context() as patch:
         registry = dict(backend.ACTOR_ENVIRONMENT_REGISTRY)
         patch.setattr(backend, "ACTOR_ENVIRONMENT_REGISTRY", registry)
         with backend.cpu_workers(1, tmp_path / "last.safetensors"):
-            resolve = backend.lm_policy.resolve_policy_worker_cls
-            for name, ours in ((first, "FirstCpuPolicyWorker"), (second, "CpuPolicyWorker")):
-                assert resolve(name, {}).endswith(f".{ours}")
-                assert resolve(name, {}) in registry
-            for name, config in ((megatron, {}), (second, {"quant_cfg": "any"})):
+            policy = backend.lm_policy.resolve_policy_worker_cls
+            generation = backend.vllm_generation.resolve_generation_worker_cls
+            assert policy(dtensor, {}) in registry
+            assert generation(vllm, {"vllm_cfg": {"async_engine": False}}) in registry
+            for resolve, name, config in (
+                (policy, megatron, {}),
+                (policy, dtensor, {"quant_cfg": "any"}),
+                (generation, vllm, {"vllm_cfg": {"async_engine": True}}),
+            ):
                 with refusal("rehearsal.no-such-worker"):
                     resolve(name, config)
 

@@ -239,12 +239,6 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         need="rehearsal",
     ),
     Assumption(
-        "nemo_rl/models/policy/workers/dtensor_policy_worker.py",
-        f"the first worker, on a CPU: {_REHEARSAL}/first_policy_worker.py",
-        names=("DTensorPolicyWorkerImpl",),
-        need="rehearsal",
-    ),
-    Assumption(
         "nemo_rl/models/policy/utils.py",
         f"the protocol of a refit, the worker: {_REHEARSAL}/{{generation_worker,backend}}.py",
         names=("IPCProtocol", "calculate_aligned_size", "resolve_policy_worker_cls"),
@@ -255,30 +249,6 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         f"starts our worker: {_REHEARSAL}/backend.py",
         names=("resolve_generation_worker_cls",),
         need="rehearsal",
-    ),
-    Assumption(
-        "nemo_rl/models/generation/vllm/vllm_worker.py",
-        f"the worker, where vLLM for CPUs is: {_REHEARSAL}/vllm_worker.py",
-        names=("VllmGenerationWorkerImpl",),
-        need="rehearsal",
-    ),
-    Assumption(
-        "nemo_rl/models/generation/vllm/vllm_worker_async.py",
-        f"the worker with vLLM's asynchronous engine: {_REHEARSAL}/vllm_worker.py",
-        names=("VllmAsyncGenerationWorkerImpl",),
-        need="rehearsal",
-    ),
-    Assumption(
-        "nemo_rl/models/generation/vllm/vllm_backend.py",
-        f"vLLM's process: {_REHEARSAL}/vllm_process.py",
-        names=_members(
-            "VllmInternalWorkerExtension",
-            *("init_collective", "update_weights_from_collective", "update_weights_via_ipc_zmq"),
-        ),
-        need="rehearsal",
-    ),
-    Assumption(
-        "nemo_rl/utils/nvml.py", f"vLLM's process: {_REHEARSAL}/vllm_process.py", need="rehearsal"
     ),
     *(BASE_CONFIG, ASYNC_SCRIPT, GRPO_SETUP, ASYNC_GRPO, VALIDATION, SAVED_METRIC, POLICY_SETUP),
     *(DTENSOR_SETUP, MEGATRON_SETUP, MEGATRON_BATCHES, BATCHES, VLLM_SETUP),

@@ -1,6 +1,8 @@
 """Sizes of a scale, shrunk for a rehearsal: everything else stays as it is resolved."""
 
 from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
@@ -9,7 +11,6 @@ from equipoise.config.load import count_gpus, largest_divisor
 from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
 from equipoise.errors import UsageError
-from equipoise.train.nemo_rl.rehearsal.vllm import HEAD_SIZE, on_gpus, vllm_python
 
 _LOCAL = CONFIG_FOLDER / "local.yaml"
 #: As many rollouts per step as a CPU makes in about a second.
@@ -30,11 +31,33 @@ _ONE = (
     "policy.generation.vllm_cfg.expert_parallel_size",
     "cluster.num_nodes",
 )
-#: What needs kernels that a rehearsal's Python lacks: Megatron's; on a GPU FlashAttention's, for
-#: which there is a substitute on a CPU; on a CPU Triton's.
-_BACKEND = {"policy.megatron_cfg.enabled": False, "policy.dtensor_cfg.enabled": True}
+#: What has no stand-in: asynchronous generation, GPUs that only generate; and what needs kernels
+#: that a rehearsal's Python lacks: Megatron's; on a GPU FlashAttention's, for which there is a
+#: substitute on a CPU; on a CPU Triton's.
+_BACKEND = {
+    "policy.megatron_cfg.enabled": False,
+    "policy.dtensor_cfg.enabled": True,
+    "policy.generation.vllm_cfg.async_engine": False,
+    "policy.generation.colocated.enabled": True,
+    "policy.generation.colocated.resources": {"gpus_per_node": None, "num_nodes": None},
+    "grpo.async_grpo": None,
+}
 _ON_GPUS = {"policy.sequence_packing.enabled": False}
 _ON_CPU = {"policy.dtensor_cfg.lora_cfg.use_triton": False}
+
+
+#: The smallest attention heads that vLLM computes.
+_HEAD_SIZE = 32
+
+
+@cache  # Ray's workers are started without this process's CUDA_VISIBLE_DEVICES
+def on_gpus() -> bool:
+    """Whether a rehearsal takes GPUs: torch sees one, and this Python has vLLM beside it."""
+    if find_spec("vllm") is None:
+        return False
+    import torch  # takes seconds, and is asked only where it decides something
+
+    return torch.cuda.is_available()
 
 
 def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> LoadedConfig:
@@ -49,11 +72,11 @@ def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> Loaded
         settings.append(_setting("equipoise.run_name", f"{name}-rehearsal"))
     if scale.config.policy.model_name != LOCAL_MODEL:
         settings += _shrunk(scale, _local_scale(task, scale))
-    if vllm_python() or on_gpus():
+    if on_gpus():
         model = _local_scale(task, scale).local_model_settings
         assert model is not None, "a local scale has a local model"
         # Fewer, larger heads: the local model's own are too small for vLLM.
-        heads = model.model_dump()["hidden_size"] // HEAD_SIZE
+        heads = model.model_dump()["hidden_size"] // _HEAD_SIZE
         settings.append(_setting("equipoise.local_model.heads", heads))
     return load_config(task, replace(options, settings=(*settings, *options.settings)))
 
@@ -100,9 +123,7 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
     updates = grpo.rollouts_per_step // policy.train_global_batch_size
     batch = prompts * grpo.num_generations_per_prompt // updates
     gpus = config.cluster.gpus
-    together = config.policy.generation.colocated.enabled
-    limit = min(gpus, _RANKS, count_gpus() if on_gpus() else gpus)
-    ranks = largest_divisor(batch, limit) if together else 1
+    ranks = largest_divisor(batch, min(gpus, _RANKS, count_gpus() if on_gpus() else gpus))
     micro = largest_divisor(batch // ranks, policy.train_micro_batch_size)
     return {
         "grpo.num_prompts_per_step": prompts,
@@ -113,11 +134,7 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
         "policy.train_global_batch_size": batch,
         "policy.train_micro_batch_size": micro,
         "checkpointing.save_period": _STEPS // 2,
-        "cluster.gpus_per_node": ranks if together else 2,
-        "policy.generation.colocated.resources": {
-            "gpus_per_node": None if together else 1,
-            "num_nodes": None,
-        },
+        "cluster.gpus_per_node": ranks,
     }
 
 
