@@ -40,7 +40,7 @@ _BACKEND = {
     "policy.generation.vllm_cfg.async_engine": False,
     "policy.generation.colocated.enabled": True,
     "policy.generation.colocated.resources": {"gpus_per_node": None, "num_nodes": None},
-    "grpo.async_grpo": None,
+    "grpo.async_grpo.enabled": False,
 }
 _ON_GPUS = {"policy.sequence_packing.enabled": False}
 _ON_CPU = {"policy.dtensor_cfg.lora_cfg.use_triton": False}

@@ -24,16 +24,7 @@ def left_out(*words: str) -> str:
 
 def test_on_a_cpu_everything_of_a_gpu_and_what_is_stood_in_for():
     said = left_out()
-    for part in (
-        "CUDA",
-        "NCCL",
-        ", vLLM,",
-        "bfloat16",
-        "tensor par",
-        "asynchronous",
-        "Megatron",
-        "one node",
-    ):
+    for part in ("CUDA", "NCCL", ", vLLM,", "bfloat16", "tensor par", "asynchr", "Megatron"):
         assert part in said
 
 

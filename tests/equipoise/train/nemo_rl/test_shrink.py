@@ -83,7 +83,7 @@ def test_asynchronous_grpo_is_rehearsed_synchronously(tmp_path):
     small = rehearsal(*scale, "--config", str(tmp_path / "mine.yaml")).config
     layout = layout_of(small)
     assert layout.training_gpus == layout.generation_gpus == 2
-    assert small.grpo.async_grpo is None
+    assert not small.grpo.async_grpo.enabled
     assert not small.policy.generation.vllm_cfg.async_engine
 
 
