@@ -15,11 +15,10 @@ from equipoise.config.checks import Case, Engine, check_config, whole_sets_near
 from equipoise.config.compose import Composition, compose, leaves
 from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, whole_sets
 from equipoise.config.memory import layout_of
-from equipoise.config.nemo_rl.checkout import unknown_to_installed
 from equipoise.config.nemo_rl.environment import is_launched
 from equipoise.config.nemo_rl.installation import is_installed
+from equipoise.config.nemo_rl.keys import whole_schema
 from equipoise.config.nemo_rl.rules import nemo_rl_warnings
-from equipoise.config.nemo_rl.schema import whole_schema
 from equipoise.config.problems import SEPARATOR, Origin, Problem, add_problems, usage_error
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.config.secrets import secret_problems
@@ -240,7 +239,6 @@ def _nemo_rl_warnings(config: Config, origins: Mapping[str, Origin]) -> Iterator
             f"not read: {', '.join(unread)}; NeMo-RL gets its prompts and their order from "
             "Equipoise: say what they are in equipoise.data"
         )
-    yield from unknown_to_installed(origins)
 
 
 def _outranked(sources: Iterable[Source], origins: Mapping[str, Origin]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The keys that Equipoise reads: of NeMo-RL's own sections, and of `equipoise`, which is ours.
 
-`equipoise.config.nemo_rl.schema` adds all other keys of NeMo-RL. A key marked `Local` is one that
+`equipoise.config.nemo_rl.keys` adds all other keys of NeMo-RL. A key marked `Local` is one that
 the local engine honours; below a marked section every key is. A key without a default is set in
 nemo_configs/base.yaml; the defaults here are NeMo-RL's own, and a run's config.yaml leaves out
 what no user set, so that NeMo-RL's own file decides it.
@@ -136,7 +136,8 @@ class DTensorConfig(Section):
 
     lora_cfg: LoraConfig
     activation_checkpointing: Local[bool]  #: compute activations twice, to save memory
-    v2: bool = Field(default=True, alias="_v2")  #: NeMo-RL's second worker, which has LoRA
+    #: NeMo-RL's second worker; after v0.7.0 there is no other, and later the key will go
+    v2: Literal[True] = Field(default=True, alias="_v2")
     enabled: bool = True  #: train with this backend
     sequence_parallel: bool = False  #: share sequences in a tensor-parallel group
     tensor_parallel_size: Positive = 1  #: GPUs that share each layer

@@ -15,7 +15,6 @@ from equipoise.config.nemo_rl.assumptions import (
     lack_of,
     unmet,
 )
-from equipoise.config.nemo_rl.checkout import missing_keys, read_keys
 from equipoise.config.nemo_rl.installation import (
     Installation,
     find_installation,
@@ -128,18 +127,8 @@ def nemo_rl(case: Case) -> Iterator[Finding]:
 
 
 def untried(release: Installation) -> Iterator[Finding]:
-    """Warn of a version that was not tried; refuse one without a key that Equipoise reads."""
-    if is_tried(release.version):
-        return
-    try:
-        missing = missing_keys(read_keys(release.root))
-    except (OSError, SyntaxError, ValueError) as error:
-        yield failure(f"the keys of NeMo-RL {release.version} cannot be read: {error}", REMEDY)
-        return
-    if missing:
-        says = f"NeMo-RL {release.version} has no {', '.join(missing)}, which Equipoise reads"
-        yield failure(says, REMEDY)
-    else:
+    """Warn of a version that was not tried."""
+    if not is_tried(release.version):
         yield warning(
             f"Equipoise was not tried with NeMo-RL {release.version}, which has what is assumed",
             f"Tried were {' and '.join(TRIED)}.",

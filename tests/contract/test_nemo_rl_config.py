@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
-from equipoise.config.nemo_rl.checkout import read_keys
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import DATASET, nemo_rl_config
@@ -140,11 +139,6 @@ class TestShipped:
         rollouts = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"]
         assert rollouts % policy["train_global_batch_size"] == 0
         assert grpo["max_val_samples"] >= grpo["val_batch_size"]
-
-
-def test_every_key_that_the_classes_declare_is_read_from_their_source(nemo_rl):
-    keys = read_keys(Path(os.environ["NEMO_RL_PATH"]))
-    assert set(declared(nemo_rl.MasterConfig)) - set(keys) == set()
 
 
 def test_one_backend_trains(written):

@@ -1,6 +1,6 @@
-"""The keys of a real NeMo-RL against the file that Equipoise has of that version.
+"""The names of a real NeMo-RL's keys against Equipoise's list: what a new version adds to it.
 
-Reads the source of the checkout that NEMO_RL_PATH names; nothing of it is imported.
+Reads the examples of the checkout that NEMO_RL_PATH names; nothing of it is imported.
 """
 
 import os
@@ -12,8 +12,7 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel
 
 from equipoise.config.compose import compose
-from equipoise.config.nemo_rl.checkout import read_keys
-from equipoise.config.nemo_rl.schema import versions, whole_schema
+from equipoise.config.nemo_rl.keys import whole_schema
 from equipoise.config.schema import Config
 from equipoise.config.sources import Source, read_file, task_defaults
 from equipoise.config.validate import validate
@@ -24,10 +23,11 @@ if not (ROOT / "nemo_rl").is_dir():
 
 CONFIGS = ROOT / "examples" / "configs"
 EXAMPLES = sorted(CONFIGS.rglob("grpo*.y*ml"))
-#: Refused for values, which are no matter of names and types: null and -1.
+#: Refused for values: null, -1, and the worker that later releases lack.
 REFUSED_FOR_THE_VALUE = {
     "policy.optimizer",  # Equipoise takes Megatron's learning rate from there
     "grpo.val_period",  # 0 says that there is no validation
+    "policy.dtensor_cfg._v2",
 }
 #: What our own code sets for NeMo-RL, whatever its base says.
 OURS = ("equipoise", "env", "logger.wandb.name", "data.num_workers")
@@ -46,20 +46,12 @@ def chain(path):
     yield Source(source.origin, {key: value for key, value in tree.items() if key != "env"})
 
 
-def test_the_file_of_the_version_is_what_the_checkout_says():
-    keys = read_keys(ROOT)
-    assert keys in versions().values(), (
-        f"no file in equipoise/config/nemo_rl is that of {ROOT}: for a new version run "
-        "python -m equipoise.config.nemo_rl CHECKOUT FILE"
-    )
-
-
 def test_there_are_examples():
     assert len(EXAMPLES) > 100
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_has_known_keys_with_values_of_their_types(path, monkeypatch):
+def test_every_key_of_an_example_is_known(path, monkeypatch):
     monkeypatch.setenv("HF_HOME", "/models")
     composition = compose([*task_defaults("fairness"), *chain(path)])
     assert composition.problems == ()

@@ -1,9 +1,9 @@
 """Everything that Equipoise assumes of NeMo-RL's code, by file and name.
 
-A new version is read against this page: `unmet` says what it lacks, without importing it. The keys
-of its configuration are in equipoise/config/nemo_rl/*.json, the packages of its image in
-containers/. What a rule of rules.py was read in is here too: a run goes on where it is missing, for
-the rule is then NeMo-RL's no more, or another one.
+A new version is read against this page: `unmet` says what it lacks, without importing it. The names
+of its keys are in keys.yaml, the packages of its image in containers/. What a rule of rules.py was
+read in is here too: a run goes on where it is missing, for the rule is then NeMo-RL's no more, or
+another one.
 """
 
 import ast
@@ -15,7 +15,7 @@ from typing import Literal
 #: The release whose code was run, and whose image is the default.
 RELEASE = "v0.7.0"
 IMAGE = f"nvcr.io/nvidia/nemo-rl:{RELEASE}"
-#: The versions that were read and run, by the name of the file of their keys: their commits.
+#: The versions that were read and run: their commits.
 TRIED: Mapping[str, str] = {
     RELEASE: "81aa43dda4765b0429cf31dab44441e4e4383911",
     "main-7ea279a": "7ea279abfbeb698b092856d0dab61e7cf39bc909",  # of 22 August 2026

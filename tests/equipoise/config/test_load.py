@@ -12,7 +12,7 @@ from data_prep.splits import Fractions
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from equipoise.config import Options, ignored_by_local, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.nemo_rl.schema import whole_schema
+from equipoise.config.nemo_rl.keys import whole_schema
 from equipoise.config.validate import known_keys
 from equipoise.errors import UsageError
 from tests.refusals import holds, refusal
@@ -133,8 +133,6 @@ class TestProblems:
             ("cluster.xyz=1", "there are gpus_per_node, num_nodes, "),
             ("policy.megatron_cfg.mtp_num_layer=1", "policy.megatron_cfg.mtp_num_layers?"),
             ("grpo.reward_scaling.enable=true", "did you mean grpo.reward_scaling.enabled?"),
-            ("data.train.nope=1", "data.train.nope: unknown key"),
-            ("data.train=[{nope: 1}]", "data.train.0.nope: unknown key"),
             ("scale=small", "unknown key"),
             ("defaults=base.yaml", "unknown key"),
         ],
@@ -163,12 +161,7 @@ class TestProblems:
             ("policy.scheduler.0.name=x", "policy.scheduler: should be a list"),
             ("policy.dtensor_cfg.lora_cfg.dim=0", "should be greater than 0, not 0"),
             ("policy.dtensor_cfg.lora_cfg.alpha=-8", "should be greater than 0, not -8"),
-            ("policy.megatron_cfg.mtp_num_layers=two", "should be a valid integer, not 'two'"),
-            ("grpo.stop_at_validation_threshold=high", "should be a valid number, not 'high'"),
-            ("loss_fn.use_cispo=1", "should be a valid boolean, not 1"),
-            ("policy.generation.vllm_cfg.kv_cache_dtype=fp4", "not 'fp4'"),
             ("grpo.reward_scaling=1", "should be a section with keys below it, not 1"),
-            ("policy.megatron_cfg.cuda_graph_modules=3", "should be a list, not 3, or should be"),
             ("equipoise.run_name=../up", "should match pattern"),
             ("equipoise.engine=trl", "should be 'auto', 'local' or 'nemo_rl', not 'trl'"),
             ("env.fairness.reward=fair", "should be 'distribution', 'distance' or 'group_mean'"),

@@ -31,17 +31,16 @@ _ONE = (
     "policy.generation.vllm_cfg.expert_parallel_size",
     "cluster.num_nodes",
 )
-#: What has no stand-in: asynchronous generation, GPUs that only generate; and what needs kernels
-#: that a rehearsal's Python lacks: Megatron's; on a GPU FlashAttention's, for which there is a
-#: substitute on a CPU; on a CPU Triton's.
-_BACKEND = {
-    "policy.megatron_cfg.enabled": False,
-    "policy.dtensor_cfg.enabled": True,
+#: Generation for which there is no stand-in on a CPU.
+_SYNCHRONOUS = {
     "policy.generation.vllm_cfg.async_engine": False,
     "policy.generation.colocated.enabled": True,
     "policy.generation.colocated.resources": {"gpus_per_node": None, "num_nodes": None},
     "grpo.async_grpo.enabled": False,
 }
+#: What needs kernels that a rehearsal's Python lacks: Megatron's; on a GPU FlashAttention's, for
+#: which there is a substitute on a CPU; on a CPU Triton's.
+_BACKEND = {"policy.megatron_cfg.enabled": False, "policy.dtensor_cfg.enabled": True}
 _ON_GPUS = {"policy.sequence_packing.enabled": False}
 _ON_CPU = {"policy.dtensor_cfg.lora_cfg.use_triton": False}
 
@@ -111,6 +110,7 @@ def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:
         "equipoise.evaluation.generations": _GENERATIONS,
         **_sizes(scale.config, size),
         **dict.fromkeys(_ONE, 1),
+        **_SYNCHRONOUS,
     }
     return [_setting(key, value) for key, value in values.items()]
 

@@ -8,14 +8,12 @@ import pytest
 
 from equipoise.config.nemo_rl.assumptions import (
     ASSUMPTIONS,
-    TRIED,
     Assumption,
     Need,
     is_tried,
     unmet,
 )
 from equipoise.config.nemo_rl.rules import LAYOUT_RULES, RULES
-from equipoise.config.nemo_rl.schema import versions
 from tests.nemo_rl_checkout import write_checkout
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -60,10 +58,6 @@ def test_every_rule_has_its_sources() -> None:
     assert all(sources)
     read = {source for several in sources for source in several if isinstance(source, Assumption)}
     assert read == {assumption for assumption in ASSUMPTIONS if assumption.need == "rule"}
-
-
-def test_the_tried_versions_are_those_whose_keys_are_here() -> None:
-    assert set(TRIED) == set(versions())
 
 
 @pytest.mark.parametrize(
