@@ -461,12 +461,6 @@ class FirstStageConfig(Section):
     learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4  #: at its peak; ends at zero
 
 
-class TrackingConfig(Section):
-    """`equipoise.tracking`: what a tracker is told besides figures and the configuration."""
-
-    examples: bool | None = None  #: of rollouts with their prompts; null: of invented prompts alone
-
-
 class DataPlaneConfig(Section):
     """`data_plane`: batches by way of a TransferQueue, with a trainer of its own."""
 
@@ -513,7 +507,6 @@ class EquipoiseConfig(Section):
     environment_actor: ActorConfig = ActorConfig()
     cold_start: ColdStartConfig = ColdStartConfig()
     first_stage: FirstStageConfig = FirstStageConfig()
-    tracking: TrackingConfig = TrackingConfig()
     training_rollouts: TrainingRolloutsConfig = TrainingRolloutsConfig()
 
 

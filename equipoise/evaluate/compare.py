@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from data_prep.files import write_json, write_text
@@ -28,8 +27,6 @@ from equipoise.train.stages.around_training import BASELINE
 
 SCHEMA = 1
 JSON_FILE, PAGE_FILE = "compare.json", "compare.html"
-#: How many examples whose reward changed most are told, each way.
-_EXAMPLES = 5
 
 #: What a run's scores measure on these prompts.
 Measure = Callable[[Evaluated, frozenset[str]], Measurement]
@@ -252,11 +249,7 @@ def write_comparison(compared: Compared, folder: Path, reporter: Reporter) -> No
     print_compared(compared, reporter)
     content = comparison_content(compared)
     write_json(folder / JSON_FILE, content)
-    example_stages = [
-        tuple((run.run.root, run.stage) for run in pair.runs[0]) for pair in compared.pairs
-    ]
-    page = comparison_page(content, compared.presentation, example_stages)
-    write_text(folder / PAGE_FILE, page)
+    write_text(folder / PAGE_FILE, comparison_page(content, compared.presentation))
     reporter.say(f"\ncomparison: {folder / PAGE_FILE}\n            {folder / JSON_FILE}")
 
 
@@ -285,7 +278,6 @@ def comparison_content(compared: Compared) -> dict[str, Any]:
                 "other_reference": pair.other_reference,
                 "own_references": own_references,
                 "metrics": {name: asdict(comparison) for name, comparison in metrics.items()},
-                "most_changed": [] if pair.other_reference else _most_changed(pair),
             }
             for pair, metrics, own_references in zip(
                 compared.pairs, compared.metrics, compared.own_references, strict=True
@@ -310,22 +302,3 @@ def _entry(entry: Entry, figures: Mapping[str, Figures]) -> dict[str, Any]:
         "n_failed": sum(score.error is not None for run in entry.runs for score in run.scores),
         "metrics": figures,
     }
-
-
-def _most_changed(pair: Pair) -> list[dict[str, Any]]:
-    """The prompts whose mean reward fell and rose most, of the first pair of runs."""
-    (first, second), items = pair.runs[0], pair.items[0]
-    before, after = _mean_rewards(first), _mean_rewards(second)
-    prompts = [name for name in before if name in after and name in items]
-    change = {name: after[name] - before[name] for name in prompts}
-    ranked = sorted((name for name in prompts if change[name]), key=lambda name: change[name])
-    ends = dict.fromkeys([*ranked[:_EXAMPLES], *ranked[-_EXAMPLES:]])
-    return [{"prompt": n, "first": before[n], "second": after[n]} for n in ends]
-
-
-def _mean_rewards(run: Evaluated) -> dict[str, float]:
-    rewards: dict[str, list[float]] = {}
-    for rollout, score in zip(run.rollouts, run.scores, strict=True):
-        if score.value is not None:
-            rewards.setdefault(rollout.prompt_id, []).append(score.value)
-    return {name: fmean(values) for name, values in rewards.items()}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from environments.presentation import Chart as TaskChart
@@ -19,21 +18,12 @@ from equipoise.report.document import (
     Tables,
     describe,
 )
-from equipoise.report.prompt_examples import (
-    FELL,
-    ROSE,
-    PromptExample,
-    examples_of,
-    prompt_sections,
-)
 from equipoise.report.renderers import page
-from equipoise.report.run_files import STAGE_OF, RunFiles, read_run
 from equipoise.report.tables import BAD_NEWS, comparison_table, figure_cell, verdict_cells
 from equipoise.report.words import (
     MISSING,
     STAGES,
     Estimate,
-    Stage,
     figure,
     figure_with_interval,
     floor,
@@ -49,30 +39,16 @@ from equipoise.report.words import (
 from equipoise.run.seals import unsealed_note
 
 Json = Mapping[str, Any]
-#: A run's folder, and the stage of it that is shown.
-Shown = tuple[Path, str]
 
 _AGAINST = ("Minus the first", "p after Holm", "Verdict")
 OWN_REFERENCE = "each is held against a reference of its own"
-_RULE = (
-    "The prompts whose mean reward fell and rose most from the first to the second entry. They "
-    "were chosen for being extreme, so a part of their change is chance."
-)
 
 
-def comparison_page(
-    content: Json, presentation: Presentation, example_stages: Sequence[tuple[Shown, ...]]
-) -> str:
-    """The page; `example_stages` has for each comparison the two whose replies are examples."""
+def comparison_page(content: Json, presentation: Presentation) -> str:
+    """Render the page of a comparison."""
     pairs = content["comparisons"]
     first, *siblings = (entry["name"] for entry in content["entries"])
     entries, *sections = comparison_sections(content, presentation)
-    examples = [
-        example
-        for pair, stages in zip(pairs, example_stages, strict=True)
-        for example in _examples(pair, stages)
-    ]
-    prompts = prompt_sections(_RULE, examples)
     drawn = tuple(_charts(content, presentation))
     items = dict.fromkeys(str(n) for pair in pairs for n in pair["items"])
     summaries = [{k: v for k, v in e.items() if k != "metrics"} for e in content["entries"]]
@@ -91,11 +67,9 @@ def comparison_page(
             notes=tuple(comparison_notes(content, presentation)),
             sections=(
                 *((Charts("Estimates and intervals", "charts", charts=drawn),) if drawn else ()),
-                *prompts[:1],
                 entries,
                 _side_by_side(content, presentation),
                 *sections,
-                *prompts[1:],
                 Provenance("Provenance", "provenance", facts=provenance),
             ),
         )
@@ -264,29 +238,3 @@ def _side_by_side(content: Json, presentation: Presentation) -> Tables:
     note = "Several seeds of one configuration are one column: the mean, and its interval over all."
     table = Table(columns, rows, level_of(content))
     return Tables("Side by side", "side-by-side", note, (("", table),))
-
-
-def _examples(pair: Json, stages: Sequence[Shown]) -> Iterator[PromptExample]:
-    """The prompts that changed most, their replies under the names of the entries."""
-    runs: dict[Stage, tuple[RunFiles, Stage]] = {
-        stage: (read_run(root), STAGE_OF[name])
-        for stage, (root, name) in zip(STAGES, stages, strict=True)
-    }
-    both = replace(  # the two stages as if they were of one run
-        runs["before"][0],
-        evaluations={stage: run.evaluations[run_stage] for stage, (run, run_stage) in runs.items()},
-        replies={stage: run.replies[run_stage] for stage, (run, run_stage) in runs.items()},
-    )
-    reasons = {
-        change["prompt"]: [ROSE if change["second"] > change["first"] else FELL]
-        for change in pair["most_changed"]
-    }
-    names = (printable(pair["first"]), printable(pair["second"]))
-    for example in examples_of(both, reasons):
-        replies = zip(example.replies, names, strict=True)
-        yield replace(
-            example,
-            reason=f"{names[1]} against {names[0]}: {example.reason.lower()}",
-            replies=tuple(replace(reply, stage=name) for reply, name in replies),
-            address="",  # this page has no viewer
-        )

@@ -271,7 +271,7 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
     loaded = setup.task_audit.load(setup.model, row.name)
     run, meter = _open_row(setup, loaded, row), Meter()
     with owning(run.root, reporter.warn), meter.writing(run.ledger, reporter.warn):
-        tracker = Tracker(loaded, run, reporter.say)
+        tracker = Tracker(loaded, run)
         records = record_prompts(run)
         job = Job(loaded, run, records, environment, reporter, row.name, meter, tracker)
         if writer.hashed:

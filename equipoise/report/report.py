@@ -29,7 +29,6 @@ from equipoise.report.head import (
     run_title,
     usage_facts,
 )
-from equipoise.report.prompt_examples import prompt_examples, prompt_sections
 from equipoise.report.renderers import page
 from equipoise.report.replies import failures, reply_sections, viewer
 from equipoise.report.run_files import RunFiles, as_object, read_run
@@ -77,7 +76,7 @@ def write_report(run_dir: Path, *, unsealed: tuple[str, ...] = ()) -> Path:
 
 def run_document(run: RunFiles) -> Document:
     """All that a run has to say."""
-    examples = set_sections(run) or prompt_sections(*prompt_examples(run))
+    examples = set_sections(run)
     every_reply = viewer(run)
     return Document(
         title=run_title(run),

@@ -59,7 +59,6 @@ MAY_CHANGE = (
     "equipoise.stop_without_signal",
     "equipoise.export",
     "equipoise.environment_actor",
-    "equipoise.tracking",
     "equipoise.training_rollouts",
     "equipoise.evaluation.batch_size",
     "env.*.url",

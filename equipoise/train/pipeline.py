@@ -94,7 +94,7 @@ def run_pipeline(
             owned.enter_context(owning(run.root, reporter.warn))
         log_to(run.log)
         owned.enter_context(meter.writing(run.ledger, reporter.warn))
-        tracker = owned.enter_context(Tracker(loaded, run, reporter.say))
+        tracker = owned.enter_context(Tracker(loaded, run))
         job = Job(
             loaded=loaded,
             run=run,

@@ -54,7 +54,7 @@ def job(tmp_path):
     run = RunDirectory(tmp_path / "run")
     run.root.mkdir()
     run.ledger.create({"seconds": {}, "hashes": {}})
-    tracker = Tracker(loaded, run, print)
+    tracker = Tracker(loaded, run)
     return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny", Meter(), tracker)
 
 

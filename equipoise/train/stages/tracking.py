@@ -1,7 +1,7 @@
 """wandb, without ever asking a question or stopping a run.
 
 Online when a key is there, offline without one, not at all with `logger.wandb_enabled: false`. It
-gets the configuration without secrets, figures, and, where that is allowed, examples of rollouts.
+gets the configuration without secrets, and figures.
 """
 
 import logging
@@ -14,13 +14,11 @@ from typing import Any, Self
 from equipoise.config import LoadedConfig
 from equipoise.config.secrets import redacted_tree
 from equipoise.machine.accounts import wandb_mode
-from equipoise.report.prompt_examples import prompt_examples
 from equipoise.report.run_files import FOLDERS, RunFiles, read_run
 from equipoise.report.words import Stage, number
 from equipoise.run.directory import RunDirectory
 
 _LOG = logging.getLogger(__name__)
-_COLUMNS = ("why", "rewards", "prompt", *(f"{c} {s}" for s in FOLDERS for c in ("reply", "reward")))
 
 
 class Tracker:
@@ -30,10 +28,9 @@ class Tracker:
     NeMo-RL trains, its logger has started wandb, and the result is added there.
     """
 
-    def __init__(self, loaded: LoadedConfig, run: RunDirectory, say: Callable[[str], None]) -> None:
+    def __init__(self, loaded: LoadedConfig, run: RunDirectory) -> None:
         self._loaded = loaded
         self._run = run
-        self._say = say
         self._off = not loaded.config.logger.wandb_enabled
         self._wandb: Any = None
 
@@ -46,7 +43,7 @@ class Tracker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Add the evaluations, the comparison and examples, and finish the run."""
+        """Add the evaluations and the comparison, and finish the run."""
         self._attempt(self._conclude)
         if self._wandb is not None and self._loaded.engine == "local":
             self._attempt(lambda: self._wandb.finish(exit_code=0 if error is None else 1))
@@ -63,24 +60,8 @@ class Tracker:
     def _conclude(self) -> None:
         files = read_run(self._run.root)
         run = self._started() if files.evaluations else None
-        if run is None:
-            return
-        run.summary.update(dict(summary(files)))
-        wanted = self._loaded.config.equipoise.tracking.examples
-        if wanted or (wanted is None and made_here(self._loaded)):
-            import wandb
-
-            rows = []
-            for example in prompt_examples(files)[1]:  # those that the report shows side by side
-                cells = [cell for reply in example.replies for cell in (reply.reply, reply.reward)]
-                row = [example.reason, example.rewards, example.prompt, *cells]
-                rows.append(row + [""] * (len(_COLUMNS) - len(row)))
-            run.log({"examples": wandb.Table(columns=list(_COLUMNS), data=rows)})
-        elif wanted is None:
-            self._say(
-                "wandb gets no examples of rollouts, for the prompts were not made here; "
-                "equipoise.tracking.examples=true sends some"
-            )
+        if run is not None:
+            run.summary.update(dict(summary(files)))
 
     def _started(self) -> Any:
         """The run; None where NeMo-RL has not started one."""
@@ -119,15 +100,6 @@ class Tracker:
         except Exception as error:  # noqa: BLE001
             _LOG.warning("wandb is off from here on: %s", error)
             self._off = True
-
-
-def made_here(loaded: LoadedConfig) -> bool:
-    """Whether the prompts are invented ones, which the data module's settings say as `invented`.
-
-    Those of a module that does not say so may be anyone's.
-    """
-    from_file = loaded.config.equipoise.data.data_path is not None
-    return not from_file and bool(loaded.prompt_settings.invented)
 
 
 def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:

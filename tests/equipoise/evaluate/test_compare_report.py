@@ -3,13 +3,10 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from environments.presentation import Chart, Presentation, Words
 from equipoise.evaluate.compare_report import OWN_REFERENCE, comparison_page
-from equipoise.report.run_files import read_run
-from tests.equipoise.report.conftest import write_finished
 from tests.equipoise.report.test_report import Page
 
 FLIPS = Words("flip rate", "sets whose usual choice differs")
@@ -23,16 +20,11 @@ def entry(name: str, figures: Any) -> dict[str, Any]:
 
 
 def page(
-    tmp_path: Path,
     *entries: dict[str, Any],
     row: Any = None,
-    changed: bool = False,
     own_references: Sequence[str] = (),
     presentation: Presentation = SAID,
 ) -> str:
-    run = write_finished(tmp_path / "run")
-    prompts = {reply.prompt_id for reply in read_run(run).replies["before"]}
-    most_changed = [{"prompt": name, "first": 1.0, "second": 0.5} for name in sorted(prompts)]
     pairs = [
         {
             "first": entries[0]["name"],
@@ -42,7 +34,6 @@ def page(
             "other_reference": False,
             "own_references": own_references,
             "metrics": {"flip_rate": row or {}},
-            "most_changed": most_changed if changed else [],
         }
         for entry in entries[1:]
     ]
@@ -53,17 +44,14 @@ def page(
         "entries": list(entries),
         "comparisons": pairs,
     }
-    example_stages = [((run, "baseline"), (run, "final"))] * len(pairs)
-    return comparison_page(content, presentation, example_stages)
+    return comparison_page(content, presentation)
 
 
-def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy(
-    tmp_path: Path,
-) -> None:
+def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy() -> None:
     figures = {"value": 0.9, "low": 0.8, "high": 0.95, "floor": 0.4, "floor_high": 0.5, "p": 0.001}
     at_random = {"value": 0.5, "low": 0.3, "high": 0.7, "floor": 0.48, "floor_high": 0.6, "p": 0.4}
     row = {"difference": -0.4, "low": -0.5, "high": -0.3, "p_holm": 0.0123, "verdict": "better"}
-    text = page(tmp_path, entry("one", figures), entry("random", at_random), row=row)
+    text = page(entry("one", figures), entry("random", at_random), row=row)
     table = text.split('aria-label="Every entry"')[1].split("</table>")[0]
     columns = re.findall(r'scope="col">(.*?)</th>', table)
     assert columns[1:4] == ["Flip rate", "Noise alone", "p"]
@@ -75,52 +63,45 @@ def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy(
     assert text.count("<svg ") == 1
 
 
-def test_the_headline_and_the_plot_come_first_then_an_example_then_the_tables(
-    tmp_path: Path,
-) -> None:
+def test_the_headline_and_the_plot_come_first_then_the_tables() -> None:
     both = entry("one", {"value": 0.9}), entry("two", {"value": 0.5})
-    text = page(tmp_path, *both, row={"before": 0.9, "after": 0.5}, changed=True)
+    text = page(*both, row={"before": 0.9, "after": 0.5})
     assert text.index("Flip rate: one 0.900, two 0.500.") < text.index("<section")
-    assert Page(text).headings[:4] == [
-        "Estimates and intervals",
-        "One prompt",
-        "Every entry",
-        "Side by side",
-    ]
+    assert Page(text).headings[:3] == ["Estimates and intervals", "Every entry", "Side by side"]
 
 
-def test_a_metric_that_the_task_does_not_draw_is_drawn_without_a_band(tmp_path: Path) -> None:
+def test_a_metric_that_the_task_does_not_draw_is_drawn_without_a_band() -> None:
     figures = {"value": 0.9, "low": 0.8, "high": 0.95}
     both = entry("one", figures), entry("two", figures)
-    text = page(tmp_path, *both, presentation=replace(SAID, charts=()))
+    text = page(*both, presentation=replace(SAID, charts=()))
     assert text.count("<svg ") == 1 and "Band: what noise" not in text
     assert Page(text).headings[0] == "Estimates and intervals"
     assert "two against one" in text.split("</title>")[0]
 
 
-def test_without_a_floor_there_are_no_columns_of_noise(tmp_path: Path) -> None:
+def test_without_a_floor_there_are_no_columns_of_noise() -> None:
     figures = {"value": 0.9, "low": 0.8, "high": 0.95}
-    text = page(tmp_path, entry("one", figures), entry("two", figures))
+    text = page(entry("one", figures), entry("two", figures))
     assert "Noise alone" not in text
 
 
-def test_a_distance_from_two_references_says_so_in_its_rows(tmp_path: Path) -> None:
+def test_a_distance_from_two_references_says_so_in_its_rows() -> None:
     both = entry("one", {"value": 0.9}), entry("two", {"value": 0.5})
     row = {"before": 0.9, "after": 0.5, "verdict": "better", "p_holm": 0.01}
-    text = page(tmp_path, *both, row=row, own_references=["flip_rate"])
+    text = page(*both, row=row, own_references=["flip_rate"])
     for name in ("Every entry", "two against one"):
         table = text.split(f'aria-label="{name}"')[1].split("</table>")[0]
         assert table.count(OWN_REFERENCE) == 1
-    assert OWN_REFERENCE not in page(tmp_path / "same", *both, row=row)
+    assert OWN_REFERENCE not in page(*both, row=row)
 
 
-def test_what_could_not_be_measured_is_said_in_words(tmp_path: Path) -> None:
+def test_what_could_not_be_measured_is_said_in_words() -> None:
     row = {"before": 0.5, "after": None}
-    text = page(tmp_path, entry("one", {"value": 0.5}), entry("two", {"value": None}), row=row)
+    text = page(entry("one", {"value": 0.5}), entry("two", {"value": None}), row=row)
     assert "Flip rate: one 0.500, two not measured." in Page(text).text
 
 
-def test_an_alert_leads_to_its_own_comparison(tmp_path: Path) -> None:
+def test_an_alert_leads_to_its_own_comparison() -> None:
     figures = {"value": 0.9}
-    text = page(tmp_path, entry("one", figures), entry("two", figures), row={"verdict": "worse"})
+    text = page(entry("one", figures), entry("two", figures), row={"verdict": "worse"})
     assert 'See <a href="#comparison-1">two against one</a>' in text

@@ -357,11 +357,9 @@ def test_a_task_that_says_nothing_gets_the_generic_parts(finished_run: Path) -> 
     edit_rollouts(finished_run, lambda row: row.update(metadata={}, evidence={}))
     found = page(finished_run)
     assert found.headings == [
-        "One prompt",
         "Before and after training",
         "Metrics",
         "By label",
-        "More prompts",
         "All replies",
         "Failures",
         "Provenance",
@@ -406,7 +404,7 @@ def test_metrics_without_a_value_are_not_drawn(finished_run: Path) -> None:
     assert "Before and after training" not in found.headings
 
 
-def test_prompts_of_a_task_without_sets_are_shown_as_text(finished_run: Path) -> None:
+def test_replies_of_a_task_without_sets_are_shown_as_text(finished_run: Path) -> None:
     def change(row: dict[str, Any]) -> None:
         row["metadata"] = {"question": f"Why {SCRIPT}?", SCRIPT: SCRIPT}
         row["prompt"], row["completion"] = f"</pre>{SCRIPT}", f"</pre>{SCRIPT}"
@@ -416,14 +414,9 @@ def test_prompts_of_a_task_without_sets_are_shown_as_text(finished_run: Path) ->
 
     edit_rollouts(finished_run, change)
     found = page(finished_run)
-    assert "One prompt" in found.headings
     assert found.has_no_script_of_others
-    for shown in (f"Why {SCRIPT}?", f"</pre>{SCRIPT}", f"judge said {SCRIPT}", f"{SCRIPT} \u2013"):
+    for shown in (f"</pre>{SCRIPT}", f"judge said {SCRIPT}"):
         assert shown in found.text
-
-
-def test_counterfactual_sets_stand_in_place_of_prompts(finished_report: str) -> None:
-    assert not {"One prompt", "More prompts"} & set(Page(finished_report).headings)
 
 
 def test_only_the_first_metrics_are_drawn_before_the_fold(unfinished_run: Path) -> None:

@@ -105,7 +105,6 @@ def test_what_decides_the_training_is_refused_with_the_difference(run, word, dif
         ("--no-wandb",),
         ("--wandb-project=mine",),
         ("equipoise.threads=2",),
-        ("equipoise.tracking.examples=true",),
         ("equipoise.max_failure_rate=0.5", "checkpointing.save_period=5"),
         ("equipoise.stop_without_signal=false",),
         ("equipoise.export=hf",),

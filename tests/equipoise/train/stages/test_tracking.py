@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from wandb.proto import wandb_internal_pb2
 
-from data_prep.contract import DataSettings
 from data_prep.files import write_json, write_jsonl
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.machine.accounts import wandb_mode
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
-from equipoise.train.stages.tracking import Tracker, made_here, summary
+from equipoise.train.stages.tracking import Tracker, summary
 
 PROMPT = "a question that nobody else may read"
 ROWS = [
@@ -80,11 +79,6 @@ class OfflineRun:
                 self.summary |= _items(record.summary.update)
         self.alerts = [r.alert.text for r in records if r.HasField("alert")]
         self.exit_codes = [r.exit.exit_code for r in records if r.HasField("exit")]
-
-    def table(self, name: str) -> dict[str, Any]:
-        """A logged table: its columns and its rows."""
-        (path,) = self.folder.glob(f"files/media/table/{name}_*.json")
-        return json.loads(path.read_text(encoding="utf-8"))
 
     def everything(self) -> bytes:
         """All bytes of all files."""
@@ -156,12 +150,12 @@ class TestTheRealLibraryOffline:
     def test_a_run_and_its_resumption_are_one_run(self, run, monkeypatch) -> None:
         monkeypatch.setenv("JUDGE_API_KEY", "sk-0123456789")
         config = loaded("--wandb-project=trial", "policy.model_name=models/sk-0123456789")
-        with pytest.raises(RuntimeError), Tracker(config, run, print) as tracker:
+        with pytest.raises(RuntimeError), Tracker(config, run) as tracker:
             evaluate(run, "baseline", 0.25, "before it learned")
             tracker.log({"step": 3, "reward": 0.5, "kl": None})
             raise RuntimeError
         finish(run)
-        with Tracker(config, run, print) as tracker:
+        with Tracker(config, run) as tracker:
             tracker.log({"step": 4, "reward": 0.75})
             tracker.alert("Step 8")
         first, second = offline_runs(run.root)
@@ -186,55 +180,14 @@ class TestTheRealLibraryOffline:
         assert second.config["grpo"]["num_generations_per_prompt"] == 16
         assert second.config["policy"]["model_name"] == "models/***"
         assert second.config["equipoise"]["task"] == "fairness"
-        table = second.table("examples")
-        assert table["columns"][:3] == ["why", "rewards", "prompt"]
-        assert PROMPT in table["data"][0]
-        assert {"before it learned", "after it learned"} <= set(table["data"][0])
 
-    def test_a_prompt_of_a_users_file_stays_at_home_and_that_is_said(self, run, tmp_path) -> None:
+    def test_prompts_and_replies_stay_at_home(self, run) -> None:
         finish(run)
-        said = []
-        with Tracker(loaded(f"equipoise.data.data_path={tmp_path}/mine.jsonl"), run, said.append):
+        with Tracker(loaded(), run):
             pass
         (tracked,) = offline_runs(run.root)
         assert tracked.summary["final/accuracy"] == 0.75
         assert PROMPT.encode() not in tracked.everything()
-        assert "equipoise.tracking.examples=true" in said[0]
-
-    def test_the_key_alone_decides_where_it_is_set(self, run, tmp_path) -> None:
-        finish(run)
-        said = []
-        file = f"equipoise.data.data_path={tmp_path}/mine.jsonl"
-        with Tracker(loaded(file, "equipoise.tracking.examples=true"), run, said.append):
-            pass
-        with Tracker(loaded("equipoise.tracking.examples=false"), run, said.append):
-            pass
-        sent, kept = offline_runs(run.root)
-        assert PROMPT in sent.table("examples")["data"][0]
-        assert PROMPT.encode() not in kept.everything()
-        assert said == []
-
-
-@pytest.mark.parametrize(
-    ("task", "words", "ours"),
-    [
-        ("fairness", (), True),
-        ("fairness", ("equipoise.data.data_path=mine.jsonl",), False),
-        ("dharma", (), True),
-        ("dharma", ("equipoise.data.source=mine.jsonl",), False),
-        ("pubmedqa", ("equipoise.data.source=synthetic", "--num-samples=300"), True),
-        ("pubmedqa", ("equipoise.data.source=hub",), False),
-        ("rag", (), True),
-        ("rag", ("equipoise.data.questions={all: mine.jsonl}", "env.rag.index=i"), False),
-    ],
-)
-def test_which_prompts_are_made_here(task, words, ours) -> None:
-    assert made_here(loaded(*words, task=task)) == ours
-
-
-def test_of_a_task_that_does_not_say_nothing_is_shown() -> None:
-    settings = types.SimpleNamespace(prompt_settings=DataSettings(), config=loaded().config)
-    assert not made_here(settings)
 
 
 class FakeRun:
@@ -254,7 +207,6 @@ class FakeRun:
 @pytest.fixture
 def fake(monkeypatch):
     module = types.SimpleNamespace(run=FakeRun(), Settings=lambda **kw: kw)
-    module.Table = lambda columns, data: data
     module.init = lambda **arguments: module.run
     monkeypatch.setitem(sys.modules, "wandb", module)
     return module
@@ -262,24 +214,21 @@ def fake(monkeypatch):
 
 def test_where_nemo_rl_trains_its_own_run_gets_the_result(fake, run) -> None:
     finish(run)
-    config = types.SimpleNamespace(engine="nemo_rl")
-    for name in ("config", "prompt_settings"):
-        setattr(config, name, getattr(loaded(), name))
+    config = types.SimpleNamespace(engine="nemo_rl", config=loaded().config)
     fake.init = None
-    with Tracker(config, run, print):
+    with Tracker(config, run):
         pass
     assert fake.run.summary["verdict/accuracy"] == "better"
-    assert PROMPT in fake.run.logged[0][1]["examples"][0]
     assert fake.run.code is None  # NeMo-RL finishes it
     fake.run = None
-    with Tracker(config, run, print):
+    with Tracker(config, run):
         pass
 
 
 def test_an_alert_reaches_the_run_of_either_engine(fake, run) -> None:
     of_nemo_rl = types.SimpleNamespace(engine="nemo_rl", config=loaded().config)
     for config in (loaded(), of_nemo_rl):
-        Tracker(config, run, print).alert("Step 8")
+        Tracker(config, run).alert("Step 8")
     assert fake.run.alerts == ["The reward rises alone: Step 8"] * 2
 
 
@@ -310,7 +259,7 @@ def test_what_trl_asks_wandb_at_each_checkpoint_prints_nothing(run) -> None:
         "from equipoise.train.stages.tracking import Tracker",
         "options = parse_flags('x', ['logger.wandb_enabled=true'])",
         f"run = RunDirectory(Path({str(run.root)!r}))",
-        "with Tracker(load_config('fairness', options), run, print) as tracker:",
+        "with Tracker(load_config('fairness', options), run) as tracker:",
         "    tracker.log({'step': 1, 'reward': 1.0})",
         "    import wandb",
         "    assert wandb.run.url is None",
@@ -328,14 +277,14 @@ def test_trouble_with_wandb_is_one_warning(fake, run, caplog, monkeypatch) -> No
 
     monkeypatch.setattr(fake, "init", broken)
     finish(run)
-    with caplog.at_level(logging.WARNING), Tracker(loaded(), run, print) as tracker:
+    with caplog.at_level(logging.WARNING), Tracker(loaded(), run) as tracker:
         tracker.log({"step": 1, "reward": 1.0})
         tracker.log({"step": 2, "reward": 1.0})
     assert caplog.text.count("no route to host") == 1
 
 
 def test_a_run_of_which_nothing_is_known_does_not_start_it(fake, run) -> None:
-    with Tracker(loaded(), run, print):
+    with Tracker(loaded(), run):
         pass
     assert fake.run.code is None
 
@@ -343,7 +292,7 @@ def test_a_run_of_which_nothing_is_known_does_not_start_it(fake, run) -> None:
 def test_switched_off_it_is_not_even_imported(monkeypatch, run) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     finish(run)
-    with Tracker(load_config("fairness", parse_flags("x", ["--no-wandb"])), run, print) as tracker:
+    with Tracker(load_config("fairness", parse_flags("x", ["--no-wandb"])), run) as tracker:
         tracker.log({"step": 1, "reward": 1.0})
 
 
