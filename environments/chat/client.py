@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import re
 import sqlite3
 import urllib.request
 from collections import deque
@@ -28,19 +27,18 @@ from environments.chat.settings import ApiKey, EndpointSettings
 # Answers kept on disk, for several threads and processes, whole after a kill at any moment.
 
 
-_LOCK_SECONDS = 30.0
+_OPEN_SECONDS, _LOCK_SECONDS = 30.0, 1.0
 _TABLE = (
-    "CREATE TABLE IF NOT EXISTS answers "
-    "(key BLOB PRIMARY KEY, text TEXT NOT NULL, digest BLOB NOT NULL, source TEXT) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS replies "
+    "(key BLOB PRIMARY KEY, text TEXT NOT NULL, digest BLOB NOT NULL, source TEXT NOT NULL) "
+    "WITHOUT ROWID"
 )
-#: Tables of before have no such column; an answer in them has no source.
-_ADD_SOURCE = "ALTER TABLE answers ADD COLUMN source TEXT"
 _GET = (
-    "SELECT text, digest, source FROM answers "
+    "SELECT text, digest, source FROM replies "
     "WHERE key = ? AND typeof(text) = 'text' AND length(CAST(text AS BLOB)) <= ?"
 )
-_PUT = "INSERT OR REPLACE INTO answers (key, text, digest, source) VALUES (?, ?, ?, ?)"
-_SOURCE = TypeAdapter(tuple[str | None, str | None])
+_PUT = "INSERT OR REPLACE INTO replies (key, text, digest, source) VALUES (?, ?, ?, ?)"
+_SOURCE = TypeAdapter(tuple[str | None, str | None, str | None])
 
 
 def request_key(identity: str, request: ChatRequest) -> bytes:
@@ -57,9 +55,9 @@ class ReplyCache:
     A write is one transaction. It survives the end of the process, not every loss of power. The
     folder must lie on a disk of this machine, for SQLite's log does not work over a network.
     Trouble with the file after it was opened costs answers their cache and nothing else: `errors`
-    counts it. A text that is read was put there and has `longest` bytes at most, as many as an
-    answer may have; anything else in the file is passed over. Raises `ChatSetupError` when the file
-    cannot be opened.
+    counts it. A lock that another process holds for a second ends the use of the file. A text that
+    is read was put there and has `longest` bytes at most, as many as an answer may have; anything
+    else in the file is passed over. Raises `ChatSetupError` when the file cannot be opened.
     """
 
     def __init__(self, folder: Path, longest: int = 1_000_000) -> None:
@@ -67,6 +65,7 @@ class ReplyCache:
         self.errors = 0
         self._longest = longest
         self._lock = Lock()
+        self._gave_up = False
         try:
             self._connection = self._open()
         except (sqlite3.Error, OSError) as error:
@@ -79,16 +78,13 @@ class ReplyCache:
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # SQLite does not wait for its turn to change the kind of journal.
-        with FileLock(self.path.with_suffix(".lock"), timeout=_LOCK_SECONDS):
+        with FileLock(self.path.with_suffix(".lock"), timeout=_OPEN_SECONDS):
             connection = sqlite3.connect(
                 self.path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False
             )
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute(_TABLE)
-            columns = connection.execute("PRAGMA table_info(answers)").fetchall()
-            if "source" not in {name for _, name, *_ in columns}:
-                connection.execute(_ADD_SOURCE)
         return connection
 
     def get(self, key: bytes) -> tuple[str, Source] | None:
@@ -100,11 +96,11 @@ class ReplyCache:
         if digest != _digest(key, text, source):
             self.errors += 1
             return None
-        return text, Source(*_SOURCE.validate_json(source)) if source else UNKNOWN
+        return text, Source(*_SOURCE.validate_json(source))
 
     def put(self, key: bytes, text: str, source: Source = UNKNOWN) -> None:
         """Keep a text and what it came from; an older one under this key is replaced."""
-        origin = None if source == UNKNOWN else json.dumps([source.model, source.fingerprint])
+        origin = json.dumps([source.model, source.fingerprint, source.problem])
         values = (key, text, _digest(key, text, origin), origin)
         self._execute(_PUT, values)
 
@@ -112,11 +108,19 @@ class ReplyCache:
         self, statement: str, values: tuple[bytes | str | int | None, ...]
     ) -> tuple[str, Any, Any] | None:
         with self._lock:
+            if self._gave_up:
+                self.errors += 1
+                return None
             try:
                 row: tuple[str, Any, Any] | None
                 row = self._connection.execute(statement, values).fetchone()
-            except sqlite3.Error:
+            except sqlite3.Error as error:
                 self.errors += 1
+                busy = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+                self._gave_up = error.sqlite_errorcode in busy
+                    sqlite3.SQLITE_BUSY,
+                    sqlite3.SQLITE_LOCKED,
+                )
                 return None
         return row
 
@@ -128,8 +132,7 @@ class ReplyCache:
 
 def _digest(key: bytes, text: str, source: Any) -> bytes:
     """Of an answer at its place, with what it came from."""
-    suffix = f"\0{source}" if source is not None else ""
-    return hashlib.sha256(key + f"{text}{suffix}".encode(errors="surrogatepass")).digest()
+    return hashlib.sha256(key + f"{text}\0{source}".encode(errors="surrogatepass")).digest()
 
 
 Missing = Mapping[bytes, ChatRequest]
@@ -164,8 +167,7 @@ def ask_through_cache(
 
 #: How often an answer is asked for that is not valid.
 _ASKED = 2
-#: How servers say that they do not take `response_format`.
-_FORMAT_REFUSED = re.compile(r"response_format|json_schema|structured|guided", re.IGNORECASE)
+#: How servers refuse a request that they do not take, such as one with a schema.
 _BAD_REQUEST = (400, 422)
 
 
@@ -182,7 +184,7 @@ class ChatClient:
         self._cache = cache
         self._limit = AdaptiveLimit(self._limits.concurrency)
         self._in_flight: dict[tuple[bytes, int], asyncio.Task[Answer | FailedAttempt]] = {}
-        self._takes_schema = True
+        self._takes_schema = settings.send_schema
         self._url = f"{settings.url}/chat/completions"
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._limits.concurrency),
@@ -233,7 +235,8 @@ class ChatClient:
                 )
             if not problem:
                 if self._cache:
-                    self._cache.put(key, outcome.text, outcome.source)
+                    # In a thread: another process's lock must keep no other call waiting.
+                    await asyncio.to_thread(self._cache.put, key, outcome.text, outcome.source)
                 return ChatReply(outcome.text, source=outcome.source)
             self._accounts.add("invalid_answers")
         return self._failed("invalid_reply", f"{problem} (asked {_ASKED} times)")
@@ -243,8 +246,8 @@ class ChatClient:
 
         It is checked in a thread, so that a slow check keeps no other call waiting.
         """
-        if answer.problem and not request.as_written:
-            return answer.problem
+        if answer.source.problem and not request.as_written:
+            return f"the answer is {answer.source.problem}"
         texts = (answer.text, answer.source.model, answer.source.fingerprint)
         if any(map(self._key.appears_in, filter(None, texts))):
             return "the answer repeats the API key"
@@ -294,12 +297,14 @@ class ChatClient:
         while True:
             schema = request.schema if self._takes_schema else None
             outcome = await self._attempt(request, schema)
+            if schema is not None and _is_bad_request(outcome):
+                # Servers refuse a schema in words of their own: what goes through without it was
+                # refused for it.
+                outcome = await self._attempt(request, None)
+                if isinstance(outcome, Answer):
+                    self._takes_schema = False
             if isinstance(outcome, Answer):
                 return outcome
-            refused = outcome.status in _BAD_REQUEST and _FORMAT_REFUSED.search(outcome.message)
-            if schema is not None and refused:
-                self._takes_schema = False
-                continue
             trail.append(outcome)
             failures = sum(not failure.throttled for failure in trail)
             if not outcome.transient or failures > self._limits.retries:
@@ -337,6 +342,10 @@ class ChatClient:
             json_schema = {"name": "reply", "schema": schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         return json.dumps(body).encode()
+
+
+def _is_bad_request(outcome: Answer | FailedAttempt) -> bool:
+    return isinstance(outcome, FailedAttempt) and outcome.status in _BAD_REQUEST
 
 
 def proxy_for(url: str) -> str | None:

@@ -20,11 +20,13 @@ _TOO_MANY_REQUESTS = 429
 _TRANSIENT = frozenset({408, 425, _TOO_MANY_REQUESTS})
 #: OpenAI's word for an account without money, which no waiting changes.
 _NO_QUOTA = b"insufficient_quota"
-#: Reasons to finish that leave an answer in parts.
-_PROBLEMS = {
-    "length": "the answer was cut off at its largest number of tokens",
-    "content_filter": "the answer was taken by a content filter",
-}
+#: An answer is whole with this reason to finish, or with none.
+_WHOLE = "stop"
+#: What servers call an answer cut off at its largest number of tokens: OpenAI, Anthropic, Mistral.
+_CUT_OFF = frozenset({"length", "max_tokens", "model_length"})
+#: Problems of an answer of a measured model that are those of its settings.
+CUT_OFF = "cut off at its largest number of tokens"
+REASONING_ONLY = "nothing but reasoning"
 #: What gateways (OpenRouter) and servers (vLLM, SGLang) say of an answer that broke off.
 _ERROR_REASONS = frozenset({"error", "abort"})
 _NAME_CHARACTERS = 120
@@ -32,11 +34,10 @@ _NAME_CHARACTERS = 120
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The model's answer. `problem` says why it is not whole, however whole it reads."""
+    """The model's answer; `source.problem` says why it is not whole, however whole it reads."""
 
     text: str
     usage: Usage
-    problem: str | None = None
     source: Source = UNKNOWN
 
 
@@ -52,9 +53,28 @@ class FailedAttempt:
     status: int | None = None
 
 
+class _Part(BaseModel):
+    type: str = "text"
+    text: str | None = None
+
+
 class _Message(BaseModel):
-    content: str | None = None
+    content: str | list[_Part] | None = None
     refusal: str | None = None
+    reasoning_content: Any = None  # vLLM, llama.cpp, SGLang
+    reasoning: Any = None  # Ollama, OpenRouter, newer vLLM
+
+    @property
+    def text(self) -> str:
+        """The content; of parts (Mistral) those of text, for others hold reasoning."""
+        if isinstance(self.content, list):
+            return "".join(part.text or "" for part in self.content if part.type == "text")
+        return self.content or self.refusal or ""
+
+    @property
+    def has_reasoning(self) -> bool:
+        """Whether the server has set reasoning apart."""
+        return bool(self.reasoning_content or self.reasoning or isinstance(self.content, list))
 
 
 class _Choice(BaseModel):
@@ -141,7 +161,7 @@ def read_answer(body: bytes, prompt_bytes: int) -> Answer | FailedAttempt:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         location = ".".join(map(str, first["loc"])) or "body"
-        message = f"the response is no chat completion: {location}: {first['msg']}"
+        message = f"the response is not a chat completion: {location}: {first['msg']}"
         return FailedAttempt("invalid_reply", message, transient=True)
     choice = completion.choices[0]
     reason = (choice.finish_reason or "").lower()
@@ -151,15 +171,23 @@ def read_answer(body: bytes, prompt_bytes: int) -> Answer | FailedAttempt:
     if mark:
         message = f"the server marks its answer as an error: {mark}"
         return FailedAttempt("server_error", message, transient=True)
-    text = choice.message.content or choice.message.refusal or ""
-    problem = _PROBLEMS.get(choice.finish_reason or "")
+    text = choice.message.text
+    problem = None
+    if choice.message.refusal:
+        problem = "a refusal"
+    elif not text and choice.message.has_reasoning:
+        problem = REASONING_ONLY
+    elif reason in _CUT_OFF:
+        problem = CUT_OFF
+    elif reason not in (_WHOLE, ""):
+        problem = f"not whole: finish_reason {_name(reason)}"
     try:
         count = _Usage.model_validate(completion.usage)
         usage = Usage(count.prompt_tokens, count.completion_tokens)
     except ValidationError:
         usage = guessed_usage(prompt_bytes, len(text.encode()))
-    source = Source(_name(completion.model), _name(completion.system_fingerprint))
-    return Answer(text, usage, "the model refused" if choice.message.refusal else problem, source)
+    source = Source(_name(completion.model), _name(completion.system_fingerprint), problem)
+    return Answer(text, usage, source)
 
 
 def _name(value: Any) -> str | None:

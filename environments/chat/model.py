@@ -50,13 +50,14 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The model that answered, in the server's words: its name, the system's fingerprint.
+    """The origin of an answer: the model's name and the system's fingerprint, as the server says.
 
-    None where the server does not say.
+    None where it does not say. `problem` says why the answer is not whole, if it is not.
     """
 
     model: str | None = None
     fingerprint: str | None = None
+    problem: str | None = None
 
 
 UNKNOWN = Source()

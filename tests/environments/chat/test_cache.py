@@ -1,6 +1,5 @@
 """Answers on disk: shared by processes, whole after a kill."""
 
-import hashlib
 import os
 import signal
 import sqlite3
@@ -41,33 +40,27 @@ def test_what_is_put_is_got(tmp_path):
     assert cache.errors == 0
 
 
-#: The table, and an answer in it, as they were before answers had sources.
-OLD_TABLE = (
-    "CREATE TABLE answers "
-    "(key BLOB PRIMARY KEY, text TEXT NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID"
-)
-
-
-def test_answers_of_an_older_cache_are_read_and_have_no_source(tmp_path):
-    with sqlite3.connect(tmp_path / "replies.sqlite3") as older:
-        older.execute(OLD_TABLE)
-        digest = hashlib.sha256(key(1) + b"one").digest()
-        older.execute("INSERT INTO answers VALUES (?, ?, ?)", (key(1), "one", digest))
-    older.close()
-    for _ in range(2):
-        cache = ReplyCache(tmp_path)
-        assert cache.get(key(1)) == ("one", Source())
-        cache.put(key(2), "two", Source("judge-2", "fp_1"))
-        assert cache.get(key(2)) == ("two", Source("judge-2", "fp_1"))
-        assert cache.errors == 0
-        cache.close()
+def test_a_cache_that_another_process_has_locked_is_given_up_within_a_second(tmp_path):
+    cache = ReplyCache(tmp_path)
+    cache.put(key(1), "one")
+    other = sqlite3.connect(cache.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    started = time.monotonic()
+    for number in range(10):
+        cache.put(key(number), "two")
+    assert time.monotonic() - started < 5  # ten waits would be ten seconds
+    assert cache.get(key(1)) is None
+    assert cache.errors == 11
+    other.execute("ROLLBACK")
+    other.close()
+    assert ReplyCache(tmp_path).get(key(1)) == ("one", Source())
 
 
 def test_a_source_that_was_changed_on_the_disk_costs_the_answer(tmp_path):
     cache = ReplyCache(tmp_path)
     cache.put(key(1), "one", Source("judge-2", "fp_1"))
     with sqlite3.connect(cache.path) as other:
-        other.execute("""UPDATE answers SET source = '["judge-3", "fp_1"]'""")
+        other.execute("""UPDATE replies SET source = '["judge-3", "fp_1", null]'""")
     other.close()
     assert cache.get(key(1)) is None
     assert cache.errors == 1
@@ -89,7 +82,7 @@ def test_trouble_with_the_file_costs_the_cache_and_nothing_else(tmp_path):
     cache = ReplyCache(tmp_path)
     cache.put(key(1), "one")
     with sqlite3.connect(cache.path) as other:
-        other.execute("DROP TABLE answers")
+        other.execute("DROP TABLE replies")
     other.close()
     cache.put(key(2), "two")
     assert cache.get(key(1)) is None

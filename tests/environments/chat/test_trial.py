@@ -39,7 +39,7 @@ async def silent(request: web.Request, body: dict[str, Any]) -> web.StreamRespon
 BROKEN = {
     "wrong key": (answering(401, {"error": "Incorrect API key"}), "HTTP 401.*Incorrect API key"),
     "no such model": (answering(404, {"error": "no model judge"}), "HTTP 404.*no model judge"),
-    "a page": (answering(200, "<html>Welcome to nginx!</html>"), "no chat completion"),
+    "a page": (answering(200, "<html>Welcome to nginx!</html>"), "not a chat completion"),
     "another schema": (answering(200, Server.completion("Yes.")), "not valid"),
     "an error": (answering(500, "out of memory"), "HTTP 500.*out of memory"),
     "silence": (silent, "^judge: no whole response within limits.call_seconds = 1$"),

@@ -1,0 +1,170 @@
+"""Servers that speak OpenAI's form each in their own way: what is read of the answers of each."""
+
+import json
+
+import pytest
+from aiohttp import web
+
+from environments.chat import ChatRequest
+from environments.chat.exchange import CUT_OFF, REASONING_ONLY, Answer, read_answer
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+THOUGHT = [{"type": "thinking", "thinking": [{"type": "text", "text": "Pain fell."}]}]
+
+
+def answer(message, finish_reason="stop", choice=None, **more):
+    """A body with what is the same everywhere."""
+    choices = [{"index": 0, "message": {"role": "assistant"} | message} | (choice or {})]
+    choices[0]["finish_reason"] = finish_reason
+    return {"id": "1", "object": "chat.completion", "created": 1, "choices": choices} | more
+
+
+VLLM = {
+    "choice": {"logprobs": None, "stop_reason": None, "token_ids": None},
+    "usage": USAGE | {"prompt_tokens_details": None},
+    "prompt_logprobs": None,
+    "kv_transfer_params": None,
+}
+VLLM_MESSAGE = {"refusal": None, "annotations": None, "audio": None, "tool_calls": []}
+LLAMA_CPP = {"usage": USAGE, "timings": {"prompt_n": 7}, "system_fingerprint": "b6123-a1b2"}
+OLLAMA = {"usage": USAGE, "system_fingerprint": "fp_ollama"}
+SGLANG = {
+    "choice": {"logprobs": None, "matched_stop": 128009},
+    "usage": USAGE | {"reasoning_tokens": 0},
+    "metadata": {"weight_version": "default"},
+}
+LITELLM = {"usage": USAGE | {"prompt_tokens_details": None}, "service_tier": None}
+LITELLM_MESSAGE = {"tool_calls": None, "function_call": None, "provider_specific_fields": {}}
+
+#: Server and case -> body, text, why it is not whole.
+ANSWERS = {
+    "vLLM": (answer(VLLM_MESSAGE | {"content": "yes"}, **VLLM), "yes", None),
+    "vLLM, all of it reasoning": (
+        answer(
+            VLLM_MESSAGE | {"content": None, "reasoning_content": "Pain fell"}, "length", **VLLM
+        ),
+        "",
+        REASONING_ONLY,
+    ),
+    "vLLM, newer": (
+        answer(VLLM_MESSAGE | {"content": None, "reasoning": "Pain fell"}, "length", **VLLM),
+        "",
+        REASONING_ONLY,
+    ),
+    "vLLM, cut off": (answer(VLLM_MESSAGE | {"content": "y"}, "length", **VLLM), "y", CUT_OFF),
+    "llama.cpp": (answer({"content": "yes"}, **LLAMA_CPP), "yes", None),
+    "llama.cpp, all of it reasoning": (
+        answer({"content": "", "reasoning_content": "Pain"}, "length", **LLAMA_CPP),
+        "",
+        REASONING_ONLY,
+    ),
+    "Ollama": (answer({"content": "yes", "reasoning": "Pain fell."}, **OLLAMA), "yes", None),
+    "SGLang": (
+        answer({"content": "yes", "reasoning_content": None, "tool_calls": None}, **SGLANG),
+        "yes",
+        None,
+    ),
+    "Gemini": (answer({"content": "yes"}, usage=USAGE), "yes", None),
+    "Gemini, cut off within its thoughts": (answer({}, "length", usage=USAGE), "", CUT_OFF),
+    "Gemini, filtered": (
+        answer({}, "content_filter: SAFETY", usage=USAGE),
+        "",
+        "not whole: finish_reason content_filter: safety",
+    ),
+    "Mistral": (
+        answer({"content": "yes", "tool_calls": None, "prefix": False}, usage=USAGE),
+        "yes",
+        None,
+    ),
+    "Mistral, in parts": (
+        answer({"content": [*THOUGHT, {"type": "text", "text": "yes"}]}, usage=USAGE),
+        "yes",
+        None,
+    ),
+    "Mistral, all of it reasoning": (
+        answer({"content": THOUGHT}, "length", usage=USAGE),
+        "",
+        REASONING_ONLY,
+    ),
+    "Mistral, cut off": (answer({"content": "y"}, "model_length", usage=USAGE), "y", CUT_OFF),
+    "LiteLLM": (answer(LITELLM_MESSAGE | {"content": "yes"}, **LITELLM), "yes", None),
+    "LiteLLM, of Anthropic": (
+        answer(LITELLM_MESSAGE | {"content": "y"}, "max_tokens", **LITELLM),
+        "y",
+        CUT_OFF,
+    ),
+    "in capitals": (answer({"content": "y"}, "LENGTH", usage=USAGE), "y", CUT_OFF),
+    "whole, in capitals": (answer({"content": "yes"}, "STOP", usage=USAGE), "yes", None),
+    "without a reason": (answer({"content": "yes"}, None, usage=USAGE), "yes", None),
+    "a filter in capitals": (
+        answer({"content": "y"}, "Content_Filter", usage=USAGE),
+        "y",
+        "not whole: finish_reason content_filter",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_an_answer_is_read_with_why_it_is_not_whole(case):
+    body, text, problem = ANSWERS[case]
+    found = read_answer(json.dumps(body).encode(), 0)
+    assert isinstance(found, Answer)
+    assert (found.text, found.source.problem) == (text, problem)
+    assert (found.usage.prompt_tokens, found.usage.reported) == (7, True)
+
+
+#: How a server refuses a JSON schema that it does not take: status and body.
+REFUSALS = {
+    "llama.cpp": (400, {"error": {"code": 400, "message": "failed to parse grammar"}}),
+    "Gemini": (
+        400,
+        [{"error": {"code": 400, "message": "Invalid value at 'response_schema'", "status": "X"}}],
+    ),
+    "Mistral": (422, {"object": "error", "message": {"detail": [{"type": "extra_forbidden"}]}}),
+    "vLLM": (400, {"error": {"message": "xgrammar: unsupported", "code": 400}}),
+    "LiteLLM": (400, {"error": {"message": "litellm.BadRequestError", "code": "400"}}),
+    "any other": (400, {"detail": "no"}),
+}
+REQUEST = ChatRequest(({"role": "user", "content": "a"},), {"type": "object"})
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_is_refused_with_a_schema_is_asked_once_without(make, server, name):
+    status, refusal = REFUSALS[name]
+
+    async def behaviour(_, body):
+        if "response_format" in body:
+            return web.json_response(refusal, status=status)
+        return web.json_response(server.completion("yes"))
+
+    server.behaviour = behaviour
+    model = make()
+    assert model.ask([REQUEST])[0].text == "yes"
+    assert model.counters()["schema_refused"] == 1
+    assert len(server.bodies) == 2
+
+
+def test_what_is_refused_without_a_schema_too_is_refused(make, server):
+    async def behaviour(_, body):
+        return web.json_response({"error": "no such model"}, status=400)
+
+    server.behaviour = behaviour
+    model = make()
+    assert "no such model" in model.ask([REQUEST])[0].error.text
+    assert (len(server.bodies), model.counters()["schema_refused"]) == (2, 0)
+
+
+def test_a_key_turns_schemas_off(make, server):
+    assert make(send_schema=False).ask([REQUEST])[0].text == "re: a"
+    assert ["response_format" in body for body in server.bodies] == [False]
+
+
+def test_a_cached_answer_of_a_measured_model_keeps_why_it_is_not_whole(make, server):
+    async def behaviour(_, body):
+        return web.json_response(server.completion("y", "length"))
+
+    server.behaviour = behaviour
+    measured = ChatRequest(({"role": "user", "content": "a"},), as_written=True)
+    for cached in (False, True):
+        (reply,) = make().ask([measured])
+        assert (reply.text, reply.cached, reply.source.problem) == ("y", cached, CUT_OFF)
