@@ -53,6 +53,20 @@ _MARKS = (
 #: Every tag and mark holds one of these.
 _WORDS = ("think", "thought", "reasoning", "reflection", "scratchpad", "analysis", "channel")
 
+#: Marks of the end of a turn that a server may leave at the end of its text, and how many.
+_END_MARKS = (
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>"),
+    *("<|return|>", "<|END_OF_TURN_TOKEN|>", "<end_of_turn>", "<eos>", "</s>"),
+)
+_MOST_END_MARKS = 3
+
+#: What may stand around the word of an answer: white space, a full stop, quotes, Markdown, LaTeX.
+_AROUND_A_WORD = " \t\r\n.!\"'*_`$()"
+#: Wide forms and spaces that look like others.
+_PLAIN = str.maketrans("\u00a0\u2007\u202f\u3000\uff1a\uff0e\uff08\uff09", "    :.()")
+_LABELLED = re.compile(r"(?:(?:the )?final )?answer[ *_]{0,4}:", re.IGNORECASE)
+_BOXED = re.compile(r"\\boxed\{(?:\\text\{)?([^{}]{0,200})\}{1,2}")
+
 
 class UnreadableError(ValueError):
     """Why nothing can be read from a reply."""
@@ -91,10 +105,32 @@ def answer_of(reply: str, longest: int | None = None, *, own_tag: str = "") -> s
         answer = end.split(reply)[-1]
         if start.search(answer):
             raise UnreadableError("the reasoning does not end")
+    answer = without_end_marks(answer)
     if longest is not None and len(answer) > longest:
         raise UnreadableError(f"longer than {longest:,} characters")
     refuse_half_characters(answer)
     return answer
+
+
+def without_end_marks(text: str) -> str:
+    """Return the text without the marks of chat templates that end it."""
+    for _ in range(_MOST_END_MARKS):
+        end = text.rstrip()
+        mark = next((mark for mark in _END_MARKS if end.endswith(mark)), None)
+        if mark is None:
+            break
+        text = end.removesuffix(mark)
+    return text
+
+
+def undecorated(text: str) -> str:
+    r"""Return a word without what models write around it: `**B**`, `\boxed{B}`, `Answer: B`."""
+    word = text.translate(_PLAIN).strip(_AROUND_A_WORD)
+    if label := _LABELLED.match(word):
+        word = word[label.end() :].strip(_AROUND_A_WORD)
+    if boxed := _BOXED.fullmatch(word):
+        word = boxed[1].strip(_AROUND_A_WORD)
+    return word
 
 
 def without_fence(text: str) -> str:

@@ -118,9 +118,6 @@ class ReplyCache:
                 self.errors += 1
                 busy = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
                 self._gave_up = error.sqlite_errorcode in busy
-                    sqlite3.SQLITE_BUSY,
-                    sqlite3.SQLITE_LOCKED,
-                )
                 return None
         return row
 

@@ -22,6 +22,7 @@ from environments.replies import (
     no_constant,
     refuse_half_characters,
     refuse_openings,
+    undecorated,
 )
 
 
@@ -54,7 +55,7 @@ def choice(levels: Mapping[str, int], synonyms: Mapping[str, str] = MappingProxy
     def read(value: Any) -> int:
         index = table.get(value) if isinstance(value, str) else None
         if index is None and isinstance(value, str):
-            index = table.get(normal(value))
+            index = table.get(normal(value), table.get(normal(undecorated(value))))
         if index is None:
             raise UnreadableError(f"not one of the options: {value!r:.40}")
         return index
@@ -83,8 +84,8 @@ def sentence() -> Field:
 def _read_flag(value: Any) -> int:
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, str) and normal(value) in _YES_NO:
-        return _YES_NO[normal(value)]
+    if isinstance(value, str) and normal(undecorated(value)) in _YES_NO:
+        return _YES_NO[normal(undecorated(value))]
     raise UnreadableError(f"neither true nor false: {value!r:.40}")
 
 

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Self, get_args
 
-from environments.replies import UnreadableError, answer_of, has_words, without_fence
+from environments.replies import (
+    UnreadableError,
+    answer_of,
+    has_words,
+    undecorated,
+    without_fence,
+)
 
 #: The answers of PubMedQA, in the order of every table.
 Label = Literal["yes", "no", "maybe"]
@@ -27,8 +33,6 @@ Reply in exactly this form, with nothing before it and nothing after it:
 _REASONING_ENDS, _ANSWER_STARTS, _ANSWER_ENDS = 1, 2, 3
 _RANK = {tag: rank for rank, tag in enumerate(TAGS)}
 _TAG = re.compile(f"({'|'.join(map(re.escape, TAGS))})")
-#: What may be around the word of an answer: white space, a full stop, quotes, Markdown.
-_AROUND_A_WORD = " \t\r\n.!\"'*_`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +112,8 @@ def _in_place(
 
 
 def _word(text: str) -> str:
-    """The text without what may be around it, in lower case."""
     # `lower`, not `casefold`: the latter would take the long s of "ye\u017f" for an s.
-    return text.strip(_AROUND_A_WORD).lower()
+    return undecorated(text).lower()
 
 
 # --- grounding ------------------------------------------------------------------------------------

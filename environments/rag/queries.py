@@ -36,7 +36,8 @@ _NAMED = 0.5
 Defect = Literal["empty", "repeated", "copied"]
 
 _LABEL = re.compile(
-    r"[ \t>*#-]{0,8}query[ \t]{1,4}([0-9]{1,2})[ \t*]{0,4}:[ \t*]{0,4}(.*)", re.IGNORECASE
+    r"[ \t>*#-]{0,8}query[ \t\u00a0]{1,4}([0-9]{1,2})[ \t*]{0,4}[:\uff1a][ \t*]{0,4}(.*)",
+    re.IGNORECASE,
 )
 _AROUND = " \t*`\"'\u201c\u201d"
 _FENCE = "```"

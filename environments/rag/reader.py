@@ -7,7 +7,7 @@ from typing import Protocol
 from environments.base import Failure
 from environments.chat import MATERIAL, ChatModel, ChatReply, ChatRequest, quote, try_once
 from environments.rag.corpus import word_set
-from environments.replies import UnreadableError, read_object
+from environments.replies import UnreadableError, read_object, undecorated
 
 #: The letters of the options that a question may have.
 LETTERS = ("A", "B", "C", "D")
@@ -157,9 +157,10 @@ def parse_answer(reply: str, letters: tuple[str, ...]) -> str | None:
         fields = read_object(reply)
     except UnreadableError:
         return None
-    letter = fields.get("answer")
-    reasoned = isinstance(fields.get("reasoning"), str)
-    return letter if reasoned and isinstance(letter, str) and letter in letters else None
+    letter, reasoning = fields.get("answer"), fields.get("reasoning")
+    if not isinstance(letter, str) or not isinstance(reasoning, str):
+        return None
+    return next((option for option in letters if option == undecorated(letter)), None)
 
 
 def _answer(exam: Exam, reply: ChatReply) -> Answer:

@@ -145,6 +145,8 @@ FRAMES: dict[str, tuple[str, Read, dict[str, Read]]] = {
     "half a character in the reasoning": ("<think>\ud800</think>%s", READ, {}),
     "reasoning at the end": ("%s<think>hm</think>", REFUSED, {}),
     "reasoning that begins again": ("<think>a</think><think>%s", REFUSED, {}),
+    "a mark of the turn's end": ("%s<|im_end|>", READ, {}),
+    "marks of the turn's end": ("%s\n</s><|eot_id|> ", READ, {}),
     "nothing": ("", REFUSED, {}),
     "half a character": ("%s\ud800", REFUSED, {}),
     "a fence that does not end": (
@@ -215,3 +217,27 @@ def test_every_reader_of_json_does_what_the_table_says(fault: str, name: str) ->
     if spoilt == reader.good:
         pytest.skip("this answer holds no text of its own")
     assert reader.outcome(spoilt) == otherwise.get(name, REFUSED)
+
+
+#: How models write a word that was asked for alone.
+DECORATED = (
+    *("%s", "**%s**", r"\boxed{%s}", r"$\boxed{\text{%s}}$", "Final Answer: %s", "answer\uff1a%s"),
+    *("\u00a0%s\u00a0", "(%s)", "**Final answer:** %s", "`%s`.", r"The final answer: \boxed{%s}"),
+)
+
+
+@pytest.mark.parametrize("frame", DECORATED)
+def test_a_decorated_word_is_read_and_nothing_is_guessed(frame: str) -> None:
+    def answers(word: str) -> list[object]:
+        text = frame.replace("%s", word)
+        decision = FORM.parse(json.dumps(DECISION | {"medication": text}))
+        return [
+            parse_reply(f"<reasoning>Pain fell.</reasoning><answer>{text}</answer>").answer,
+            parse_letter(json.dumps({"reasoning": "good", "answer": text}), ("yes", "no")),
+            isinstance(decision, Decision) and decision.to_dict()["medication"],
+        ]
+
+    assert answers("yes")[:2] == ["yes", "yes"]
+    assert answers("opioid")[2] == "opioid"
+    assert answers("yes or no") == [None, None, False]
+    assert answers("not yes") == [None, None, False]
