@@ -14,18 +14,20 @@ from environments.contract import Environment
 from environments.measurement import Measurement
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import differences, leaves
+from equipoise.config.problems import SEPARATOR
 from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import read_records
-from equipoise.run.resume import may_change
 from equipoise.run.rollouts import read_rollouts, read_stage_rollouts
 from equipoise.run.seals import OpenedRun, open_run
 from equipoise.statistics.compare import Halves
 from equipoise.train.stages.around_training import BASELINE, FINAL, REFERENCE
 
 _STAGES = (FINAL, BASELINE)
+#: Parts of keys below `env` that decide how a judge is reached, and no score.
+_NOT_SCORING = frozenset({"url", "api_key_env", "limits", "budget", "cache_dir"})
 #: Keys in which the runs of one configuration may differ, and no others.
 _SEED_KEYS = frozenset(
     {
@@ -298,6 +300,7 @@ def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
 def _scored_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     """Yield what a score depends on besides the reply."""
     settings = dict(leaves({"env": run.loaded.resolved["env"]}))
-    yield from ((key, str(value)) for key, value in settings.items() if not may_change(key))
+    scoring = (key for key in settings if _NOT_SCORING.isdisjoint(key.split(SEPARATOR)))
+    yield from ((key, str(settings[key])) for key in scoring)
     yield from ((str(k), str(v)) for k, v in run.provenance.get("sources", {}).items())
     yield "the environment's code", str(run.provenance.get("hashes", {}).get("environment"))

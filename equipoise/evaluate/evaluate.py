@@ -370,7 +370,7 @@ def _apply_ask(draw: DrawFrom[Drawn], ask: Ask) -> DrawFrom[Drawn]:
 
 
 def _print_usage(task_audit: TaskAudit, rows: Sequence[Row]) -> None:
-    """Print what each row took, over all its starts."""
+    """Print what each row took; time and cost are those of its last start."""
     if not rows:
         return
     columns = [Column("row", folds=True)]

@@ -23,7 +23,6 @@ from equipoise.report.words import (
     plain_name,
     printable,
 )
-from equipoise.run.ledger import REPLACES
 from equipoise.run.seals import unsealed_note
 from equipoise.run.usage import changed_models
 from equipoise.statistics.learning_signal import MANY_TIED
@@ -65,22 +64,21 @@ def run_facts(run: RunFiles) -> list[tuple[str, str]]:
     model = run.provenance.get("model") or evaluated.get("model")
     recorded = [(heading(key), run.provenance.get(key)) for key in ("engine", "device", "started")]
     facts = [
-        *(("Model", model), *recorded, ("Resumed", _resumptions(run))),
+        *(("Model", model), *recorded, ("Steps added", _added_steps(run))),
         ("Evaluated on", evaluated_on(run)),
     ]
     return [(name, printable(fact)) for name, fact in facts if fact]
 
 
-def _resumptions(run: RunFiles) -> str:
-    """How often and from which steps the run was resumed, and where what it replaced is kept."""
-    entries = [e for e in as_list(run.provenance.get("resumed")) if isinstance(e, dict)]
-    steps = ", ".join(f"{number(entry.get('from_step')) or 0:,.0f}" for entry in entries)
-    changed = [
-        f"{', '.join(map(printable, changes))} changed, before in {entry.get('kept_in')}"
+def _added_steps(run: RunFiles) -> str:
+    """List by how many steps the run grew, and from which on."""
+    entries = [e for e in as_list(run.provenance.get("grown")) if isinstance(e, dict)]
+    return "; ".join(
+        "{:,.0f} in place of {:,.0f}, from step {:,.0f}".format(
+            *(number(entry.get(key)) or 0 for key in ("steps", "steps_before", "from_step"))
+        )
         for entry in entries
-        if isinstance(changes := entry.get("changes"), dict) and changes
-    ]
-    return "; ".join([f"from step {steps}", *changed]) if entries else ""
+    )
 
 
 def evaluated_on(run: RunFiles) -> str:
@@ -99,13 +97,6 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
         reached = _last_step(run)
         training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
         notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
-    if replaced := run.provenance.get(REPLACES):
-        reached = _last_step(run) or 0
-        notes.append(
-            f"This run is trained on, and has reached step {reached:,.0f}. Its evaluation after "
-            "training, its comparison and its model are those before these steps, by the "
-            f"configuration in {printable(replaced)}."
-        )
     if isinstance(scored := run.provenance.get("rescored"), dict):
         notes.append(
             f"The replies of {printable(scored.get('of'))} were scored again, at "
@@ -154,10 +145,8 @@ def _last_step(run: RunFiles) -> float | None:
 def usage_facts(run: RunFiles) -> Iterator[tuple[str, str]]:
     """Names with words; what was not recorded is left out."""
     counts = as_object(run.provenance.get("usage"))
-    if seconds := number(counts.get("seconds")):
-        processes = number(counts.get("processes")) or 1
-        starts = f", in {processes:,.0f} starts" if processes > 1 else ""
-        yield "Time", f"{timedelta(seconds=round(seconds))}{starts}"
+    if seconds := sum(filter(None, map(number, as_object(run.provenance.get("seconds")).values()))):
+        yield "Time", str(timedelta(seconds=round(seconds)))
     if written := number(counts.get("completion_tokens")):
         read = number(counts.get("prompt_tokens")) or 0
         tokens, duration = (  # of the evaluations, which do nothing else meanwhile

@@ -3,14 +3,12 @@
 results/<task>/<name>/
   config.yaml  provenance.json  prompts.jsonl  reference.jsonl
   baseline/  final/         rollouts.jsonl, evaluation.json, of the trained model greedy.jsonl
-  parts/                    what is drawn so far of a stage; gone when the stage is written
   probe/                    probe.json, and the scored replies of policies without skill
   comparison.json           before against after, metric by metric
   training_history.csv      one row per step
   training/                 rollouts.jsonl, a sample of each step's
   checkpoints/              to resume from
   final_checkpoint/         the trained model or adapter, with its model card
-  earlier/                  what --resume with other keys replaced
   added/                    what was measured of the run after it had ended
   report.html  equipoise.log
 """
@@ -114,11 +112,6 @@ class RunDirectory:
         return self.root / "final_checkpoint"
 
     @property
-    def earlier(self) -> Path:
-        """The files that resumptions replaced, a numbered folder for each that did."""
-        return self.root / "earlier"
-
-    @property
     def report(self) -> Path:
         """The report; an unfinished run that stopped has one too, which says so."""
         return self.root / "report.html"
@@ -131,10 +124,6 @@ class RunDirectory:
     def generations(self, stage: str) -> Path:
         """Generations of a stage that is not scored yet."""
         return self.root / stage / "generations.jsonl"
-
-    def parts(self, stage: str) -> Path:
-        """The folder of what is drawn so far of a stage, see train/stages/around_training.py."""
-        return self.root / "parts" / stage
 
     def rollouts(self, stage: str) -> Path:
         """Scored rollouts of the stage "baseline" or "final"."""

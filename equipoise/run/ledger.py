@@ -251,8 +251,6 @@ PACKAGES = (
     "trl",
     "wandb",
 )
-#: The key of the folder to which the result moves when a longer run has made its own.
-REPLACES = "replaces"
 _ROOT = Path(__file__).resolve().parents[2]
 
 

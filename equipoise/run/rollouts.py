@@ -1,7 +1,6 @@
 """rollouts.jsonl: one object per generation, from which every metric can be recomputed."""
 
 import hashlib
-import itertools
 import json
 import shutil
 from collections import Counter
@@ -93,16 +92,6 @@ def write_rollouts(
         return
     pairs = zip(rollouts, scores, strict=True)
     write_jsonl(path, (scored_fields(rollout, score) for rollout, score in pairs))
-
-
-def write_rows(path: Path, rollouts: Sequence[Rollout], header: Mapping[str, Any]) -> None:
-    """Write an object of the caller's on the first line and the rollouts below, atomically."""
-    write_jsonl(path, itertools.chain([header], map(_fields, rollouts)))
-
-
-def parse_rollout(row: Any) -> Rollout:
-    """The rollout of a line's object. Raises `ValidationError`."""
-    return _Line.model_validate(row).rollout()
 
 
 def scored_fields(rollout: Rollout, score: Score) -> dict[str, Any]:

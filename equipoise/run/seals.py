@@ -19,7 +19,7 @@ from data_prep.files import flush, hash_file, write_json
 from data_prep.records import manifest_path
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.ledger import REPLACES, has_seal
+from equipoise.run.ledger import has_seal
 
 #: Before the name of what is damaged.
 _SET_ASIDE = "damaged-"
@@ -173,7 +173,7 @@ def open_run(root: Path, *, unsealed: bool = False) -> OpenedRun:
     provenance = run.ledger.read(unsealed=True)
     seals = _seals_in(provenance)
     _refuse_damage(run, [part for part in seals if part != run.final_checkpoint.name], seals)
-    names = [part.name for part in _finished_parts(run, provenance)]
+    names = [part.name for part in _finished_parts(run)]
     without = _without_seal(names, provenance)
     if without and not unsealed:
         raise _unsealed(run, without, _WITH_FLAG)
@@ -202,12 +202,12 @@ def check_part(part: Path, *, unsealed: bool = False, otherwise: str = "") -> tu
     return without
 
 
-def _finished_parts(run: RunDirectory, provenance: Mapping[str, Any]) -> Iterator[Path]:
+def _finished_parts(run: RunDirectory) -> Iterator[Path]:
     """Yield the parts of a run that are finished and are read of it, but for its weights."""
     yield from (run.rollouts(s).parent for s in ("baseline", "final") if run.evaluation(s).exists())
     parts = [run.config, run.prompts, manifest_path(run.prompts), run.reference, run.comparison]
     parts += [run.probe, run.modes, run.added]
-    if run.evaluation("final").exists() and not provenance.get(REPLACES):  # else it is training
+    if run.evaluation("final").exists():  # else it is training
         parts += [run.history, run.training.parent]
     yield from filter(Path.exists, parts)
 

@@ -1,4 +1,4 @@
-"""Usage of a run so far, for provenance.json: time, tokens, memory, other models."""
+"""Usage of the process that works on a run, for provenance.json: time, tokens, memory, calls."""
 
 import resource
 import sys
@@ -14,47 +14,37 @@ from equipoise.run.ledger import Ledger
 #: Model -> counter -> how often, see docs/judge-client.md.
 Calls = Mapping[str, Mapping[str, float]]
 
-_SECONDS_BETWEEN_WRITES = 10.0
 #: Of the counters of a model that is asked: what a reader wants to know of a whole run.
 _KEPT = (
     *("calls", "cache_hits", "failures"),
     *("prompt_tokens", "completion_tokens", "answers_without_usage", "cost"),
 )
-_TOKENS = ("prompt_tokens", "completion_tokens")
-_PEAKS = ("peak_memory_bytes", "peak_gpu_memory_bytes")
 
 
 class Meter:
-    """Counts in this process, on top of what the run's earlier processes have written down.
+    """Counts what this process takes, and writes it into the run's ledger.
 
-    It counts from its making on, and writes every few seconds while tokens come, once the run has
-    a ledger. `tokens` and `recalled_seconds` are for the accounts of stages, which may
-    have begun in an earlier process. `elsewhere` is what another process of the run, such as
-    NeMo-RL's actor, has asked of models so far.
+    `elsewhere` is what another process of the run, such as NeMo-RL's actor, has asked of models.
     """
 
     def __init__(self) -> None:
         self.elsewhere: Calls = {}
-        self.tokens = dict.fromkeys(_TOKENS, 0)
-        self.recalled_seconds = 0.0
-        self._recalled = dict.fromkeys(_TOKENS, 0)
+        self.tokens = dict.fromkeys(("prompt_tokens", "completion_tokens"), 0)
         self._own: Calls = {}
         self._spent: Callable[[], Calls] = spent
         self._ledger: Ledger | None = None
         self._warn: Callable[[str], None] = lambda _: None
         self._changes: set[str] = set()
-        self._before: Mapping[str, Any] = {}
         self._calls_before: Calls = spent()
-        self._started = self._written = time.monotonic()
+        self._started = time.monotonic()
 
     @contextmanager
     def writing(self, ledger: Ledger, warn: Callable[[str], None]) -> Iterator[None]:
-        """Go on from what the ledger has; inside, and at its end, write there.
+        """Write there at the end of the block, and whenever `write` is called in it.
 
         `warn` hears of a model that is asked and is no longer the one that answered before.
         """
         self._ledger, self._warn = ledger, warn
-        self._before = ledger.read().get("usage", {})
         try:
             yield
         finally:
@@ -64,15 +54,6 @@ class Meter:
         """Count what the trained model read and wrote."""
         self.tokens["prompt_tokens"] += prompt
         self.tokens["completion_tokens"] += completion
-        if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
-            self.write()
-
-    def recall(self, prompt: int, completion: int, seconds: float) -> None:
-        """Count for a stage what an earlier process of the run took, and counted for the run."""
-        for name, count in zip(_TOKENS, (prompt, completion), strict=True):
-            self.tokens[name] += count
-            self._recalled[name] += count
-        self.recalled_seconds += seconds
 
     def add_calls(self, model: str, counts: Mapping[str, float]) -> None:
         """Count what was asked of a model whose accounts are not listed, see `Accounts`."""
@@ -90,8 +71,7 @@ class Meter:
             self._spent = spent
 
     def write(self) -> None:
-        """Write what the run has used so far."""
-        self._written = time.monotonic()
+        """Write what this process has used so far."""
         if not self._ledger:
             return
         usage = self.usage()
@@ -102,11 +82,7 @@ class Meter:
             self._changes.add(change)
 
     def usage(self) -> dict[str, Any]:
-        """This process and those before it."""
-        seconds = round(time.monotonic() - self._started, 1)
-        tokens = {name: count - self._recalled[name] for name, count in self.tokens.items()}
-        current = {"processes": 1, "seconds": seconds, **tokens}
-        peaks = {"peak_memory_bytes": peak_memory(), "peak_gpu_memory_bytes": peak_gpu_memory()}
+        """Time, tokens, memory and calls of this process."""
         counts_by_model = _sum(
             _minus(self._spent(), self._calls_before), _sum(self.elsewhere, self._own)
         )
@@ -117,9 +93,11 @@ class Meter:
         }
         calls = {model: counts for model, counts in usage_by_model.items() if any(counts.values())}
         return {
-            **added({name: self._before.get(name, 0) for name in current}, current),
-            **{name: max(peaks[name], self._before.get(name, 0)) for name in _PEAKS},
-            "calls": _sum(self._before.get("calls", {}), calls),
+            "seconds": round(time.monotonic() - self._started, 1),
+            **self.tokens,
+            "peak_memory_bytes": peak_memory(),
+            "peak_gpu_memory_bytes": peak_gpu_memory(),
+            "calls": calls,
         }
 
 

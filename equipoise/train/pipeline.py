@@ -37,7 +37,7 @@ from equipoise.run.prompts import (
     prepare_task,
     record_prompts,
 )
-from equipoise.run.resume import has_result
+from equipoise.run.resume import grow
 from equipoise.run.rollouts import read_stage_rollouts, refuse_other_sizes
 from equipoise.run.seals import COPY, check_files, check_part, record_files
 from equipoise.run.usage import Meter
@@ -82,7 +82,7 @@ def run_pipeline(
     name = model_name(loaded, records, reporter)
     with reporter.progress("loading what gives reward"):
         provide_models(environment, config.equipoise.cache_dir)
-    if isinstance(run, NewRun) or not (run.comparison.exists() and has_result(run)):
+    if isinstance(run, NewRun) or not run.comparison.exists():
         check_environment(environment, reporter)
     with reporter.progress("loading the model"):
         prepare = _prepare(loaded.engine, rehearse=rehearse, probe_only=probe_only)
@@ -138,6 +138,7 @@ def reported(job: Job) -> Iterator[None]:
         lasting += [run.reference, run.history, run.training.parent, run.probe]
         lasting += [run.evaluation(stage).parent for stage in (BASELINE, FINAL)]
     check_files(run, lasting=frozenset(path.name for path in lasting), warn=job.reporter.warn)
+    grow(run, job.loaded, job.reporter.say)
     record_sources(job)
     try:
         yield
@@ -236,8 +237,7 @@ def report(job: Job) -> None:
     """report.html and the model card of what there is, with what it took so far."""
     job.meter.write()
     write_report(job.run.root)
-    if has_result(job.run):  # else the model there is of another length, and its card says so
-        write_card(job.run.root)
+    write_card(job.run.root)
 
 
 def stage_comparison(

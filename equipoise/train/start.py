@@ -1,7 +1,6 @@
 """The start of training, before its pipeline: validate everything, show it, reach the engine."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -32,9 +31,8 @@ from equipoise.run.directory import (
 from equipoise.run.ledger import owning
 from equipoise.run.log import kept_log
 from equipoise.run.prompts import prepare_task
-from equipoise.run.resume import Resumption, check_resume, record_changes, where_result_is
+from equipoise.run.resume import check_resume
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.train.stages.dry_run import dry_run
 
@@ -48,7 +46,8 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     rehearse = options.rehearse or is_rehearsal(options)
     if rehearse and not options.resume:
         loaded, label = rehearsal_config(task, options, loaded), f"{label}-rehearsal"
-    resumption = check_resume(task, options, loaded) if options.resume else None
+    if options.resume:
+        check_resume(loaded)
     usable_folder(Path(loaded.config.equipoise.cache_dir).expanduser(), "equipoise.cache_dir=DIR")
     if options.dry_run:
         announce(loaded, reporter)
@@ -71,7 +70,7 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     with kept_log(reporter) as log_to:
         reach_engine(loaded, reporter, rehearse=rehearse)
         announce(loaded, reporter)
-        with resumed(resumption, reporter) if resumption else nullcontext():
+        with owning(options.resume, reporter.warn) if options.resume else nullcontext():
             # torch and transformers take seconds to import; a mistake should not wait for them.
             from equipoise.train.pipeline import run_pipeline
 
@@ -83,19 +82,6 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
                 rehearse=rehearse,
                 probe_only=options.probe_only,
             )
-
-
-@contextmanager
-def resumed(resumption: Resumption, reporter: Reporter) -> Iterator[None]:
-    """Inside, the run is this process's, and what changes is written down."""
-    run = resumption.run
-    with owning(run.root, reporter.warn):
-        record_changes(resumption, reporter.say)
-        try:
-            yield
-        except Stopped as stopped:
-            message = str(stopped) or f"stopped; --resume {run.root} continues it"
-            raise Stopped("; ".join(filter(None, (message, where_result_is(run))))) from None
 
 
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:

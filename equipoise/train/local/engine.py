@@ -19,13 +19,11 @@ from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
 from equipoise.models.template import check_template
 from equipoise.run.prompts import refuse_control_tokens
-from equipoise.run.resume import has_result
 from equipoise.statistics.trivial import GREEDY
 from equipoise.train.local.generation import Sampling, sample
 from equipoise.train.stages.around_training import (
     FINAL,
     REFERENCE,
-    KeptParts,
     Sample,
     before_training,
     evaluate,
@@ -92,7 +90,7 @@ def run(job: Job, loaded: LoadedModel) -> None:
             "Set it to 0, or show the model replies with `equipoise cold-start`.",
         )
     run_before_training(job, loaded)
-    if not (job.run.final_checkpoint.exists() and has_result(job.run)):
+    if not job.run.final_checkpoint.exists():
         # TRL takes seconds to import, and what comes before training needs none of it.
         from equipoise.train.local.training import train
 
@@ -106,7 +104,7 @@ def run(job: Job, loaded: LoadedModel) -> None:
         return load_trained(loaded, job.run.final_checkpoint, loaded.model.device)
 
     def trained(*request: Any) -> list[Rollout]:
-        return sampler(job, final_model(), in_parts=False)(*request)
+        return sampler(job, final_model())(*request)
 
     if not job.run.is_evaluated(FINAL):  # its folder is sealed with all that is in it
         with job.timed(FINAL):
@@ -162,18 +160,13 @@ def reference_identity(config: Config, loaded: LoadedModel) -> str:
     return f"{loaded.identity}\n{loaded.model.dtype}\n{_sampling(config, REFERENCE, 1)}"
 
 
-def sampler(job: Job, loaded: LoadedModel, *, in_parts: bool = True) -> Sample:
-    """How this model writes in the stages around training.
-
-    With `in_parts`, for a model that is the same whenever the run goes on, batches are kept.
-    """
+def sampler(job: Job, loaded: LoadedModel) -> Sample:
+    """How this model writes in the stages around training."""
 
     def draw(records: Sequence[PromptRecord], generations: int, stage: str) -> list[Rollout]:
-        sampling, model = _sampling(job.config, stage, generations), loaded.model
-        decided_by = f"{loaded.identity}\n{model.dtype}\n{model.device}\n{sampling}"
-        parts = KeptParts(job, stage, records, decided_by) if in_parts else None
+        sampling = _sampling(job.config, stage, generations)
         with job.reporter.progress(stage, len(records) * generations) as bar:
-            return sample(loaded, records, sampling, bar, job.meter.add_tokens, parts)
+            return sample(loaded, records, sampling, bar, job.meter.add_tokens)
 
     return draw
 

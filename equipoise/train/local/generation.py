@@ -1,6 +1,5 @@
 """Sampling completions with transformers, reproducibly, in batches."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +22,6 @@ from trl import GRPOTrainer
 from environments.base import Message, PromptRecord, Rollout
 from equipoise.models.causal import LoadedModel
 from equipoise.models.template import render
-from equipoise.train.stages.around_training import KeptParts, Part
 
 Progress = Callable[[int], None]
 #: Tokens of prompts, tokens of completions.
@@ -60,13 +58,10 @@ def sample(
     sampling: Sampling,
     progress: Progress,
     count: CountTokens,
-    parts: KeptParts | None = None,
 ) -> list[Rollout]:
     """Draw `sampling.generations` completions of every record; siblings are adjacent.
 
-    The caller's random state is left as it was, so that sampling never changes a training run. A
-    batch that is in `parts` is taken from there, with the random state after it; any other is put
-    there. The result is the same to the bit.
+    The caller's random state is left as it was, so that sampling never changes a training run.
     """
     devices = [loaded.model.device] if loaded.model.device.type == "cuda" else []
     was_training = loaded.model.training
@@ -75,50 +70,27 @@ def sample(
     rollouts: list[Rollout] = []
     with torch.random.fork_rng(devices=devices), torch.inference_mode():
         torch.manual_seed(sampling.seed)
-        for number, start in enumerate(range(0, len(records), prompts_at_once)):
-            part = parts.read(number) if parts else None
-            if part:
-                _set_random_state(loaded.model.device, part.random_state)
-            else:
-                batch = records[start : start + prompts_at_once]
-                part = _sample_batch(loaded, batch, sampling)
-                count(part.prompt_tokens, part.completion_tokens)
-                if parts:
-                    parts.keep(number, part)
-            rollouts += part.rollouts
+        for start in range(0, len(records), prompts_at_once):
+            batch = records[start : start + prompts_at_once]
+            rollouts += _sample_batch(loaded, batch, sampling, count)
             progress(len(rollouts))
     loaded.model.train(was_training)
     return rollouts
 
 
-def _random_state(device: torch.device) -> str:
-    """Return the state that the next completion is drawn from."""
-    generator = torch.cuda if device.type == "cuda" else torch
-    return bytes(generator.get_rng_state().tolist()).hex()
-
-
-def _set_random_state(device: torch.device, state: str) -> None:
-    generator = torch.cuda if device.type == "cuda" else torch
-    generator.set_rng_state(torch.tensor(list(bytes.fromhex(state)), dtype=torch.uint8))
-
-
-def _sample_batch(loaded: LoadedModel, records: Sequence[PromptRecord], sampling: Sampling) -> Part:
-    started = time.perf_counter()
+def _sample_batch(
+    loaded: LoadedModel, records: Sequence[PromptRecord], sampling: Sampling, count: CountTokens
+) -> list[Rollout]:
     tokenizer, n = loaded.tokenizer, sampling.generations
     prompts = [render_prompt(tokenizer, record) for record in records]
     inputs, new_tokens = _complete(loaded.model, tokenizer, prompts, sampling)
     texts = tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
-    return Part(
-        rollouts=[
-            Rollout(r.id, r.set_id, r.split, prompt, text, r.metadata)
-            for i, (r, prompt) in enumerate(zip(records, prompts, strict=True))
-            for text in texts[i * n : (i + 1) * n]
-        ],
-        prompt_tokens=n * int(inputs["attention_mask"].sum()),
-        completion_tokens=count_tokens(new_tokens, tokenizer.eos_token_id),
-        seconds=time.perf_counter() - started,
-        random_state=_random_state(loaded.model.device),
-    )
+    count(n * int(inputs["attention_mask"].sum()), count_tokens(new_tokens, tokenizer.eos_token_id))
+    return [
+        Rollout(r.id, r.set_id, r.split, prompt, text, r.metadata)
+        for i, (r, prompt) in enumerate(zip(records, prompts, strict=True))
+        for text in texts[i * n : (i + 1) * n]
+    ]
 
 
 def draw_for_training(sampling: Sampling) -> RolloutFunction:

@@ -16,7 +16,6 @@ from equipoise.models.causal import LoadedModel
 from equipoise.run import rollouts
 from equipoise.run.history import Row, restore
 from equipoise.run.ledger import confirm_owner
-from equipoise.run.resume import set_result_aside
 from equipoise.run.rollouts import TrainingRollouts, choose, read_rollouts
 from equipoise.run.seals import CheckpointFolder, record_files
 from equipoise.terminal.exits import Stopped, deferring
@@ -56,7 +55,6 @@ def train(job: Job, loaded: LoadedModel) -> None:
         model.save_pretrained(folder)
         loaded.tokenizer.save_pretrained(folder)
 
-    set_result_aside(run, job.reporter.say)
     write_folder(run.final_checkpoint, save)
     record_files(run, run.final_checkpoint, run.history, run.training.parent)
 

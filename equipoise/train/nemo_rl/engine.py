@@ -41,7 +41,6 @@ from equipoise.models.template import check_template
 from equipoise.run import rollouts
 from equipoise.run.history import keep_steps
 from equipoise.run.prompts import refuse_control_tokens
-from equipoise.run.resume import has_result
 from equipoise.run.seals import record_files
 from equipoise.terminal.console import Reporter, escaped
 from equipoise.terminal.exits import Stopped
@@ -207,7 +206,7 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
 
     Raises `Stopped` when training was stopped with a checkpoint before its last step.
     """
-    if job.run.final_checkpoint.exists() and has_result(job.run):
+    if job.run.final_checkpoint.exists():
         return
     installation = find_installation()
     tokenizer = tokenizer_of(job.config.policy, job.model_name)

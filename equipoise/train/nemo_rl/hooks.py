@@ -17,7 +17,6 @@ besides the original:
 import inspect
 import math
 import os
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -37,7 +36,7 @@ from equipoise.train.nemo_rl.reference_policy import policy_with_first_reference
 from equipoise.train.nemo_rl.scoring import is_generated, to_rollouts
 from equipoise.train.nemo_rl.together import collecting, end, replaced, scored_together
 from equipoise.train.nemo_rl.watch import Watch
-from equipoise.train.stages.around_training import KeptParts, Part, Sample
+from equipoise.train.stages.around_training import Sample
 
 _ROW = "row"
 #: NeMo-RL looks up the one metric when it saves.
@@ -253,14 +252,15 @@ def _watched_validate(validate: Callable[..., Any], watch: Watch) -> Callable[..
 def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: Watch) -> Sample:
     """Sampling by NeMo-RL's own validation, whose environment only keeps what was generated.
 
-    A call of it is a part. Before the first step, where the model is that of every start, parts are
-    kept and a signal ends the run between two; the model after the last step is not saved yet.
+    Before the first step a signal ends the run between two batches; after the last one it does
+    not, for the model is not saved yet.
     """
     job, frozen = watch.job, arguments["step"] == 0
     size, task = job.config.equipoise.evaluation.batch_size, job.environment.name
 
-    def draw(rows: Sequence[PromptRecord], done: int, bar: Callable[[int], None]) -> Part:
-        started, tokens = time.perf_counter(), dict(job.meter.tokens)
+    def draw(
+        rows: Sequence[PromptRecord], done: int, bar: Callable[[int], None]
+    ) -> Sequence[Rollout]:
         collector = _Collector(lambda more: bar(done + more))
         changes = {
             "val_dataloader": [_batch(rows, task, arguments["tokenizer"])],
@@ -269,23 +269,16 @@ def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: 
             "logger": None,
         }
         validate(**{**arguments, **changes})
-        read, written = (count - tokens[name] for name, count in job.meter.tokens.items())
-        return Part(collector.rollouts, read, written, time.perf_counter() - started)
+        return collector.rollouts
 
     def sample(records: Sequence[PromptRecord], generations: int, label: str) -> list[Rollout]:
         rows = [record for record in records for _ in range(generations)]
-        parts = KeptParts(job, label, records, f"{generations} in {size}") if frozen else None
         rollouts: list[Rollout] = []
         with job.reporter.progress(label, len(rows)) as bar, _greedily(watch, label):
-            for number, start in enumerate(range(0, len(rows), size)):
+            for start in range(0, len(rows), size):
                 if frozen and watch.stop_requested():
                     raise Stopped
-                part = parts.read(number) if parts else None
-                if part is None:
-                    part = draw(rows[start : start + size], start, bar)
-                    if parts:
-                        parts.keep(number, part)
-                rollouts += part.rollouts
+                rollouts += draw(rows[start : start + size], start, bar)
         return rollouts
 
     return sample

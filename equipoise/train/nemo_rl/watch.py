@@ -16,7 +16,6 @@ from environments.base import VALIDATION_SPLIT
 from equipoise.errors import EquipoiseError
 from equipoise.run.history import Row, append_row
 from equipoise.run.ledger import confirm_owner
-from equipoise.run.resume import has_result
 from equipoise.run.rollouts import TrainingRollouts
 from equipoise.train.nemo_rl.checkpoints import seal_newest
 from equipoise.train.nemo_rl.scoring import MessageLog, StepSummary
@@ -273,7 +272,7 @@ class Watch:
 
 def score_final(job: Job) -> None:
     """Score what the trained model wrote, where that is not done yet."""
-    if job.run.is_evaluated(FINAL) and has_result(job.run):
+    if job.run.is_evaluated(FINAL):
         return
     if not job.run.generations(FINAL).exists():
         raise EquipoiseError(

@@ -1,22 +1,18 @@
 """The stages before and after training, the same on both engines: reference, baseline, final.
 
 An engine says how a model writes, as a `Sample`. What is drawn is kept before it is scored, so that
-what scores it may fail; an engine keeps what it draws in parts.
+what scores it may fail.
 """
 
 import hashlib
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from data_prep.files import hash_file, read_jsonl, write_json, write_lines
+from data_prep.files import hash_file, write_json, write_lines
 from data_prep.records import content_hash
 from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
@@ -26,100 +22,17 @@ from equipoise.report.renderers import print_evaluation
 from equipoise.report.run_files import STAGE_OF
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import confirm_owner
-from equipoise.run.resume import set_result_aside
 from equipoise.run.rollouts import (
-    parse_rollout,
     read_generations,
     read_rollouts,
     read_scored_rollouts,
     write_generations,
     write_rollouts,
-    write_rows,
 )
 from equipoise.run.seals import is_whole, record_files, seal_file
 from equipoise.statistics.evaluation import evaluation_dict
 from equipoise.statistics.learning_signal import learning_signal
 from equipoise.train.stages.job import Job, refuse_failures, refuse_unmeasured
-
-# --- parts ----------------------------------------------------------------------------------------
-# Rollouts that are drawn in parts, each kept as it comes: a kill loses the one in the making.
-#
-# A part is a file `part-<number>.jsonl` with its seal beside it. The first line says what decides
-# the part, what it took and the random state after it; the rollouts follow, a line each.
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rollouts in their order and what they took; `random_state` is the sampler's after them."""
-
-    rollouts: Sequence[Rollout]
-    prompt_tokens: int
-    completion_tokens: int
-    seconds: float
-    random_state: str = ""
-
-
-class _Header(BaseModel, strict=True):
-    identity: str
-    prompt_tokens: int
-    completion_tokens: int
-    seconds: float
-    random_state: str
-
-
-class KeptParts:
-    """The parts of a stage, which are those of these records and of what `decided_by` says."""
-
-    def __init__(
-        self, job: Job, stage: str, records: Sequence[PromptRecord], decided_by: str
-    ) -> None:
-        self._job, self._folder = job, job.run.parts(stage)
-        identity = f"{content_hash(records)}\n{decided_by}"
-        self._identity = hashlib.sha256(identity.encode()).hexdigest()
-
-    def read(self, number: int) -> Part | None:
-        """A part that an earlier process has kept, which counts for the stage; else None.
-
-        One that is damaged, or decided by something else, is not there.
-        """
-        path = self._folder / _name(number)
-        if not is_whole(path):
-            return None
-        first, *rows = read_jsonl(path)
-        try:
-            header = _Header.model_validate(first)
-        except ValidationError:  # of another version
-            return None
-        if header.identity != self._identity:
-            return None
-        took = header.model_dump(exclude={"identity"})
-        part = Part([parse_rollout(row) for row in rows], **took)
-        self._job.meter.recall(part.prompt_tokens, part.completion_tokens, part.seconds)
-        return part
-
-    def keep(self, number: int, part: Part) -> None:
-        """Write a part; it counts from when its seal is there."""
-        header = {name: getattr(part, name, self._identity) for name in _Header.model_fields}
-        confirm_owner(self._job.run.root)
-        path = self._folder / _name(number)
-        write_rows(path, part.rollouts, header)
-        seal_file(path)
-
-
-def drop_parts(run: RunDirectory, stage: str) -> None:
-    """Remove the parts of a stage that has been written whole."""
-    folder = run.parts(stage)
-    shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # other stages have theirs there, or there is none
-        folder.parent.rmdir()
-
-
-def _name(number: int) -> str:
-    return f"part-{number:05}.jsonl"
-
-
-# --- around training ------------------------------------------------------------------------------
-
 
 #: Records, completions of each, the stage -> their rollouts, siblings adjacent.
 Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
@@ -164,7 +77,6 @@ def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
                 with cached.open(encoding="utf-8", newline="") as lines:
                     write_lines(job.run.reference, lines)
         record_files(job.run, job.run.reference)
-    drop_parts(job.run, REFERENCE)
     use_reference(job)
 
 
@@ -173,7 +85,6 @@ def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
     confirm_owner(job.run.root)
     write_rollouts(job.run.reference, rollouts)
     record_files(job.run, job.run.reference)
-    drop_parts(job.run, REFERENCE)
     use_reference(job)
 
 
@@ -232,7 +143,6 @@ def evaluate(job: Job, stage: str, sample: Sample) -> None:
     Raises `EquipoiseError` when too many rollouts could not be scored.
     """
     if job.run.is_evaluated(stage):
-        drop_parts(job.run, stage)  # a kill may have left them
         return
     generations = job.run.generations(stage)
     with job.timed(stage):
@@ -274,19 +184,16 @@ def generate_timed(job: Job, stage: str, draw: Draw) -> Generations:
     """Draw the replies to the evaluation split, and count what they take."""
     evaluation = job.config.equipoise.evaluation
     meter, started = job.meter, time.perf_counter()
-    tokens, recalled = dict(meter.tokens), meter.recalled_seconds
+    tokens = dict(meter.tokens)
     prompts = job.split(evaluation.split)
     rollouts, failures = draw(prompts, evaluation.generations, stage)
     account: dict[str, float] = {n: count - tokens[n] for n, count in meter.tokens.items()}
-    seconds = time.perf_counter() - started + meter.recalled_seconds - recalled
-    account["generation_time_seconds"] = round(seconds, 2)
+    account["generation_time_seconds"] = round(time.perf_counter() - started, 2)
     return Generations(rollouts, failures, account)
 
 
 def save_generations(job: Job, stage: str, generations: Generations) -> None:
-    """Write what `score` takes; the trained model's own takes the place of an earlier result."""
-    if stage == FINAL:
-        set_result_aside(job.run, job.reporter.say)
+    """Write what `score` takes."""
     job.run.ledger.update({"generation": {stage: dict(generations.account)}})
     confirm_owner(job.run.root)
     write_generations(job.run.generations(stage), generations.rollouts, generations.failures)
@@ -321,7 +228,6 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     # Sealed first: a stage that still has its generations is not finished, and is scored again.
     record_files(job.run, job.run.evaluation(stage).parent, without=generations)
     generations.unlink()
-    drop_parts(job.run, stage)
     print_evaluation(job.reporter, evaluation, STAGE_OF[stage])
 
 

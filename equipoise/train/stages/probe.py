@@ -53,7 +53,7 @@ from equipoise.statistics.trivial import (
     not_beaten,
     vote,
 )
-from equipoise.train.stages.around_training import BASELINE, FINAL, Sample, drop_parts
+from equipoise.train.stages.around_training import BASELINE, FINAL, Sample
 from equipoise.train.stages.job import Job, refuse_failures
 
 SCHEMA = 1
@@ -111,7 +111,6 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
     """
     settings = job.config.equipoise.probe
     if not settings.prompts or job.run.probe.exists():
-        _drop_parts(job)  # a kill may have left them
         return
     with job.timed(PROBE):
         job.reporter.heading("Probe: what the reward pays for nothing")
@@ -136,14 +135,8 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
     confirm_owner(job.run.root)
     write_folder(job.run.probe, partial(fill_probe, scored, content))
     record_files(job.run, job.run.probe)
-    _drop_parts(job)
     files = RunFiles(probe=content, presentation=job.environment.presentation)
     print_beside(job.reporter, files, "probe/probe.json")
-
-
-def _drop_parts(job: Job) -> None:
-    for stage in (PROBE, GREEDY, BLINDED):
-        drop_parts(job.run, stage)
 
 
 def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:

@@ -10,7 +10,7 @@ from equipoise.report.run_files import RunFiles
 
 def facts(usage: Any, **after: float) -> dict[str, str]:
     found = RunFiles(
-        provenance={"usage": usage},
+        provenance={"usage": usage, "seconds": {"baseline": 1000.2, "training": 3000.2}},
         evaluations={"before": {}, "after": after},
     )
     return dict(usage_facts(found))
@@ -19,10 +19,10 @@ def facts(usage: Any, **after: float) -> dict[str, str]:
 def test_time_tokens_memory_and_what_was_asked() -> None:
     judge = {"calls": 2300.0, "cache_hits": 100.0, "failures": 3.0, "prompt_tokens": 1e6}
     judge |= {"completion_tokens": 234_000.0, "answers_without_usage": 1.0, "cost": 1.2}
-    usage = {"processes": 2, "seconds": 4000.4, "peak_memory_bytes": 1.29e9, "calls": {"j": judge}}
+    usage = {"seconds": 7.0, "peak_memory_bytes": 1.29e9, "calls": {"j": judge}}
     usage |= {"prompt_tokens": 1_234_567, "completion_tokens": 999, "peak_gpu_memory_bytes": 8e9}
     assert facts(usage, completion_tokens=5000, generation_time_seconds=2.5) == {
-        "Time": "1:06:40, in 2 starts",
+        "Time": "1:06:40",
         "Tokens": "1.23M of prompts, 999 generated, 2k per second of evaluation",
         "Peak memory": "1.3 GB, 8.0 GB of the GPU",
         "Asked j": (
@@ -33,15 +33,11 @@ def test_time_tokens_memory_and_what_was_asked() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    usage = {
-        "processes": 1,
-        "seconds": 61,
-        "peak_gpu_memory_bytes": 0,
-        "calls": {"j": {"calls": 1}},
-    }
-    assert facts(usage) == {"Time": "0:01:01", "Asked j": "1 calls"}
+    usage = {"peak_gpu_memory_bytes": 0, "calls": {"j": {"calls": 1}}}
+    assert facts(usage) == {"Time": "1:06:40", "Asked j": "1 calls"}
 
 
 @pytest.mark.parametrize("usage", [None, 7, {"calls": 3}, {"calls": {"j": 1}}, {"seconds": "x"}])
 def test_a_provenance_that_a_hand_has_changed_is_no_error(usage: Any) -> None:
-    assert facts(usage) == {}
+    assert facts(usage) == {"Time": "1:06:40"}
+    assert not dict(usage_facts(RunFiles(provenance={"seconds": [usage]})))

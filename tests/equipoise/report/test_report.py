@@ -285,19 +285,14 @@ def test_no_evidence_is_not_told_as_a_change(finished_run: Path) -> None:
     assert "There is no evidence that the disparity ratio changed" in page(finished_run).text
 
 
-def test_resumptions_are_one_line_of_the_head(finished_run: Path) -> None:
-    changes = {"grpo.max_num_steps": {"before": 60, "after": 120}}
-    resumed = [
-        {"from_step": 40, "changes": {}, "kept_in": None},
-        {"from_step": 60, "changes": changes, "kept_in": "earlier/1"},
-    ]
+def test_steps_that_were_added_are_one_line_of_the_head(finished_run: Path) -> None:
     path = finished_run / "provenance.json"
-    assert "Resumed" not in page(finished_run).text
-    edit(path, lambda found: found.update(resumed=resumed))
-    told = "Resumed from step 40, 60; grpo.max_num_steps changed, before in earlier/1"
-    assert told in page(finished_run).text
-    edit(path, lambda found: found.update(resumed=[3, {"from_step": SCRIPT, "changes": [SCRIPT]}]))
-    assert "Resumed from step 0" in page(finished_run).text
+    assert "Steps added" not in page(finished_run).text
+    grown = [{"from_step": 60, "steps": 120, "steps_before": 60}]
+    edit(path, lambda found: found.update(grown=grown))
+    assert "Steps added 120 in place of 60, from step 60" in page(finished_run).text
+    edit(path, lambda found: found.update(grown=[3, {"from_step": SCRIPT, "steps": [SCRIPT]}]))
+    assert "Steps added 0 in place of 0, from step 0" in page(finished_run).text
 
 
 def test_charts_are_those_that_the_task_wants(finished_run: Path, finished_report: str) -> None:

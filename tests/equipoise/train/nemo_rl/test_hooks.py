@@ -396,26 +396,21 @@ class TestStagesInParts:
     BASELINE = (["p3", "p3", "p3", "p4"], ["p4", "p4"])
     GREEDY = (["p3", "p4"],)
 
-    @staticmethod
-    def killed(grpo, watch, part):
-        with pytest.raises(KeyboardInterrupt):
-            validated(grpo, watch, Validation(dies_at=part))
-
     @pytest.fixture(autouse=True)
     def _begun(self, ray, batched, watch):
         watch.begin(Scorer())
 
-    @pytest.mark.parametrize("part", [1, 4])
-    def test_what_a_kill_leaves_is_not_drawn_again(self, grpo, watch, part):
-        self.killed(grpo, watch, part)
+    @pytest.mark.parametrize(("call", "left"), [(1, 0), (4, 3)])
+    def test_a_stage_that_a_kill_cut_off_is_drawn_again(self, grpo, watch, call, left):
+        with pytest.raises(KeyboardInterrupt):
+            validated(grpo, watch, Validation(dies_at=call))
         drawn = validated(grpo, watch, Validation()).batches
         every = [*self.REFERENCE, *self.BASELINE]
-        assert drawn[: 5 - part] == every[part:]
+        assert drawn[: 5 - left] == every[left:]
         assert len(read_rollouts(watch.job.run.reference)) == 10
         assert len(read_scored_rollouts(watch.job.run.rollouts("baseline"))[0]) == 6
-        assert not (watch.job.run.root / "parts").exists()
 
-    def test_a_signal_is_looked_at_between_parts(self, grpo, watch):
+    def test_a_signal_is_looked_at_between_batches(self, grpo, watch):
         calls = []
 
         def stop():
@@ -427,15 +422,12 @@ class TestStagesInParts:
         with pytest.raises(Stopped):
             validated(grpo, watch, validation)
         assert validation.batches == list(self.REFERENCE[:2])
-        watch.stop_requested = lambda: False
-        assert validated(grpo, watch, Validation()).batches[0] == self.REFERENCE[2]
 
-    def test_after_the_last_step_nothing_is_kept_and_a_signal_waits(self, grpo, watch):
+    def test_after_the_last_step_a_signal_waits(self, grpo, watch):
         """The model is not saved yet: what it wrote may be of one that a kill loses."""
         validated(grpo, watch, Validation())
         watch.stop_requested = lambda: True
         with pytest.raises(KeyboardInterrupt):
             validated(grpo, watch, Validation(dies_at=1), step=2)
-        assert not (watch.job.run.root / "parts").exists()
         drawn = validated(grpo, watch, Validation(), step=2).batches
         assert drawn == [*self.BASELINE, *self.GREEDY]
