@@ -92,8 +92,14 @@ def grow(run: RunDirectory, loaded: LoadedConfig, say: Callable[[str], None]) ->
     final = run.evaluation("final").parent
     parts = [run.comparison, run.modes, run.added, final, run.final_checkpoint]
     unfinished = [run.config, run.history, run.training.parent]
-    entry = {"time": now(), "command": command_line(), "git": git_state()}
-    entry |= {"from_step": done, "steps": target, "steps_before": planned}
+    entry = {
+        "time": now(),
+        "command": command_line(),
+        "git": git_state(),
+        "from_step": done,
+        "steps": target,
+        "steps_before": planned,
+    }
     grown = [*run.ledger.read().get("grown", []), entry]
     forget_files(run, [part.name for part in (*parts, *unfinished)])
     for part in filter(lambda path: path.exists(), parts):
