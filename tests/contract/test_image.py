@@ -272,41 +272,6 @@ def test_the_context_is_small(context):
     }
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
-def test_scripts_have_no_findings_of_shellcheck():
-    scripts = [*(ROOT / "containers").rglob("*.sh"), *(ROOT / "containers").rglob("*.sbatch")]
-    assert len(scripts) == 2
-    subprocess.run(["shellcheck", *scripts], check=True)
-
-
-@pytest.mark.parametrize("role", ["head", "worker"])
-def test_a_python_that_is_out_of_reach_is_named_before_ray_starts(role, tmp_path):
-    """In NeMo-RL's image it is a link to below /root, which only root may enter."""
-    python = tmp_path / "python"
-    python.symlink_to("/root/.local/share/uv/python/none/bin/python")
-    done = subprocess.run(
-        ["bash", ROOT / "containers" / "slurm" / "node.sh", role, tmp_path / "log"],
-        env={"PATH": os.environ["PATH"], "NEMO_RL_PYTHON": str(python)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    first, second = done.stderr.splitlines()
-    assert f"{python} does not start: " in first
-    assert "No such file or directory" in first
-    assert "--fakeroot" in second
-    assert not (tmp_path / "log").exists()
-
-
-def test_apptainer_may_change_the_image_s_files():
-    """What the manual asks for where an image's own root is needed and its files change."""
-    lines = (ROOT / "containers" / "slurm" / "grpo.sbatch").read_text()
-    command = lines[lines.index("inside=(apptainer") :].partition(")\n")[0].split()
-    assert {"--fakeroot", "--writable-tmpfs", "--no-home", "--nv"} <= set(command)
-    assert command[-2:] == ["env", 'HOME="$shared/home"']
-
-
 def test_the_dockerfile_has_no_findings_of_hadolint():
     hadolint = Path(sys.executable).with_name("hadolint")
     if not hadolint.exists():
