@@ -73,7 +73,7 @@ def test_a_scale_of_several_nodes(load):
     assert rows["model"][1] == "bfloat16, Megatron, LoRA, rank 32, alpha 64"
     sequences = ("<= 512", "512 rollouts in batches of <= 4,096 tokens")
     assert rows["micro batches per rank"] == sequences
-    assert rows["GPUs that train"] == ("32", "a copy on 4 tensor x 2 pipeline x 1 context")
+    assert rows["GPUs that train"] == ("32", "a copy on 8 tensor x 1 pipeline x 1 context")
     assert rows["data-parallel ranks"][0] == "4"
     assert rows["vLLM replicas"] == ("4", "8 GPUs each")
     assert rows["parameters"][0] == "70,553,706,496"

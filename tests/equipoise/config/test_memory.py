@@ -23,7 +23,7 @@ class TestLayout:
 
     def test_of_megatron(self, load):
         layout = layout_of(scale(load, "large"))
-        assert (layout.tensor, layout.pipeline, layout.context) == (4, 2, 1)
+        assert (layout.tensor, layout.pipeline, layout.context) == (8, 1, 1)
         assert (layout.gpus, layout.data_parallel, layout.replicas) == (32, 4, 4)
 
     @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ class TestEstimate:
         )
         kept = parts(scale(load, "large"), LLAMA)
         # Korthikanti et al. 2022, table 2, without the attention matrix.
-        tokens, hidden, layers, t = 4096, 8192, 80, 4
+        tokens, hidden, layers, t = 4096, 8192, 80, 8
         assert whole["activations"] == pytest.approx(tokens * hidden * layers * (10 + 24 / t))
         assert split["activations"] == pytest.approx(tokens * hidden * layers * 34 / t)
         assert kept["activations"] < split["activations"] < whole["activations"]

@@ -248,7 +248,11 @@ REFUSED = [
     ),
     (
         "large",
-        ["policy.sequence_packing.enabled=false", "policy.dynamic_batching.enabled=true"],
+        [
+            "policy.sequence_packing.enabled=false",
+            "policy.dynamic_batching.enabled=true",
+            f"{MEGATRON}.pipeline_model_parallel_size=2",
+        ],
         "policy.dynamic_batching.enabled",
         "batch.sorted-in-pipeline",
     ),
@@ -290,7 +294,7 @@ REFUSED = [
         "large",
         [f"{MEGATRON}.pipeline_model_parallel_size=3"],
         f"{MEGATRON}.pipeline_model_parallel_size",
-        "layout.uneven-copies | 4 x 3 x 1 = 12 | 32",
+        "layout.uneven-copies | 8 x 3 x 1 = 24 | 32",
     ),
     (
         "medium",
@@ -341,19 +345,19 @@ REFUSED = [
         "large",
         ["policy.make_sequence_length_divisible_by=2"],
         "policy.make_sequence_length_divisible_by",
-        "lengths.uneven-divisor | 4 | 2",
+        "lengths.uneven-divisor | 8 | 2",
     ),
     (
         "large",
         [f"{MEGATRON}.context_parallel_size=2"],
         "policy.make_sequence_length_divisible_by",
-        "lengths.uneven-divisor | 16 | 4",
+        "lengths.uneven-divisor | 32 | 8",
     ),
     (
         "large",
         ["policy.max_total_sequence_length=1022"],
         "policy.max_total_sequence_length",
-        "lengths.uneven-total | 1022 | 4",
+        "lengths.uneven-total | 1022 | 8",
     ),
     (
         "large",
@@ -443,7 +447,7 @@ ALLOWED = [
         "large",
         [
             f"{MEGATRON}.context_parallel_size=2",
-            "policy.make_sequence_length_divisible_by=16",
+            "policy.make_sequence_length_divisible_by=32",
         ],
     ),
     ("large", [f"{MEGATRON}.peft.target_modules=[linear_qkv]"]),
@@ -458,6 +462,7 @@ ALLOWED = [
         "large",
         [
             f"{LORA}.enabled=false",
+            f"{MEGATRON}.tensor_model_parallel_size=4",
             f"{MEGATRON}.pipeline_model_parallel_size=4",
             "cluster.num_nodes=8",
         ],
