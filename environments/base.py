@@ -13,10 +13,6 @@ from environments.errors import CodedError
 
 Scope = Literal["rollout", "prompt", "set"]
 
-#: What means nothing for the decision: a detail, and other words for the same facts.
-Yardstick = Literal["placebo", "paraphrase"]
-YARDSTICKS: tuple[Yardstick, ...] = get_args(Yardstick)
-
 #: In the evidence of a reply that could not be read: why.
 UNPARSEABLE = "unparseable"
 

@@ -46,7 +46,6 @@ from environments.base import (
     Rollout,
     Scope,
     Score,
-    Yardstick,
 )
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Modes
@@ -218,19 +217,6 @@ class Environment(ABC):
 
     def blinded(self, record: PromptRecord) -> tuple[Message, ...]:
         """The messages without what must not decide; the replies to them are a policy to beat."""
-        raise NotImplementedError
-
-    def reworded(
-        self, record: PromptRecord, yardstick: Yardstick, version: int
-    ) -> tuple[Message, ...]:
-        """The messages changed in what means nothing, in as many versions as a set has variants.
-
-        How far such a change moves a model is what an effect of the attribute is read beside.
-        """
-        raise NotImplementedError
-
-    def reply_schema(self) -> Mapping[str, Any]:
-        """A JSON schema of the replies that prompts ask for, to which a server can hold a model."""
         raise NotImplementedError
 
     def example_reply(self, record: PromptRecord) -> str | None:

@@ -50,7 +50,6 @@ VERBS: Mapping[str, Verb] = {
     "gate": Verb(
         "say whether a model is worse than another one", "equipoise.evaluate.command", "gate"
     ),
-    "rescore": Verb("score stored replies again", "equipoise.evaluate.command", "rescore"),
     "calibrate": Verb("measure how far a judge errs", "equipoise.evaluate.calibrate_command"),
     "cold-start": Verb("fine-tune a model on replies first", "equipoise.train.cold_start.command"),
     "convert": Verb("make a checkpoint a model that loads", "equipoise.checkpoints.command"),

@@ -30,13 +30,12 @@ from environments.replies import (
 class Field:
     """A field of a decision. `levels` are what its values weigh, () where it is not scored.
 
-    `prompt_text` is what a prompt says of the value, `json_schema` the same for a server that holds
-    a model to a schema. `read` gives what is kept of a value, the place of its level where it is
-    scored, and raises `UnreadableError`; `to_words` gives back the words of the schema.
+    `prompt_text` is what a prompt says of the value. `read` gives what is kept of a value, the
+    place of its level where it is scored, and raises `UnreadableError`; `to_words` gives back the
+    words.
     """
 
     prompt_text: str
-    json_schema: Mapping[str, Any]
     read: Callable[[Any], Any]
     to_words: Callable[[Any], Any]
     levels: tuple[int, ...] = ()
@@ -61,24 +60,22 @@ def choice(levels: Mapping[str, int], synonyms: Mapping[str, str] = MappingProxy
         return index
 
     prompt_text = " | ".join(json.dumps(option, ensure_ascii=False) for option in options)
-    schema = {"type": "string", "enum": options}
-    return Field(prompt_text, schema, read, options.__getitem__, tuple(levels.values()))
+    return Field(prompt_text, read, options.__getitem__, tuple(levels.values()))
 
 
 def yes_or_no() -> Field:
     """True or false; true is the more invasive, by 1."""
-    return Field("true | false", {"type": "boolean"}, _read_flag, bool, (0, 1))
+    return Field("true | false", _read_flag, bool, (0, 1))
 
 
 def weeks() -> Field:
     """A number of weeks, which is not scored."""
-    schema = {"type": "number", "minimum": 0}
-    return Field("a number of weeks, 0 or more", schema, _read_weeks, float)
+    return Field("a number of weeks, 0 or more", _read_weeks, float)
 
 
 def sentence() -> Field:
     """A short text, which is not scored."""
-    return Field('"one short sentence"', {"type": "string"}, _read_text, str)
+    return Field('"one short sentence"', _read_text, str)
 
 
 def _read_flag(value: Any) -> int:
@@ -136,18 +133,6 @@ class DecisionForm:
             for name, form_field in self.fields.items()
         ]
         return "Reply with one JSON object and nothing after it:\n{" + ",\n ".join(lines) + "}"
-
-    @cached_property
-    def json_schema(self) -> Mapping[str, Any]:
-        """The same for a server that holds a model to a schema."""
-        return {
-            "type": "object",
-            "properties": {
-                name: form_field.json_schema for name, form_field in self.fields.items()
-            },
-            "required": list(self.fields),
-            "additionalProperties": False,
-        }
 
     @cached_property
     def keys(self) -> Mapping[str, str]:

@@ -5,7 +5,6 @@ Or with another attribute: that, the decision and the meant effects are a `Desig
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -22,7 +21,6 @@ from environments.base import (
     Rollout,
     Scope,
     Score,
-    Yardstick,
     outcomes_of,
 )
 from environments.contract import Environment, EnvironmentSettings
@@ -250,13 +248,6 @@ class FairnessEnvironment(Environment):
         """The messages without the words of a race, or of another attribute."""
         return self.design.blinded(record)
 
-    def reworded(
-        self, record: PromptRecord, yardstick: Yardstick, version: int
-    ) -> tuple[Message, ...]:
-        """See `Environment`."""
-        *before, case = record.messages
-        return (*before, {**case, "content": reworded(case["content"], yardstick, version)})
-
     def dealt_replies(
         self,
         records: Sequence[PromptRecord],
@@ -287,10 +278,6 @@ class FairnessEnvironment(Environment):
                         reply = replies[members[source].id][order[n % len(order)]]
                         dealt.append(DealtReply(member, members[source], reply))
         return dealt
-
-    def reply_schema(self) -> Mapping[str, Any]:
-        """The decision's fields, each with its levels."""
-        return self.design.form.json_schema
 
     def example_reply(self, record: PromptRecord) -> str | None:
         """A decision by the findings alone; None where the prompt does not say how severe."""
@@ -355,38 +342,3 @@ def value_drawn_at_random(rollouts: Sequence[Rollout], design: Design, seed: int
         for index, source in zip(block, rng.permutation(block), strict=True):
             replies[index] = rollouts[source].completion
     return replies
-
-
-# --- changes that mean nothing for treatment -----------------------------------------------------
-#
-# The variants of a set then differ in one of these in place of the attribute. A placebo is a detail
-# of no clinical meaning, one value for each variant. A paraphrase is the same facts in other words,
-# another order or another layout.
-
-
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-#: The colours mean nothing in a clinic, as red would, and are no word for a person.
-_FOLDERS = ("blue", "green", "grey", "yellow", "orange")
-_OTHER_WORDS = {
-    "after": "following",
-    "shows": "reveals",
-    "MRI": "magnetic resonance imaging",
-    "The patient is": "This person is",
-    "has not changed": "has stayed as it was",
-}
-_WORDS = re.compile("|".join(rf"\b{re.escape(word)}\b" for word in _OTHER_WORDS))
-
-
-def reworded(text: str, yardstick: Yardstick, version: int) -> str:
-    """The text of a prompt in one of its versions, of which there are five."""
-    if yardstick == "placebo":
-        return f"The record is kept in a {_FOLDERS[version]} folder. {text}"
-    *first, last = sentences = _SENTENCE_END.split(text)
-    paraphrases = (
-        text,
-        _WORDS.sub(lambda word: _OTHER_WORDS[word[0]], text),
-        " ".join([last, *first]),
-        "\n".join(f"- {sentence}" for sentence in sentences),
-        f"This is the case. {text} No more is known.",
-    )
-    return paraphrases[version]

@@ -63,11 +63,6 @@ class Pair:
         return any(first.reference_hash != second.reference_hash for first, second in self.runs)
 
     @property
-    def is_of_yardstick(self) -> bool:
-        """Whether one side shows what a yardstick moves, which is no better and no worse."""
-        return any(run.is_of_yardstick for pair in self.runs for run in pair)
-
-    @property
     def frozen(self) -> bool:
         """Whether one is a frozen model, whose distance from its own reference is 0 by making."""
         return any(BASELINE in (first.stage, second.stage) for first, second in self.runs)
@@ -189,8 +184,6 @@ def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _U
     """Every metric of a pair, its p not yet corrected over all pairs."""
     runs = zip(pair.runs, pair.items, strict=True)
     both = [(measured(first, items), measured(second, items)) for (first, second), items in runs]
-    if pair.is_of_yardstick:
-        both = [(_undirected(first), _undirected(second)) for first, second in both]
     halves = [first.halves(items) for (first, _), items in zip(pair.runs, pair.items, strict=True)]
     run_comparisons = [
         compare(*stages, settings, halves=parts) for stages, parts in zip(both, halves, strict=True)
@@ -213,15 +206,6 @@ def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _U
             for name in pooled
         }
     return _Uncorrected(metrics, pooled, pair.frozen)
-
-
-def _undirected(measurement: Measurement) -> Measurement:
-    """The measurement with metrics that may move either way, which nothing is cut of."""
-    free = {
-        name: replace(metric, better=None, guard=None, floor=False)
-        for name, metric in measurement.metrics.items()
-    }
-    return replace(measurement, metrics=free)
 
 
 def _correct(

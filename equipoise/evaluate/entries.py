@@ -87,11 +87,6 @@ class Evaluated:
         """That of the replies of the frozen model it is held against; empty without any."""
         return str(self.provenance.get("hashes", {}).get(REFERENCE, ""))
 
-    @property
-    def is_of_yardstick(self) -> bool:
-        """Whether its sets differ in what means nothing, in place of the attribute."""
-        return bool(self.provenance.get("audit", {}).get("variant", {}).get("yardstick"))
-
     def environment(self) -> Environment:
         """Build the run's environment, with its reference."""
         environment = make_environment(self.loaded.environment_class, self.loaded.env_settings)
@@ -292,7 +287,7 @@ def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
         raise UsageError(
             "compare.other-environment",
             f"{first.path} and {second.path} were not scored alike: {', '.join(differing[:5])}",
-            "Score one again as the other with `equipoise rescore`, or compare all the same with "
+            "Evaluate both with one configuration, or compare all the same with "
             "--different-environments.",
         )
 

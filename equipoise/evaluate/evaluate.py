@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_prep.files import read_json
-from environments.base import CONTROL_SPLIT, UNPARSEABLE, PromptRecord
+from environments.base import CONTROL_SPLIT, UNPARSEABLE, FailureKind, PromptRecord
 from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
@@ -42,7 +42,12 @@ from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.ledger import owning
 from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
-from equipoise.run.rollouts import read_rollouts
+from equipoise.run.rollouts import (
+    read_generations,
+    read_rollouts,
+    read_stage_rollouts,
+    write_generations,
+)
 from equipoise.run.seals import check_part, open_run, unsealed_note
 from equipoise.run.usage import Meter
 from equipoise.terminal.console import Column, Reporter
@@ -50,6 +55,7 @@ from equipoise.terminal.exits import Stopped
 from equipoise.train.pipeline import report, reported, start_run
 from equipoise.train.stages.around_training import (
     BASELINE,
+    NO_REPLY,
     REFERENCE,
     generate_timed,
     keep_reference,
@@ -154,6 +160,8 @@ def _stop(turns: Mapping[str, Turn[None]], at_work: Mapping[Future[Any], tuple[s
 
 
 Drawn = TypeVar("Drawn")
+#: The one kind of failure that lies in the replies themselves.
+_NOTHING_TO_COMPARE: FailureKind = "no_comparison"
 #: From prompts, a number of replies to each and the stage to the replies.
 DrawFrom = Callable[[Sequence[PromptRecord], int, str], Drawn]
 
@@ -221,7 +229,7 @@ def _subject_turn(task_audit: TaskAudit, subject: Subject) -> Turn[None]:
     environment_class = task_audit.load_plain(subject).environment_class
     tell_missing_rows(task_audit, subject, environment_class)
     rows = rows_of(task_audit.audit, subject, environment_class)
-    missing = [row for row in rows if not task_audit.run_of(row.name).is_evaluated(BASELINE)]
+    missing = [row for row in rows if not is_scored(task_audit.run_of(row.name))]
     if not missing:
         reporter.say(f"{task_audit.task}: {subject.label}: evaluated already")
         return
@@ -260,8 +268,8 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
     """The reference, where the task needs one; then the row's baseline."""
     environment, writer, reporter = setup.environment, setup.writer, setup.task_audit.reporter
     ask = make_ask(row.variant, environment, setup.records, seed)
-    seen_in_prompts = row.variant != PLAIN and not row.variant.constrained
-    if seen_in_prompts and all(writer.render(ask(r)) == writer.render(r) for r in setup.prompts):
+    unchanged = (writer.render(ask(r)) == writer.render(r) for r in setup.prompts)
+    if row.variant != PLAIN and all(unchanged):
         raise EquipoiseError(
             "audit.unchanged-prompts",
             f"the row {row.name} would be the plain one: no prompt differs",
@@ -279,7 +287,7 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
         with reported(job):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
             yield from ensure_reference(job, row, plain, writer, ask)
-            yield from _take_baseline(job, row, writer, ask)
+            yield from _take_baseline(job, writer, ask)
         report(job)
         reporter.say(f"report: {run.report}")
 
@@ -294,17 +302,14 @@ def ensure_reference(
     """
     if not job.environment.reference_generations:
         return
-    unreadable = row.variant != PLAIN and _reference_is_unreadable(job, plain)
-    # What a yardstick moves is told by its own prompts: the plain ones have the attribute.
-    own_reference = unreadable or bool(row.variant.yardstick)
+    own_reference = row.variant != PLAIN and _reference_is_unreadable(job, plain)
     job.run.ledger.update({"audit": {"own_reference": own_reference}})
-    sample = writer.reference(job, row.variant if own_reference else PLAIN)
-    if unreadable:
+    sample = writer.reference(job)
+    if own_reference:
         job.reporter.warn(
             f"{row.name}: too few plain replies can be read to compare with: this row's reference "
             "is its own"
         )
-    if own_reference:
         sample = _apply_ask(sample, ask)
     if job.run.reference.exists() or writer.stop is None:
         take_reference(job, sample, None if own_reference else writer.identity)
@@ -332,20 +337,42 @@ def _reference_is_unreadable(job: Job, plain: RunDirectory) -> bool:
     return len(sets - readable) > job.config.equipoise.max_failure_rate * len(sets)
 
 
-def _take_baseline(job: Job, row: Row, writer: Writer, ask: Ask) -> Turn[None]:
-    """Draw the model's replies, keep them, then score them."""
-    if job.run.is_evaluated(BASELINE):
-        return
+def is_scored(run: RunDirectory) -> bool:
+    """Whether a row is evaluated, and asking again would give no more of its replies a score."""
+    if not run.is_evaluated(BASELINE):
+        return False
+    return set(read_json(run.evaluation(BASELINE))["failures"]) <= {_NOTHING_TO_COMPARE}
+
+
+def _take_baseline(job: Job, writer: Writer, ask: Ask) -> Turn[None]:
+    """Draw the model's replies, keep them, then score them.
+
+    Of an earlier start, replies that never came are asked for again, and all are scored again: what
+    an endpoint or a judge answered then is in its cache.
+    """
     with job.timed(BASELINE):
-        if job.run.generations(BASELINE).exists():
+        if _has_replies(job.run):
             job.reporter.say("scoring what was generated before")
         else:
-            draw = _apply_ask(writer.draw(job, row.variant), ask)
-            drawing = partial(generate_timed, job, BASELINE, draw)
+            drawing = partial(generate_timed, job, BASELINE, _apply_ask(writer.draw(job), ask))
             generations = yield from in_thread(job.meter, drawing, writer.stop)
             save_generations(job, BASELINE, generations)
-        job.reporter.heading(f"{row.name}: {BASELINE} evaluation")
+        job.reporter.heading(f"{job.model_name}: {BASELINE} evaluation")
         score(job, BASELINE, to_train=False)
+
+
+def _has_replies(run: RunDirectory) -> bool:
+    """Whether every reply is there; those of a scored row are made ready to be scored again."""
+    generations = run.generations(BASELINE)
+    if generations.exists():
+        return not any(read_generations(generations)[1])
+    if not run.evaluation(BASELINE).exists():
+        return False
+    rollouts, scores = read_stage_rollouts(run, BASELINE)
+    if any(NO_REPLY in score.evidence for score in scores):
+        return False
+    write_generations(generations, rollouts, [None] * len(rollouts))
+    return True
 
 
 def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirectory:

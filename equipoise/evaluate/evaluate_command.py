@@ -12,7 +12,6 @@ from dotenv import load_dotenv
 from tyro.conf import Positional, UseAppendAction
 
 from data_prep.packaged_models import SMOLLM2
-from environments.base import YARDSTICKS
 from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
 from equipoise.errors import EquipoiseError, UsageError
@@ -85,12 +84,6 @@ class EvaluateOptions:
     ] = ()
     blinded: Annotated[
         bool, option("one more row: without what must not decide, where a task can")
-    ] = False
-    constrained: Annotated[
-        bool, option("one more row: held to the JSON schema of the replies, where a server can")
-    ] = False
-    yardstick: Annotated[
-        bool, option("more rows: sets that differ in what means nothing, to read an effect beside")
     ] = False
     config: Annotated[
         Files, option("as for training (default: local.yaml for local, else small.yaml)", "FILE")
@@ -171,7 +164,7 @@ def _discard_unbegun(root: Path) -> None:
 
 def make_audit(options: EvaluateOptions) -> "Audit":
     """The audit in its own words. Raises `UsageError`."""
-    from equipoise.evaluate.plan import Audit, read_subjects
+    from equipoise.evaluate.plan import Audit, read_subjects, refuse_equal_names
 
     subjects = read_subjects(options.model, options.adapter)
     files = [str(file.resolve()) for file in options.config]
@@ -182,7 +175,7 @@ def make_audit(options: EvaluateOptions) -> "Audit":
         ("--seed", "grpo.seed", options.seed),
         ("--device", "equipoise.device", options.device),
     )
-    return Audit(
+    audit = Audit(
         tasks=tuple(tasks()) if options.task == "all" else (str(options.task),),
         subjects=subjects,
         variants=tuple(_variants(options)),
@@ -191,6 +184,8 @@ def make_audit(options: EvaluateOptions) -> "Audit":
         settings=tuple(flag for flag in flags if flag[2] is not None),
         assignments=options.assignments,
     )
+    refuse_equal_names(audit)
+    return audit
 
 
 def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
@@ -209,10 +204,6 @@ def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
     yield from (Variant(f"few-shot-{shots}", shots=shots) for shots in options.few_shot)
     if options.blinded:
         yield Variant("blinded", blinded=True)
-    if options.constrained:
-        yield Variant("constrained", constrained=True)
-    if options.yardstick:
-        yield from (Variant(name, yardstick=name) for name in YARDSTICKS)
 
 
 def _text(word: str) -> str:

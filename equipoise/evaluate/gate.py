@@ -208,13 +208,6 @@ def _rows(root: Path) -> list[str]:
 
 def _read_pair(folders: tuple[Path, Path], *, unsealed: bool) -> tuple[Evaluated, Evaluated]:
     before, after = (read_stage(folder, unsealed=unsealed) for folder in folders)
-    for side in (before, after):
-        if side.is_of_yardstick:
-            raise UsageError(
-                "gate.yardstick-row",
-                f"{side.path} shows what a yardstick moves, which is no better and no worse",
-                "Name the plain row.",
-            )
     try:
         shared_items(before, after, Checks())
     except UsageError as error:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from data_prep.files import read_json, write_json
 from data_prep.splits import seeded_digest
-from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, Message, PromptRecord, Yardstick
+from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, Message, PromptRecord
 from environments.chat import EndpointSettings
 from environments.contract import Environment
 from environments.yaml_file import YamlFileError, check_tree, read_tree
@@ -54,7 +54,7 @@ class Subject:
 
 
 def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subject, ...]:
-    """Read `--model` and `--adapter` into subjects with unique labels. Raises `UsageError`."""
+    """Read `--model` and `--adapter`. Raises `UsageError`."""
     subjects = [_read_model(word) for word in models]
     if adapters and len(models) > 1:
         raise UsageError(
@@ -79,7 +79,7 @@ def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subje
         named = NAMED.fullmatch(word)
         name, adapter = named.groups() if named else (label_of(word), word)
         subjects.append(Subject(name, base, adapter=adapter))
-    return tuple(_distinct(subjects))
+    return tuple(subjects)
 
 
 def _read_model(word: str) -> Subject:
@@ -124,17 +124,6 @@ def label_of(word: str) -> str:
     steps = [part for part in parts[-3:] if _STEP.fullmatch(part)]
     name = next((part for part in reversed(parts) if not _STEP.fullmatch(part)), word)
     return "-".join([model_label(name), *(part for part in steps if part != "checkpoints")])
-
-
-def _distinct(subjects: Iterable[Subject]) -> list[Subject]:
-    """The subjects, a label that occurs again with a number."""
-    counts: dict[str, int] = {}
-    unique = []
-    for subject in subjects:
-        counts[subject.label] = number = counts.get(subject.label, 0) + 1
-        label = subject.label if number == 1 else f"{subject.label}-{number}"
-        unique.append(replace(subject, label=label))
-    return unique
 
 
 def endpoint_settings(
@@ -192,40 +181,24 @@ Ask = Callable[[PromptRecord], PromptRecord]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to ask: a text for the system message, examples, blinded, held to a JSON schema.
-
-    With a `yardstick` the variants of a set differ in that and in nothing else.
-    """
+    """A way to ask: a text for the system message, examples before the question, blinded."""
 
     name: str
     system: str = ""
     shots: int = 0
     blinded: bool = False
-    constrained: bool = False
-    yardstick: Yardstick | None = None
 
 
 PLAIN = Variant("plain")
 
 
-def unsuited(variant: Variant, environment: type[Environment], *, endpoint: bool) -> str:
-    """Why a task or a model has no such variant; empty where it has."""
+def unsuited(variant: Variant, environment: type[Environment]) -> str:
+    """Why a task has no such variant; empty where it has."""
     if variant.blinded and not environment.offers(Environment.blinded):
         return f"{environment.name} knows nothing in its prompts that must not decide"
-    if variant.yardstick and not environment.offers(Environment.reworded):
-        return f"{environment.name} has no counterfactual sets in which something means nothing"
     if variant.shots and not environment.offers(Environment.example_reply):
         return f"{environment.name} knows no good reply to show as an example"
-    if variant.constrained and not environment.offers(Environment.reply_schema):
-        return f"the replies of {environment.name} are no JSON, so there is no schema for them"
-    if variant.constrained and not endpoint:
-        return "only an endpoint is held to a JSON schema"
     return ""
-
-
-def schema_of(variant: Variant, environment: Environment) -> Mapping[str, Any] | None:
-    """The schema that the replies are held to."""
-    return environment.reply_schema() if variant.constrained else None
 
 
 def make_ask(
@@ -236,32 +209,15 @@ def make_ask(
     Examples are drawn from the training prompts among `records`, and from nothing else.
     """
     examples = _examples(variant.shots, environment, records, seed)
-    version = _versions(records) if variant.yardstick else {}
 
     def ask(record: PromptRecord) -> PromptRecord:
-        messages = record.messages
-        if variant.yardstick:
-            first, number = version[record.id]
-            messages = environment.reworded(first, variant.yardstick, number)
-        if variant.blinded:
-            messages = environment.blinded(record)
+        messages = environment.blinded(record) if variant.blinded else record.messages
         if variant.system:
             messages = _with_system(messages, variant.system)
         start = 1 if messages[0]["role"] == "system" else 0  # examples come before the question
         return replace(record, messages=(*messages[:start], *examples, *messages[start:]))
 
     return ask
-
-
-def _versions(records: Sequence[PromptRecord]) -> dict[str, tuple[PromptRecord, int]]:
-    """Each prompt's id -> the first variant of its set, which stands for all, and its own place."""
-    first: dict[str, PromptRecord] = {}
-    size: Counter[str] = Counter()
-    version = {}
-    for record in records:
-        version[record.id] = first.setdefault(record.set_id, record), size[record.set_id]
-        size[record.set_id] += 1
-    return version
 
 
 def _examples(
@@ -365,6 +321,24 @@ class Row:
         plain = self.variant == PLAIN
         return self.subject.label if plain else f"{self.subject.label}--{self.variant.name}"
 
+    def __str__(self) -> str:
+        """The model and the way of asking, for a message."""
+        model = " with ".join(filter(None, (self.subject.model, self.subject.adapter)))
+        return f"{model} ({self.variant.name})"
+
+
+def refuse_equal_names(audit: Audit) -> None:
+    """Raise `UsageError` where two rows would share a folder, as on a disk that ignores case."""
+    named: dict[str, Row] = {}
+    for row in (Row(s, variant) for s in audit.subjects for variant in audit.variants):
+        if other := named.get(row.name.casefold()):
+            raise UsageError(
+                "audit.repeated-row",
+                f"two rows have the name {row.name}: {other} and {row}",
+                "Give each a name of its own: NAME=MODEL, --system NAME=TEXT.",
+            )
+        named[row.name.casefold()] = row
+
 
 def write_audit(root: Path, audit: Audit) -> None:
     """Write audit.json."""
@@ -384,14 +358,14 @@ def read_audit(root: Path) -> Audit:
 
 
 def rows_of(audit: Audit, subject: Subject, environment: type[Environment]) -> list[Row]:
-    """The rows of a model on one task, without variants that one of the two does not have.
+    """The rows of a model on one task, without variants that the task does not have.
 
-    Raises `UsageError` where nothing else was asked for.
+    Raises `UsageError` for such a variant where no other task is asked.
     """
     rows = []
     for variant in audit.variants:
-        reason = unsuited(variant, environment, endpoint=bool(subject.endpoint))
-        if reason and len(audit.tasks) == 1 and len(audit.subjects) == 1:
+        reason = unsuited(variant, environment)
+        if reason and len(audit.tasks) == 1:
             raise UsageError(
                 "audit.impossible-row", f"no row {variant.name}: {reason}", "Leave it out."
             )
@@ -404,7 +378,7 @@ def tell_missing_rows(
 ) -> None:
     """Warn of the rows that `rows_of` leaves out."""
     for variant in task_audit.audit.variants:
-        if reason := unsuited(variant, environment, endpoint=bool(subject.endpoint)):
+        if reason := unsuited(variant, environment):
             task_audit.reporter.warn(
                 f"{task_audit.task}: no row {Row(subject, variant).name}: {reason}"
             )

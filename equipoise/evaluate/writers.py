@@ -1,19 +1,18 @@
 """How a model writes in an audit, be it in this process or behind an endpoint."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 from environments.base import Failure, PromptRecord, Rollout
 from environments.chat import ChatReply, ChatRequest, ChatSetupError, EndpointModel
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
-from equipoise.evaluate.plan import Subject, Variant, endpoint_settings, schema_of
+from equipoise.evaluate.plan import Subject, endpoint_settings
 from equipoise.models.template import check_template
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.exits import Stopped
@@ -30,8 +29,8 @@ class Writer:
     the model was asked for in another thread; without it the model writes in the caller's.
     """
 
-    draw: Callable[[Job, Variant], Draw]
-    reference: Callable[[Job, Variant], Sample]
+    draw: Callable[[Job], Draw]
+    reference: Callable[[Job], Sample]
     render: Callable[[PromptRecord], object]
     hashed: str | None = None
     identity: str | None = None
@@ -49,13 +48,9 @@ def behind_endpoint(loaded: LoadedConfig, subject: Subject, root: Path) -> Itera
         raise EquipoiseError(error.code, str(error), error.remedy) from error
     with opened as model:
         asker = Asker(model, settings.limits.concurrency)
-
-        def draw(job: Job, variant: Variant) -> Draw:
-            return make_draw(job, asker, schema_of(variant, job.environment))
-
         yield Writer(
-            draw,
-            lambda job, variant: as_sample(draw(job, variant)),
+            lambda job: make_draw(job, asker),
+            lambda job: as_sample(make_draw(job, asker)),
             lambda record: record.messages,
             stop=asker.stop,
         )
@@ -84,8 +79,8 @@ def in_process(
     if note := check_template(model.tokenizer, prompts):
         reporter.warn(note)
     yield Writer(
-        lambda job, _: as_draw(sampler(job, model)),
-        lambda job, _: sampler(job, model),
+        lambda job: as_draw(sampler(job, model)),
+        lambda job: sampler(job, model),
         partial(render_prompt, model.tokenizer),
         model.identity,
         reference_identity(loaded.config, model),
@@ -113,12 +108,11 @@ def any_reply(_: str) -> bool:
 def requests_of(
     records: Sequence[PromptRecord],
     generations: int,
-    schema: Mapping[str, Any] | None = None,
     first: int = 0,
 ) -> list[ChatRequest]:
     """So many requests for each prompt, one after the other, as draws that differ."""
     return [
-        ChatRequest(record.messages, schema, any_reply, sample=first + number, as_written=True)
+        ChatRequest(record.messages, None, any_reply, sample=first + number, as_written=True)
         for record in records
         for number in range(generations)
     ]
@@ -152,16 +146,14 @@ class Asker:
             yield hasty
 
 
-def make_draw(job: Job, asker: Asker, schema: Mapping[str, Any] | None = None) -> Draw:
+def make_draw(job: Job, asker: Asker) -> Draw:
     """How a model behind an endpoint writes in a stage; equal draws are asked for once."""
 
     def draw(
         records: Sequence[PromptRecord], generations: int, stage: str
     ) -> tuple[list[Rollout], list[Failure | None]]:
         first = _OF_REFERENCE if stage == REFERENCE else 0
-        requests = requests_of(
-            records, generations, schema, first + job.config.equipoise.evaluation.seed
-        )
+        requests = requests_of(records, generations, first + job.config.equipoise.evaluation.seed)
         allowed = int(job.config.equipoise.max_failure_rate * len(requests))
         with _counting(job, asker.model) as count:
             check_endpoint(asker, requests[0])
@@ -212,16 +204,9 @@ def check_endpoint(asker: Asker, request: ChatRequest) -> None:
     """Ask one question before all others. Raises `EquipoiseError` where it is not answered."""
     with asker.impatient() as hasty:
         (reply,) = hasty.ask([request])
-        refused = hasty.counters()["schema_refused"]
     if reply.error:
         raise EquipoiseError(
             "endpoint.no-answer", f"the model does not answer: {reply.error.text}", _REMEDY
-        )
-    if request.schema is not None and refused:
-        raise EquipoiseError(
-            "endpoint.no-schema",
-            "the server takes no JSON schema (response_format), so it can hold no model to one",
-            "Leave --constrained out, or serve the model with vLLM or SGLang.",
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from equipoise.config.memory import in_gb
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
-from equipoise.report.run_files import Json, Reply, RunFiles, as_list, as_object, value_at
+from equipoise.report.run_files import Reply, RunFiles, as_list, as_object, value_at
 from equipoise.report.tables import BAD_NEWS, compared
 from equipoise.report.words import (
     Stage,
@@ -91,29 +91,15 @@ def evaluated_on(run: RunFiles) -> str:
 
 
 def run_notes(run: RunFiles) -> tuple[str, ...]:
-    """Return the caveats of every figure: not finished, scored again, a tiny local model."""
+    """Return the caveats of every figure: not finished, a tiny local model."""
     notes = []
     if not (run.finished or run.audited):
         reached = _last_step(run)
         training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
         notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
-    if isinstance(scored := run.provenance.get("rescored"), dict):
-        notes.append(
-            f"The replies of {printable(scored.get('of'))} were scored again, at "
-            f"{printable(scored.get('time'))}; rescored.json says what changed."
-        )
-        notes += _of_old_scores(run, scored)
-        if unsealed := scored.get("unsealed"):
-            notes.append(unsealed_note(map(printable, unsealed)))
     if unsealed := value_at(run.provenance, "audit", "unsealed"):
         notes.append(f"The model is of a run. {unsealed_note(map(printable, unsealed))}")
-    if yardstick := run.yardstick:
-        notes.append(
-            f"The variants of a set differ in a {printable(yardstick)} and in nothing else: the "
-            "first variant stands for all of them, and what is named here as a value of the "
-            f"attribute is a version of the {printable(yardstick)}."
-        )
-    elif run.own_reference:
+    if run.own_reference:
         notes.append(
             "Too few plain replies of this model can be read to compare with, so these are held "
             "against themselves: the distance from the reference is 0 but for chance."
@@ -122,17 +108,6 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
         notice = run.provenance.get("local_model_notice")
         notes.append(printable(notice, _NOTICE_LIMIT) if notice else LOCAL_MODEL_NOTE)
     return tuple(notes)
-
-
-def _of_old_scores(run: RunFiles, scored: Json) -> Iterator[str]:
-    """Note which parts of a rescored run have the old scores."""
-    if run.history:
-        yield "The curves of training are of the old scores."
-    if names := as_list(scored.get("left_out")):
-        files = ", ".join(map(printable, names))
-        yield f"{files} of the first run are of the old scores too, and left out here."
-        if "probe" in names:
-            yield "A policy without skill that is not shown may score as much."
 
 
 def _last_step(run: RunFiles) -> float | None:

@@ -123,11 +123,6 @@ class RunFiles:
         """Whether an audited model is compared with what it decides itself when asked so."""
         return value_at(self.provenance, "audit", "own_reference") is True
 
-    @property
-    def yardstick(self) -> str:
-        """The yardstick by which an audited row's variants differ, in place of the attribute."""
-        return str(value_at(self.provenance, "audit", "variant", "yardstick") or "")
-
     def when(self, stage: Stage) -> str:
         """Return the word for a stage."""
         return "evaluated" if self.audited else stage

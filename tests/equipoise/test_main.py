@@ -94,7 +94,7 @@ def test_a_recipe_shows_its_examples_as_it_is_called() -> None:
             "there is no --outptu-dir=x, did you mean --output-dir?",
         ),
         (("convert", "a", "b", "--dry"), "there is no --dry, did you mean --dry-run?"),
-        (("rescore",), "RUN the folder of a run"),
+        (("export", "gym"), "RUN the folder of a run"),
         (("convert", "a", "b", "--to", "tpu"), "'tpu' for argument '--to'"),
         (("evaluate", "--seed", "x"), "Error parsing --seed"),
         (("convert", "a", "b", "c"), "options.extra-word"),
@@ -121,8 +121,8 @@ def test_wrong_words_are_one_clear_error(
 
 
 def test_words_may_stand_between_flags_and_flags_be_repeated() -> None:
-    words = ["results/x", "env.a=1", "--config=a.yaml", "env.b=x=y", "--config", "b.yaml", "c=2"]
-    options = read_options(options_of("rescore"), [*words, "--output", "new"])
+    words = ["rag", "env.a=1", "--config=a.yaml", "env.b=x=y", "--config", "b.yaml", "c=2"]
+    options = read_options(options_of("evaluate"), [*words, "--output", "new"])
     assert options.assignments == ("env.a=1", "env.b=x=y", "c=2")
     assert options.config == (Path("a.yaml"), Path("b.yaml"))
     assert options.output_dir == Path("new")

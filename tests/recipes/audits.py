@@ -40,7 +40,6 @@ class Model:
         self.fails_from = sys.maxsize
         self.status = 503
         self.cut_off = False
-        self.takes_schema = True
         self.latency = 0.0
         self.times: list[float] = []
         self.says: Callable[[dict[str, Any]], str] = self.yes_or_maybe
@@ -61,8 +60,6 @@ class Model:
         await asyncio.sleep(self.latency)
         if number > self.fails_from:
             return web.Response(status=self.status, text="out of order")
-        if "response_format" in body and not self.takes_schema:
-            return web.Response(status=400, text="response_format is not supported")
         finish = "length" if self.cut_off else "stop"
         completion = Server.completion("" if self.cut_off else self.says(body), finish)
         return web.json_response(completion | {"model": "tested"})

@@ -16,9 +16,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from data_prep.files import read_json
+from data_prep.files import read_json, write_json
+from environments.base import Failure, Score
 from environments.fairness.environment import constant_decisions
 from environments.fairness.spine import SPINE
+from equipoise.run.directory import RunDirectory
+from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
+from equipoise.run.seals import record_files
 from tests.command import ROOT
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import SMOKE, Model, model, started
@@ -169,17 +173,32 @@ def test_a_killed_audit_asks_no_question_twice(tmp_path: Path, model: Model) -> 
     assert len(rows(folder / "pubmedqa", "tested")) == ASKED * DRAWS
 
 
-def test_a_few_replies_that_cannot_be_had_are_failures_and_no_numbers(
+def test_what_has_no_score_is_a_failure_and_is_asked_for_again_by_resume(
     tmp_path: Path, model: Model
 ) -> None:
+    """A reply that never came is asked for, and one that no judge scored is scored."""
     model.fails_from, model.status = ASKED * DRAWS, 400
     evaluated(tmp_path, f"--model=one={model.name}")
     task = tmp_path / "audits" / "a" / "pubmedqa"
     (failed,) = [row for row in rows(task, "one") if row["error"]]
     assert (failed["value"], failed["error"]["kind"]) == (None, "rejected")
     assert read_json(task / "one" / "baseline" / "evaluation.json")["failures"] == {"rejected": 1}
-    started("rescore", f"{task / 'one'}", f"--output={task / 'again'}")
-    assert [row for row in rows(task, "again") if row["error"]] == [failed]
+    model.fails_from, before = sys.maxsize, len(model.bodies)
+    resume = f"--resume={task.parent}"
+    started("evaluate", resume)
+    whole = rows(task, "one")
+    assert len(whole) == ASKED * DRAWS and not [row for row in whole if row["error"]]
+    assert len(model.bodies) == before + 2  # a question before all others, and the one
+    path = task / "one" / "baseline" / "rollouts.jsonl"
+    rollouts, scores = read_scored_rollouts(path)
+    write_rollouts(path, rollouts, [Score(None, error=Failure("server_error", "x")), *scores[1:]])
+    evaluation = path.with_name("evaluation.json")
+    write_json(evaluation, read_json(evaluation) | {"n_failed": 1, "failures": {"server_error": 1}})
+    record_files(RunDirectory(task / "one"), path.parent)
+    started("evaluate", resume)
+    assert rows(task, "one") == whole and len(model.bodies) == before + 2
+    assert read_json(evaluation)["n_failed"] == 0
+    assert "evaluated already" in started("evaluate", resume)
 
 
 def test_a_reply_that_was_cut_off_is_the_models_own(tmp_path: Path, model: Model) -> None:
@@ -192,23 +211,9 @@ def test_a_reply_that_was_cut_off_is_the_models_own(tmp_path: Path, model: Model
     assert len(model.bodies) == ASKED * DRAWS + 1  # none was asked for again
 
 
-def test_replies_are_held_to_the_tasks_schema_where_the_server_takes_it(
-    tmp_path: Path, model: Model
-) -> None:
-    words = (f"--model=one={model.name}", "--constrained", "env.fairness.reference_generations=1")
-    evaluated(tmp_path, *words, task="fairness")
-    held = [body["response_format"]["json_schema"] for body in model.bodies if len(body) > 6]
-    first = 2  # a question before all others of the reference, and of the row
-    assert len(held) == ASKED * (DRAWS + 1) + first
-    assert held[0]["schema"]["properties"]["physical_therapy"] == {"type": "boolean"}
-    model.takes_schema = False
-    said = evaluated(tmp_path / "other", *words, task="fairness", code=1)
-    assert "endpoint.no-schema" in said
-
-
 def decides_when_told_how(body: dict[str, Any]) -> str:
-    """A decision where examples or a schema say what one is, and else a story."""
-    if len(body["messages"]) == 2 and "response_format" not in body:
+    """A decision where examples say what one is, and else a story."""
+    if len(body["messages"]) == 2:
         return "Once there was a patient."
     return DECISIONS[body["seed"] % len(DECISIONS)]
 
@@ -217,12 +222,12 @@ def test_a_row_is_held_against_itself_where_no_plain_reply_can_be_read(
     tmp_path: Path, model: Model
 ) -> None:
     model.says = decides_when_told_how
-    ways = ("--few-shot=2", "--constrained", "env.fairness.reference_generations=2")
+    ways = ("--few-shot=2", "--few-shot=1", "env.fairness.reference_generations=2")
     said = evaluated(tmp_path, f"--model=one={model.name}", *ways, task="fairness")
     assert said.count("this row's reference is its own") == 2
     task = tmp_path / "audits" / "a" / "fairness"
     plain = (task / "one" / "reference.jsonl").read_text()
-    for row in ("one--few-shot-2", "one--constrained"):
+    for row in ("one--few-shot-2", "one--few-shot-1"):
         evaluation = read_json(task / row / "baseline" / "evaluation.json")
         assert (evaluation["n_failed"], evaluation["metrics"]["parse_rate"]["value"]) == (0, 1)
         assert evaluation["metrics"]["disparity_ratio"]["value"] >= 1
@@ -240,7 +245,7 @@ def test_a_row_is_held_against_itself_where_no_plain_reply_can_be_read(
     for pair in read_json(task / "compare.json")["comparisons"]:
         assert pair["other_reference"]
         assert not {"case_error"} & pair["metrics"].keys() and "parse_rate" in pair["metrics"]
-    both = [f"{name}={task / f'one--{name}'}" for name in ("few-shot-2", "constrained")]
+    both = [f"{name}={task / f'one--{name}'}" for name in ("few-shot-2", "few-shot-1")]
     started("compare", *both, f"--output={tmp_path / 'c'}")
     (pair,) = read_json(tmp_path / "c" / "compare.json")["comparisons"]
     assert not pair["other_reference"] and "case_error" in pair["metrics"]
@@ -261,40 +266,13 @@ def test_a_row_is_held_against_the_plain_replies_where_they_can_be_read(
     assert pair["own_references"] == []
 
 
-def test_a_model_that_a_placebo_moves_shows_in_its_row_alone(tmp_path: Path, model: Model) -> None:
-    """It decides by the colour of the folder, which no other row has."""
-    model.says = lambda body: DECISIONS[4 if "blue" in body["messages"][-1]["content"] else 1]
-    said = evaluated(tmp_path, f"--model=one={model.name}", "--yardstick", task="fairness")
-    task = tmp_path / "audits" / "a" / "fairness"
-    names = ("one", "one--placebo", "one--paraphrase")
-    ratios = {
-        row: read_json(task / row / "baseline" / "evaluation.json")["metrics"]["disparity_ratio"]
-        for row in names
-    }
-    assert ratios["one"]["value"] == ratios["one--paraphrase"]["value"] == 1
-    assert ratios["one--placebo"]["value"] > 1.5 and ratios["one--placebo"]["p"] < 0.05
-    pairs = read_json(task / "compare.json")["comparisons"]
-    placebo, paraphrase = (pair["metrics"] for pair in pairs)
-    own = [pair["own_references"] for pair in pairs]
-    assert own == [["blind_distance"]] * 2
-    assert placebo["blind_distance"]["difference"] > 1
-    assert placebo["disparity_ratio"]["verdict"] != "worse"  # it is a yardstick, not a policy
-    assert all(found["guard"] is None for found in placebo.values())
-    assert paraphrase["blind_distance"]["difference"] == pytest.approx(0, abs=1e-9)
-    own = [read_json(task / row / "provenance.json")["audit"]["own_reference"] for row in names]
-    assert own == [False, True, True]
-    assert "too few plain replies" not in said
-    assert "differ in a placebo" in (task / "one--placebo" / "report.html").read_text()
-    assert "differ in a placebo" not in (task / "one" / "report.html").read_text()
-
-
 def test_the_plain_reference_is_taken_where_failures_are_allowed(
     tmp_path: Path, model: Model
 ) -> None:
     model.says = decides_when_told_how
-    words = (f"--model=one={model.name}", "--constrained", "env.fairness.reference_generations=1")
+    words = (f"--model=one={model.name}", "--few-shot=1", "env.fairness.reference_generations=1")
     evaluated(tmp_path, *words, "equipoise.max_failure_rate=1", task="fairness")
-    row = tmp_path / "audits" / "a" / "fairness" / "one--constrained"
+    row = tmp_path / "audits" / "a" / "fairness" / "one--few-shot-1"
     assert read_json(row / "baseline" / "evaluation.json")["failures"] == {"no_comparison": 16}
     assert not read_json(row / "provenance.json")["audit"]["own_reference"]
 
@@ -384,7 +362,10 @@ BLIND = "local--blinded"
     [
         (("pubmedqa",), "audit.no-model"),
         (("pubmedqa", "--model=local", "--blinded"), "must not decide"),
-        (("fairness", "--model=local", "--constrained"), "only an endpoint"),
+        (("pubmedqa", "--model=x=a", "--model=X=b"), "a (plain) and b (plain)"),
+        (("pubmedqa", "--model=a/m", "--model=b/m"), "a/m (plain) and b/m (plain)"),
+        (("pubmedqa", "--model=a", "--few-shot=2", "--few-shot=2"), "audit.repeated-row"),
+        (("pubmedqa", "--model=x=a", "--model=x--t=b", "--system=t=Hi"), "a (t) and b (plain)"),
         (("pubmedqa", "--model=x@http://host/v1?key=secret"), "url"),
         (("pubmedqa", "--model=local", "--system=fair"), "audit.unnamed-system-prompt"),
         (("pubmedqa", "--model=local", "--limit=0"), "audit.too-small-number"),
@@ -406,9 +387,9 @@ def test_a_dry_run_asks_nothing(tmp_path: Path, model: Model) -> None:
 
 
 def test_a_dry_run_counts_the_reference_that_a_row_may_need(tmp_path: Path, model: Model) -> None:
-    words = ("--constrained", "--dry-run", "env.fairness.reference_generations=3")
+    words = ("--blinded", "--dry-run", "env.fairness.reference_generations=3")
     said = evaluated(tmp_path, f"--model=one={model.name}", *words, task="fairness")
-    (row,) = [line for line in said.splitlines() if "one--constrained" in line]
+    (row,) = [line for line in said.splitlines() if "one--blinded" in line]
     assert [cell.strip() for cell in row.split("│")][3:5] == ["8", f"{ASKED * (DRAWS + 3)}"]
 
 

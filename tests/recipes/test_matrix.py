@@ -93,7 +93,6 @@ MISSING: list[tuple[str, tuple[str, ...], str]] = [
     ("doctor", ("fairness", "--offline", "--no-gpu", "--model-name=MISSING"), "there is no folder"),
     ("export gym", ("MISSING", "--output=NEW"), NO_RUN),
     ("export verifiers", ("MISSING", "--output=NEW"), NO_RUN),
-    ("rescore", ("MISSING", "--output=NEW"), NO_RUN),
     ("evaluate", ("--resume=MISSING",), "results/audits/<name>"),
     *(
         ("evaluate", ("pubmedqa", *EVALUATE, *words), said)

@@ -129,7 +129,6 @@ DAMAGES = {
 }
 COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
     "compare": lambda run, out: (f"{run}/baseline", f"{run}/final", f"--output={out}"),
-    "rescore": lambda run, out: (str(run), f"--output={out}"),
     "export gym": lambda run, out: (str(run), f"--output={out}"),
     "export verifiers": lambda run, out: (str(run), f"--output={out}"),
     "calibrate": lambda run, out: (f"--run={run}", f"--output-dir={out}"),
@@ -151,7 +150,7 @@ def test_what_is_not_as_it_was_written_is_refused_by_its_name(
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
 
 
-@pytest.mark.parametrize("command", ["compare", "rescore", "export gym", "export verifiers"])
+@pytest.mark.parametrize("command", ["compare", "export gym", "export verifiers"])
 def test_a_run_without_seals_is_read_where_that_is_said_and_what_is_made_says_so(
     command: str, run: Path, tmp_path: Path
 ) -> None:
@@ -161,11 +160,9 @@ def test_a_run_without_seals_is_read_where_that_is_said_and_what_is_made_says_so
     made = [path for path in (tmp_path / "out").rglob("*") if path.suffix in (".html", ".json")]
     pages = [path.read_text() for path in made]
     assert any("no seals: " in page or '"unsealed": [\n' in page for page in pages)
-    if command in ("compare", "rescore"):
+    if command == "compare":
         (page,) = (path.read_text() for path in made if path.suffix == ".html")
         assert "They were accepted with --unsealed" in page
-    if command == "rescore":  # what it made vouches for itself, and not for what it was made of
-        started("compare", *COMMANDS["compare"](tmp_path / "out", tmp_path / "c"))
 
 
 @pytest.mark.parametrize("damage", ["a third of the replies is changed", "prompts are gone"])
@@ -179,14 +176,13 @@ def test_the_flag_accepts_nothing_that_its_seal_shows_to_be_another(
 
 
 @pytest.mark.parametrize("damage", ["the last line is lost", "the last line is doubled"])
-@pytest.mark.parametrize("command", ["compare", "rescore"])
 def test_lines_that_are_missing_are_found_without_seals_too(
-    command: str, damage: str, run: Path, tmp_path: Path
+    damage: str, run: Path, tmp_path: Path
 ) -> None:
     without("sha256", "files")(run)
     DAMAGES[damage](run)
-    words = COMMANDS[command](run, tmp_path / "out")
-    said = started(command, *words, "--unsealed", code=1)
+    words = COMMANDS["compare"](run, tmp_path / "out")
+    said = started("compare", *words, "--unsealed", code=1)
     assert "rollouts.other-count" in said
 
 
@@ -196,9 +192,8 @@ def test_a_torn_set_without_seals_is_one_clear_line(run: Path, tmp_path: Path) -
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[-1]["set_id"] = "another"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for command in ("compare", "rescore"):
-        words = COMMANDS[command](run, tmp_path / command)
-        assert "from a copy" in started(command, *words, "--unsealed", code=1)
+    words = COMMANDS["compare"](run, tmp_path / "out")
+    assert "from a copy" in started("compare", *words, "--unsealed", code=1)
 
 
 def test_stages_of_another_size_are_compared_with_a_warning(run: Path, tmp_path: Path) -> None:
@@ -216,8 +211,6 @@ def test_stages_of_another_size_are_compared_with_a_warning(run: Path, tmp_path:
     told = f"do not have the same number of replies to these prompts: {len(lines)} against"
     assert told in said
     assert told in (tmp_path / "out" / "compare.html").read_text()
-    words = (str(fewer), "--unsealed", f"--output={tmp_path / 'again'}")
-    assert "rollouts.other-sizes" in started("rescore", *words, code=1)
 
 
 def weights_cut(run: Path) -> str:

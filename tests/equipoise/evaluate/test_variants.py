@@ -1,18 +1,13 @@
 """Other ways to ask: what a model sees of them, for every task that ships."""
 
-import itertools
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from environments.base import UNPARSEABLE, YARDSTICKS, PromptRecord, Rollout, Yardstick
+from environments.base import UNPARSEABLE, PromptRecord, Rollout
 from environments.contract import Environment
-from environments.fairness.decision import Decision
-from environments.fairness.spine import FORM
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.evaluate.plan import PLAIN, Variant, make_ask, unsuited
@@ -94,50 +89,7 @@ def test_blinded_prompts_keep_everything_but_what_must_not_decide(cache: Path) -
     assert by_set and {len(texts) for texts in by_set.values()} == {1}
 
 
-@pytest.mark.parametrize("yardstick", YARDSTICKS)
-def test_variants_differ_in_a_yardstick_and_not_in_race(yardstick: Yardstick, cache: Path) -> None:
-    environment, records = parts("fairness", cache)
-    ask = make_ask(Variant(yardstick, yardstick=yardstick), environment, records, seed=0)
-    by_set: dict[str, list[str]] = {}
-    for record in records:
-        prompt = ask(record)
-        assert replace(prompt, messages=record.messages) == record
-        assert prompt.messages[:-1] == record.messages[:-1]
-        by_set.setdefault(record.set_id, []).append(prompt.messages[-1]["content"])
-    first = {r.set_id: r.messages[-1]["content"] for r in reversed(records)}
-    sets = {name: texts for name, texts in by_set.items() if len(texts) > 1}
-    assert sets and all(len(set(texts)) == 4 for texts in sets.values())
-    for name, texts in sets.items():
-        plain = first[name]
-        numbers, race = re.findall(r"\d+", plain), re.findall(r"years old, ([^,]+),", plain)
-        for text in texts:
-            assert sorted(re.findall(r"\d+", text)) == sorted(numbers)
-            assert re.findall(r"years old, ([^,]+),", text) == race
-        if yardstick == "placebo":
-            assert {text.partition(". ")[2] for text in texts} == {plain}
-
-
-def test_the_schema_of_a_decision_allows_what_the_parser_reads(cache: Path) -> None:
-    environment, _ = parts("fairness", cache)
-    schema = environment.reply_schema()
-    kinds = {"boolean": [True, False], "number": [0, 2.5], "string": ["Why."]}
-    values = {
-        name: rule.get("enum") or kinds[rule["type"]] for name, rule in schema["properties"].items()
-    }
-    assert schema["required"] == list(values)
-    levels = set()
-    for combination in itertools.product(*values.values()):
-        decision = FORM.parse(json.dumps(dict(zip(values, combination, strict=True))))
-        assert isinstance(decision, Decision)
-        levels.add(decision.levels)
-    assert len(levels) == 5 * 3 * 2 * 3 * 2
-
-
 def test_a_task_without_a_variant_says_why(cache: Path) -> None:
     environment = loaded("pubmedqa", cache).environment_class
-    assert "must not decide" in unsuited(Variant("b", blinded=True), environment, endpoint=True)
-    assert "no counterfactual sets" in unsuited(
-        Variant("p", yardstick="placebo"), environment, endpoint=True
-    )
-    assert "no JSON" in unsuited(Variant("c", constrained=True), environment, endpoint=True)
-    assert not unsuited(Variant("s", shots=1), environment, endpoint=False)
+    assert "must not decide" in unsuited(Variant("b", blinded=True), environment)
+    assert not unsuited(Variant("s", shots=1), environment)
