@@ -37,11 +37,15 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
 
 
 def its_stages_compare_as_they_did(run: Path, folder: Path) -> None:
-    """`equipoise compare` finds of a run what the run itself found."""
+    """`equipoise compare` finds of a run what the run itself found, and the gate takes it."""
     own = json.loads((run / "comparison.json").read_text())["metrics"]
     started("compare", f"{run / 'baseline'}", f"{run / 'final'}", f"--output={folder / 'c'}")
     compared = json.loads((folder / "c" / "compare.json").read_text())["comparisons"]
     assert [pair["metrics"] for pair in compared] == [own]
+    sides = (f"{run / 'baseline'}", f"{run / 'final'}")
+    started("gate", *sides, f"--output-dir={folder / 'g'}", code=4)  # so few prompts show nothing
+    task = json.loads((folder / "g" / "gate.json").read_text())["tasks"]["fairness"]
+    assert (task["before"], task["after"]) == sides
 
 
 def its_first_stage_is_a_run_by_itself(folder: Path) -> None:
