@@ -9,7 +9,7 @@ RUN_FILES = [assumption.file for assumption in ASSUMPTIONS if assumption.need ==
 _PACKAGE_INFO = "nemo_rl/package_info.py"
 
 
-def write_checkout(root: Path, needs: Collection[Need] = ("run", "rule")) -> None:
+def write_checkout(root: Path, needs: Collection[Need] = ("run",)) -> None:
     """Write the files of some needs, with no more in them than is assumed."""
     contents: dict[str, str] = {}
     for assumption in ASSUMPTIONS:

@@ -10,10 +10,7 @@ from equipoise.config.checks import describe_cluster
 from equipoise.config.nemo_rl.assumptions import (
     RELEASE,
     TRIED,
-    WHOLE_OFFLOAD,
     is_tried,
-    lack_of,
-    unmet,
 )
 from equipoise.config.nemo_rl.installation import (
     Installation,
@@ -120,9 +117,7 @@ def nemo_rl(case: Case) -> Iterator[Finding]:
     release = case.once(installation)
     if case.config.policy.megatron_cfg.enabled:
         lacking += megatron_needs(case.config, case.environment)
-        lacking += partial_offload(case.config, release.root)
     yield from untried(release)
-    yield from changed_rules(release.root)
     yield from lacking or [ok(f"{release.version} at {release.root}, Python {host.python}")]
 
 
@@ -132,15 +127,6 @@ def untried(release: Installation) -> Iterator[Finding]:
         yield warning(
             f"Equipoise was not tried with NeMo-RL {release.version}, which has what is assumed",
             f"Tried were {' and '.join(TRIED)}.",
-        )
-
-
-def changed_rules(root: Path) -> Iterator[Finding]:
-    """Warn where this NeMo-RL may refuse something else than the rules for the configuration."""
-    for lack in unmet(root, ["rule"]):
-        yield warning(
-            f"what it refuses may have changed: {lack}",
-            f"The rules are those of {' and '.join(TRIED)}; NeMo-RL may refuse more, later.",
         )
 
 
@@ -183,18 +169,6 @@ def megatron_needs(config: Config, environment: Mapping[str, str]) -> Iterator[F
             f"neither {' nor '.join(shared)} is set: one node converts the model for Megatron, "
             "and the others would look for it in a folder that is not shared",
             f"Set {shared[0]} to a folder that all nodes see.",
-        )
-
-
-def partial_offload(config: Config, root: Path) -> Iterator[Finding]:
-    """Refuse an optimizer that is partly on the CPU where this NeMo-RL does."""
-    optimizer = config.policy.megatron_cfg.optimizer
-    fraction = optimizer.optimizer_offload_fraction
-    if optimizer.optimizer_cpu_offload and fraction < 1 and not lack_of(root, WHOLE_OFFLOAD):
-        yield failure(
-            f"the NeMo-RL at {root} offloads Megatron's optimizer whole or not at all, and "
-            f"policy.megatron_cfg.optimizer.optimizer_offload_fraction is {fraction:g}",
-            "Set it to 1.0.",
         )
 
 

@@ -42,11 +42,13 @@ from tests.contract.rehearsal import needs_checkout
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")
 LOCAL_ENGINE_ALONE = {"peft", "trl"}
+UV = shutil.which("uv")
 
 needs_python = pytest.mark.skipif(
     PYTHON_VARIABLE not in os.environ,
     reason=f"{PYTHON_VARIABLE} names no Python made by tests/contract/locked_environment.py",
 )
+needs_uv = pytest.mark.skipif(UV is None, reason="uv is not on PATH")
 
 
 def locked_environment():
@@ -68,6 +70,7 @@ def test_what_cannot_come_from_the_index_is_named():
 
 
 @needs_checkout
+@needs_uv
 def test_the_lock_has_versions_that_our_code_is_written_for():
     lines = locked_environment().exported(Path(os.environ[PATH_VARIABLE]))
     requirements = [line.partition(" ;")[0] for line in lines if " @ " not in line]
@@ -108,6 +111,7 @@ def finished(program: Handover, cwd: Path = ROOT) -> str:
 
 @needs_checkout
 @needs_python
+@needs_uv
 class TestNemoRlsPython:
     """Our process hands over to it; here the words ask for a dry run or a look inside."""
 
@@ -220,7 +224,7 @@ class TestNemoRlsPython:
         subprocess.run(["cp", "--archive", "--link", environment, copy], check=True)
         before = state(copy)
         done = subprocess.run(
-            [shutil.which("uv"), *command],
+            [UV, *command],
             cwd=ROOT,
             env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(copy)},
             text=True,

@@ -4,6 +4,7 @@ Runs against the checkout that NEMO_RL_PATH names, with what it imports from the
 """
 
 import os
+import shutil
 import typing
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from omegaconf import OmegaConf
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.nemo_rl.assumptions import unmet
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import DATASET, nemo_rl_config
@@ -23,6 +25,7 @@ TASKS = sorted(
     path.stem for path in (CONFIG_FOLDER / "tasks").glob("*.yaml") if "." not in path.stem
 )
 SCALES = ("small", "medium", "large")
+NEMO_RL = Setting("", "equipoise.engine", "nemo_rl")
 #: Sections whose keys are our own code's to define.
 OURS = ("defaults", "env", "data.train", "data.validation")
 
@@ -49,8 +52,7 @@ def written(nemo_rl, tmp_path):
     """What our launcher writes, and what NeMo-RL's loader makes of it."""
 
     def write(task, scale, *settings):
-        engine = Setting("", "equipoise.engine", "nemo_rl")
-        options = Options((CONFIG_FOLDER / f"{scale}.yaml",), (engine, *settings))
+        options = Options((CONFIG_FOLDER / f"{scale}.yaml",), (NEMO_RL, *settings))
         loaded = load_config(task, options)
         name = loaded.config.policy.model_name
         ours = nemo_rl_config(loaded, nemo_rl.base, RunDirectory(tmp_path / "run"), name)
@@ -139,6 +141,23 @@ class TestShipped:
         rollouts = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"]
         assert rollouts % policy["train_global_batch_size"] == 0
         assert grpo["max_val_samples"] >= grpo["val_batch_size"]
+
+
+def test_a_later_nemo_rl_without_the_first_dtensor_worker_can_be_used(nemo_rl, tmp_path):
+    """It has neither the key `_v2` nor the worker that `false` asks for."""
+    root = tmp_path / "later"
+    for folder in ("nemo_rl", "examples"):
+        shutil.copytree(Path(os.environ["NEMO_RL_PATH"]) / folder, root / folder)
+    (root / "nemo_rl/models/policy/workers/dtensor_policy_worker.py").unlink()
+    base = root / "examples" / "configs" / "grpo_math_1B.yaml"
+    lines = base.read_text().splitlines(keepends=True)
+    base.write_text("".join(line for line in lines if "_v2:" not in line))
+    assert list(unmet(root, ("run", "async", "rehearsal"))) == []
+    for scale in SCALES:
+        options = Options((CONFIG_FOLDER / f"{scale}.yaml",), (NEMO_RL,))
+        loaded = load_config("fairness", options)
+        ours = nemo_rl_config(loaded, base, RunDirectory(tmp_path / "run"), "model")
+        assert "_v2" not in set(keys(ours["policy"]["dtensor_cfg"]))
 
 
 def test_one_backend_trains(written):

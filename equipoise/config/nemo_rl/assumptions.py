@@ -1,13 +1,11 @@
 """Everything that Equipoise assumes of NeMo-RL's code, by file and name.
 
 A new version is read against this page: `unmet` says what it lacks, without importing it. The names
-of its keys are in keys.yaml, the packages of its image in containers/. What a rule of rules.py was
-read in is here too: a run goes on where it is missing, for the rule is then NeMo-RL's no more, or
-another one.
+of its keys are in keys.yaml, the packages of its image in containers/.
 """
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,9 +21,8 @@ TRIED: Mapping[str, str] = {
 #: What it names a resource of a Ray that it started for a run on one machine.
 OWN_CLUSTER = "nrl_tag_"
 
-#: What needs an assumption: every run, asynchronous GRPO, a rehearsal without a GPU, a rule for
-#: the configuration.
-Need = Literal["run", "async", "rehearsal", "rule"]
+#: What needs an assumption: every run, asynchronous GRPO, a rehearsal without a GPU.
+Need = Literal["run", "async", "rehearsal"]
 EVERY_RUN: tuple[Need, ...] = ("run",)
 
 
@@ -77,88 +74,6 @@ COLLECTOR = Assumption(
 )
 
 
-def _rule(file: str, *texts: str, names: Sequence[str] = ()) -> Assumption:
-    use = "a rule for the configuration: config/nemo_rl/rules.py"
-    return Assumption(file, use, tuple(names), texts, need="rule")
-
-
-BASE_CONFIG = _rule("examples/configs/grpo_math_1B.yaml", "clip_grad: ${policy.max_grad_norm}")
-ASYNC_SCRIPT = _rule(
-    "examples/run_grpo.py",
-    *("is not supported with async GRPO", "reward_scaling", "reward_shaping"),
-)
-GRPO_SETUP = _rule(
-    _GRPO,
-    "batch_multiplier>1 can only be used if use_dynamic_sampling=True",
-    "force_on_policy_ratio requires train_global_batch_size",
-    "skip_reference_policy_logprobs_calculation=True requires",
-    "resources.gpus_per_node must be explicitly set to a value > 0",
-    "resources.num_nodes must be 1 or set to null",
-    "resources.num_nodes must be > 0",
-    "must be explicitly set and equal to cluster.gpus_per_node",
-    names=("setup",),
-)
-ASYNC_GRPO = _rule(
-    _GRPO,
-    "policy.generation.vllm_cfg.async_engine=true (vLLM)",
-    "Importance sampling correction must be enabled for async GRPO",
-    "not colocated_inference",
-    names=("async_grpo_train",),
-)
-VALIDATION = _rule(_GRPO, '"accuracy": accuracy', '"avg_length": avg_length', names=("validate",))
-SAVED_METRIC = _rule(_GRPO, "not found in {prefix} metrics")
-POLICY_SETUP = _rule(
-    "nemo_rl/models/policy/lm_policy.py",
-    "DTensor (policy.dtensor_cfg.enabled=true), not both",
-    "or set policy.dtensor_cfg.enabled=true",
-    "LoRA is not supported for DTensorPolicyWorker V1",
-    "dp_replicate_size > 1 requires policy.dtensor_cfg._v2: true",
-    "batch-variant accuracy issue with TP>=4",
-    "must be divisible by PP * CP * TP",
-    "Dynamic batching is only supported for single pipeline parallel stage",
-    "Dynamic Batching is exclusive of Sequence Packing",
-    names=("Policy.__init__",),
-)
-DTENSOR_SETUP = _rule(
-    "nemo_rl/models/automodel/setup.py",
-    "if dp_size % dp_replicate_size != 0:",
-    "context parallel can't be used together with sequence parallel",
-    "Triton is not supported when tensor_parallel_size > 1",
-    "Context parallel is not supported for sequence packing",
-    names=("validate_and_prepare_config", "setup_distributed", "setup_model_and_optimizer"),
-)
-MEGATRON_SETUP = _rule(
-    "nemo_rl/models/megatron/setup.py",
-    "Sequence Packing must be enabled to use Context Parallelism",
-    "optimizer_offload_fraction",
-    "defer_fp32_logits must be True if logprob_chunk_size is set",
-    'config["megatron_cfg"]["scheduler"]',
-    'peft_cfg["target_modules"]',
-    'config.get("pretrained_checkpoint")',
-    names=("_validate_optimizer_config", "_validate_chunking_config", "validate_model_paths"),
-)
-MEGATRON_BATCHES = _rule(
-    "nemo_rl/models/megatron/data.py", "is not a multiple of minimum_pad_factor"
-)
-BATCHES = _rule(
-    "nemo_rl/distributed/batched_data_dict.py",
-    "is not a multiple of shards",
-    "is not a multiple of the provided microbatch size",
-    names=("BatchedDataDict",),
-)
-VLLM_SETUP = _rule(
-    "nemo_rl/models/generation/vllm/vllm_generation.py",
-    "World size must be a multiple of model parallel size",
-    "When pipeline_parallel_size > 1, async_engine must be set to True",
-    "All nodes must have identical bundle counts",
-    names=("VllmGeneration",),
-)
-#: Of v0.7.0 alone; main takes a part of the optimizer, too.
-WHOLE_OFFLOAD = Assumption(
-    "nemo_rl/models/megatron/setup.py",
-    "a check of a start: machine/nemo_rl.py",
-    texts=("only optimizer_offload_fraction=1.0 is supported",),
-)
 _REHEARSAL = "train/nemo_rl/rehearsal"
 ASSUMPTIONS: tuple[Assumption, ...] = (
     TRAINER,
@@ -209,8 +124,8 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     ),
     Assumption(
         "examples/configs/grpo_math_1B.yaml",
-        "holds every key: train/nemo_rl/configuration.py",
-        texts=("val_at_end",),
+        "holds every key and the sections of ours: train/nemo_rl/configuration.py",
+        texts=("val_at_end", "dtensor_cfg:", "lora_cfg:", "megatron_cfg:", "peft:", "vllm_cfg:"),
     ),
     BUFFER,
     COLLECTOR,
@@ -250,8 +165,6 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         names=("resolve_generation_worker_cls",),
         need="rehearsal",
     ),
-    *(BASE_CONFIG, ASYNC_SCRIPT, GRPO_SETUP, ASYNC_GRPO, VALIDATION, SAVED_METRIC, POLICY_SETUP),
-    *(DTENSOR_SETUP, MEGATRON_SETUP, MEGATRON_BATCHES, BATCHES, VLLM_SETUP),
 )
 
 

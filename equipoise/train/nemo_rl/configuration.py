@@ -45,11 +45,8 @@ def nemo_rl_config(
     workers have their own working directories.
     """
     resolved = deepcopy({key: value for key, value in loaded.resolved.items() if key != _OURS})
-    backend, wandb = loaded.config.policy.dtensor_cfg, loaded.config.logger.wandb
-    checkpointing: dict[str, Any] = {"checkpoint_dir": _absolute(run.checkpoints)}
-    if backend.enabled and not backend.v2:
-        # The first DTensor worker has one format, and ends a run at a save that names any.
-        checkpointing |= {"model_save_format": None}
+    wandb = loaded.config.logger.wandb
+    checkpointing = {"checkpoint_dir": _absolute(run.checkpoints)}
     return {
         "defaults": str(base.resolve()),
         **resolved,

@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
@@ -51,7 +52,7 @@ from equipoise.train.nemo_rl.checkpoints import (
     usable_checkpoint,
 )
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
-from equipoise.train.nemo_rl.process import before_nemo_rl
+from equipoise.train.nemo_rl.process import before_nemo_rl, reason_of
 from equipoise.train.nemo_rl.scoring import templated
 from equipoise.train.nemo_rl.watch import Watch, score_final
 from equipoise.train.stages.alarms import watching_steps
@@ -272,7 +273,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
         begin_training(job, steps)
     with watching_steps(job, steps, done) as take, job.timed("nemo_rl"):
         watch = Watch(job, steps, take, rehearsal.stop_after)
-        with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
+        with output_to(log, job.reporter), _nemo_rl(watch, rehearsal), one_error(watch):
             run_script(installation.script, config)
     for monitor in (watch.monitor, watch.mismatch):
         if monitor.exceeded:
@@ -293,14 +294,62 @@ def _nemo_rl(watch: Watch, rehearsal: Rehearsal) -> Iterator[None]:
 
     register(watch.job.environment.name)
     joined = os.environ.get("RAY_ADDRESS")
-    with rehearsal.stand_in(), watched(watch):
+    with rehearsal.stand_in():
         try:
-            yield
+            with watched(watch):
+                yield
         finally:
             ray.shutdown()
             os.environ.pop("RAY_ADDRESS", None)  # of a Ray that has ended
             if joined:
                 os.environ["RAY_ADDRESS"] = joined
+
+
+@contextmanager
+def one_error(watch: Watch) -> Iterator[None]:
+    """Raise one `EquipoiseError` for what NeMo-RL refuses before it trains.
+
+    The traceback goes into the log. Bugs keep theirs, and so does a GPU that is full.
+    """
+    try:
+        yield
+    except EquipoiseError:
+        raise
+    except Exception as error:
+        full = isinstance(error, getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError))
+        if watch.begun or full:
+            raise
+        if _RAY_STARTS & {frame.name for frame in traceback.extract_tb(error.__traceback__)}:
+            refusal = _no_ray(error)
+        elif isinstance(error, _REFUSALS) or type(error).__module__.startswith("ray."):
+            refusal = EquipoiseError(
+                "nemo-rl.refused",
+                f"NeMo-RL did not start: {reason_of(error)}",
+                "Change what it names. nemo_rl.log has the traceback, and nemo_rl.yaml what it "
+                "has read.",
+            )
+        else:
+            raise
+        traceback.print_exception(error)
+        raise refusal from error
+
+
+#: How NeMo-RL and its workers refuse a configuration: pydantic's errors are values, too.
+_REFUSALS = (AssertionError, ValueError, NotImplementedError, RuntimeError)
+#: NeMo-RL's function and the rehearsal's.
+_RAY_STARTS = {"init_ray", "start_ray"}
+
+
+def _no_ray(error: Exception) -> EquipoiseError:
+    """Say what to do where Ray has not started, or cannot be joined."""
+    address = os.environ.get("RAY_ADDRESS")
+    remedy = (
+        f"RAY_ADDRESS is {address}: unset it, or start Ray there."
+        if address
+        else "On a loaded machine start again; else end another Ray with `ray stop --force`, and "
+        "see whether RAY_TMPDIR (/tmp) has room. Its logs are in session_latest/logs there."
+    )
+    return EquipoiseError("nemo-rl.no-ray", f"Ray did not start: {reason_of(error)}", remedy)
 
 
 def register(name: str) -> None:

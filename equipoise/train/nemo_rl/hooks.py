@@ -3,7 +3,8 @@
 NeMo-RL looks them up when it calls them, so its code stays as it is. What each replacement does
 besides the original:
 
-    Logger              the environment's metrics join NeMo-RL's, and the history gets its row
+    Logger              the environment's metrics join NeMo-RL's, the history gets its row, and
+                        no step's tokens are written
     TimeoutChecker      says that it is time to save and stop when a signal or failures ask for it
     validate            the reference and the baseline before the first step, the final
                         evaluation after the last
@@ -31,7 +32,7 @@ from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError
 from equipoise.statistics.trivial import GREEDY
 from equipoise.terminal.exits import Stopped, deferring
-from equipoise.train.nemo_rl.process import beside_driver
+from equipoise.train.nemo_rl.process import beside_driver, reason_of
 from equipoise.train.nemo_rl.reference_policy import policy_with_first_reference
 from equipoise.train.nemo_rl.scoring import is_generated, to_rollouts
 from equipoise.train.nemo_rl.together import collecting, end, replaced, scored_together
@@ -60,13 +61,18 @@ def watched(watch: Watch) -> Iterator[None]:
                 f"Take NeMo-RL {RELEASE}, or grpo.async_grpo.enabled=false, "
                 "where policy.generation.vllm_cfg.async_engine may stay true.",
             )
+    loggers: list[Any] = []
     with ExitStack() as stack:
-        for name, replacement in _replacements(grpo, watch).items():
+        for name, replacement in _replacements(grpo, watch, loggers).items():
             stack.enter_context(replaced(grpo, name, replacement))
-        yield
+        try:
+            yield
+        finally:
+            for logger in loggers:
+                _end_monitor(logger)
 
 
-def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
+def _replacements(grpo: ModuleType, watch: Watch, loggers: list[Any]) -> dict[str, Any]:
     if missing := [name for name in TRAINER.names if not hasattr(grpo, name)]:
         raise EquipoiseError(
             "nemo-rl.missing-names",
@@ -75,7 +81,7 @@ def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
             f"Take NeMo-RL {RELEASE}, or a newer Equipoise.",
         )
     return {
-        "Logger": _watched_logger(grpo.Logger, watch),
+        "Logger": _watched_logger(grpo.Logger, watch, loggers),
         "TimeoutChecker": _watched_timeout(grpo.TimeoutChecker, watch),
         "validate": _watched_validate(grpo.validate, watch),
         "run_multi_turn_rollout": _watched_rollouts(grpo.run_multi_turn_rollout, watch),
@@ -88,8 +94,24 @@ def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
     }
 
 
-def _watched_logger(logger: Any, watch: Watch) -> type:
+def _end_monitor(logger: Any) -> None:
+    """End the thread that asks Ray for GPU metrics: without Ray it would print so for ever."""
+    monitor, logger.gpu_monitor = logger.gpu_monitor, None
+    if monitor:
+        monitor.stop()
+
+
+def _watched_logger(logger: Any, watch: Watch, made: list[Any]) -> type:
     class WatchedLogger(logger):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+        def log_batched_dict_as_jsonl(self, to_log: Any, filename: str) -> None:
+            # 75 bytes a padded token, 16 to 100 GB a run; training/rollouts.jsonl has a sample.
+            if not filename.startswith("train_data"):
+                super().log_batched_dict_as_jsonl(to_log, filename)
+
         def log_metrics(
             self, metrics: dict[str, Any], step: int, prefix: str = "", *args: Any, **kwargs: Any
         ) -> None:
@@ -199,10 +221,7 @@ def _said_clearly(watch: Watch) -> Iterator[None]:
         if watch.error:
             raise watch.error from None
         traceback.print_exception(error)  # of waiting for the first step NeMo-RL prints none
-        cause = getattr(error, "cause", None) or error  # Ray's own text is a traceback
-        first_line = next(iter(str(cause).splitlines()), "")
-        reason = f"{type(cause).__name__}: {first_line}; nemo_rl.log has more"
-        raise _ended_early(reason) from error
+        raise _ended_early(f"{reason_of(error)}; nemo_rl.log has more") from error
 
 
 def _ended_early(reason: str) -> EquipoiseError:

@@ -1,7 +1,10 @@
-"""Processes of NeMo-RL: what must be so before one imports it, and where our actors run."""
+"""Processes of NeMo-RL: what must be so before one imports it, where actors run, why one failed."""
 
 import sys
 from typing import Any
+
+#: Characters of an error that a message shows.
+_SHOWN = 500
 
 
 def before_nemo_rl() -> None:
@@ -29,3 +32,13 @@ def beside_driver() -> dict[str, Any]:
     node = ray.get_runtime_context().get_node_id()
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     return {"num_cpus": 0, "scheduling_strategy": strategy}
+
+
+def reason_of(error: Exception) -> str:
+    """Name an error of NeMo-RL's in one line; Ray's own texts are tracebacks."""
+    cause = getattr(error, "cause", None) or error  # of a task of Ray's
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    died = type(cause).__module__.startswith("ray.")  # its last line is the error in the actor
+    text = " ".join(lines[-1:] if died else lines)
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return f"{type(cause).__name__}: {shown}"

@@ -1,6 +1,6 @@
 """The reference policy stays that of the first start when a run is resumed.
 
-NeMo-RL's second DTensor worker (v0.7.0 and main) loads a checkpoint and copies the reference from
+NeMo-RL's DTensor worker (v0.7.0 and main) loads a checkpoint and copies the reference from
 what it has loaded, so that every resume would move what the KL penalty is measured against. Here
 such a policy is built as for a first start, and its workers load the checkpoint afterwards. That it
 worked is checked at every start, with a digest of each worker's reference.
@@ -21,9 +21,8 @@ def policy_with_first_reference(policy: Callable[..., Any], ledger: Ledger) -> C
     """NeMo-RL's `Policy`, with the reference of the first start that `ledger` remembers."""
 
     def build(*args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
-        # DTensor's second worker loads before it copies; other backends do it right.
-        dtensor = config["dtensor_cfg"]
-        late = bool(dtensor["enabled"] and dtensor["_v2"] and kwargs.get("weights_path"))
+        # DTensor's worker loads before it copies; Megatron's does it right.
+        late = bool(config["dtensor_cfg"]["enabled"] and kwargs.get("weights_path"))
         options = {name: kwargs.get(name) for name in ("weights_path", "optimizer_path")}
         # The workers have their own working directories.
         paths = {

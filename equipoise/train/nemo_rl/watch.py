@@ -161,6 +161,11 @@ class Watch:
         """Whether there is something to validate on."""
         return bool(self.job.split(VALIDATION_SPLIT))
 
+    @property
+    def begun(self) -> bool:
+        """Whether NeMo-RL has set everything up and begun to train."""
+        return self._scorer is not None
+
     def begin(self, scorer: Scorer) -> None:
         """Training begins or goes on; the actor of a resumed run has read its reference itself."""
         self._scorer = scorer

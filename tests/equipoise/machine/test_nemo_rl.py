@@ -6,7 +6,6 @@ from tempfile import gettempdir
 
 import pytest
 
-from equipoise.config.nemo_rl.assumptions import WHOLE_OFFLOAD
 from equipoise.config.nemo_rl.installation import Installation
 from equipoise.errors import EquipoiseError
 from equipoise.machine import nemo_rl
@@ -23,7 +22,6 @@ from equipoise.machine.python import (
 )
 from equipoise.machine.registry import refuse_unfit
 from tests.equipoise.machine.conftest import LARGE, SMALL
-from tests.nemo_rl_checkout import write_checkout
 
 LOCKED = Versions("3.13.13", "2.55.1")
 SEEN = PythonInfo("3.13.13", dict.fromkeys(NEEDED, "1") | {"ray": "2.55.1"}, gpus=8, cluster=None)
@@ -75,31 +73,10 @@ def test_one_machine_with_its_gpus(small, said):
     assert "1 GPU, and this machine has 0" in said(small, seeing(gpus=0))
 
 
-def test_a_rule_that_its_code_has_no_more_is_a_warning(tmp_path):
-    write_checkout(tmp_path)
-    assert list(nemo_rl.changed_rules(tmp_path)) == []
-    (tmp_path / "nemo_rl" / "models" / "megatron" / "data.py").write_text("")
-    (finding,) = nemo_rl.changed_rules(tmp_path)
-    assert finding.status == "warning"
-    assert "its nemo_rl/models/megatron/data.py is of another version" in finding.says
-
-
 def test_a_version_that_was_not_tried_is_one_line_and_goes_on(monkeypatch):
     monkeypatch.setattr(Installation, "version", "99.0.0+abcdef0")
     (finding,) = nemo_rl.untried(Installation(HERE.root))
     assert (finding.status, "not tried with NeMo-RL 99.0.0" in finding.says) == ("warning", True)
-
-
-@pytest.mark.parametrize("code", ["", "only optimizer_offload_fraction=1.0 is supported"])
-@pytest.mark.parametrize("fraction", [0.5, 1.0])
-def test_a_part_of_the_optimizer_is_offloaded_where_the_version_can(code, fraction, tmp_path, case):
-    prefix = "policy.megatron_cfg.optimizer.optimizer_"
-    words = (f"{prefix}cpu_offload=true", f"{prefix}offload_fraction={fraction}")
-    setup = tmp_path / WHOLE_OFFLOAD.file
-    setup.parent.mkdir(parents=True)
-    setup.write_text(code)
-    found = list(nemo_rl.partial_offload(case("fairness", *LARGE, *words).config, tmp_path))
-    assert [finding.remedy for finding in found] == ["Set it to 1.0."] * bool(code and fraction < 1)
 
 
 def test_a_running_cluster_counts_instead_of_this_machine(small, large, said):

@@ -8,16 +8,14 @@ import pytest
 
 from equipoise.config.nemo_rl.assumptions import (
     ASSUMPTIONS,
-    Assumption,
     Need,
     is_tried,
     unmet,
 )
-from equipoise.config.nemo_rl.rules import LAYOUT_RULES, RULES
 from tests.nemo_rl_checkout import write_checkout
 
 ROOT = Path(__file__).resolve().parents[4]
-EVERY: tuple[Need, ...] = ("run", "async", "rehearsal", "rule")
+EVERY: tuple[Need, ...] = ("run", "async", "rehearsal")
 
 
 def imports() -> Iterator[tuple[str, str]]:
@@ -51,13 +49,6 @@ def test_what_it_is_for_is_there() -> None:
             folder, brace, names = name.partition("{")
             files = [f"{folder}{n}.py" for n in names.split("}")[0].split(",")] if brace else [name]
             assert all((ROOT / "equipoise" / file).is_file() for file in files), assumption.use
-
-
-def test_every_rule_has_its_sources() -> None:
-    sources = [*RULES.values(), *LAYOUT_RULES.values()]
-    assert all(sources)
-    read = {source for several in sources for source in several if isinstance(source, Assumption)}
-    assert read == {assumption for assumption in ASSUMPTIONS if assumption.need == "rule"}
 
 
 @pytest.mark.parametrize(

@@ -69,16 +69,6 @@ class TestShipped:
         assert environment["reference"] == str(tmp_path / "reference.jsonl")
 
 
-@pytest.mark.parametrize("second", [True, False])
-def test_the_first_dtensor_worker_is_given_no_format(second, written):
-    """NeMo-RL's own file names one, and a run of that worker would end at its first save."""
-    words = {"policy.dtensor_cfg._v2": second, "policy.dtensor_cfg.lora_cfg.enabled": False}
-    settings = [Setting("", key, value) for key, value in words.items()]
-    checkpointing = written("fairness", "small", *settings)["checkpointing"]
-    assert ("model_save_format" in checkpointing) is not second
-    assert checkpointing.get("model_save_format") is None
-
-
 def test_without_a_scheduler_the_learning_rate_is_constant(written):
     null = Setting("", "policy.scheduler", None)
     assert learning_rates(written("fairness", "small", null)["policy"], 4) == [1.0] * 4

@@ -5,6 +5,7 @@ tests/contract/test_nemo_rl_alarm.py has NeMo-RL itself.
 
 import sys
 from dataclasses import replace
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from equipoise.train.stages.tracking import Tracker
 from tests.equipoise.train.nemo_rl.stand_ins import Handle
 from tests.equipoise.train.nemo_rl.test_hooks import grpo  # noqa: F401  a fixture
 from tests.equipoise.train.nemo_rl.test_watch import Sample, Scorer
+from tests.refusals import refusal
 
 STEPS = 12
 #: A checkpoint is there after so many of them, and the run is stopped.
@@ -102,3 +104,43 @@ def test_an_alarm_of_a_step_reaches_terminal_wandb_and_report_once(
     assert text.startswith("Step 8: over 8 steps the reward rose and accuracy did not improve.")
     assert "".join(capfd.readouterr()).count(f"warning: {text}") == 1
     assert text in [alert.text for alert in alerts(read_run(job.run.root))]
+
+
+class ActorDiedError(RuntimeError):
+    """As Ray's, whose text is a traceback."""
+
+    __module__ = "ray.exceptions"
+
+
+def init_ray():
+    """NeMo-RL's, where Ray's start fails."""
+    raise Exception("The current node timed out during startup.")
+
+
+def refuse(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "says"),
+    [
+        (init_ray, "nemo-rl.no-ray", "Exception: The current node timed out"),
+        (partial(refuse, AssertionError("TP\n  must be 1")), "nemo-rl.refused", "TP must be 1"),
+        (partial(refuse, ActorDiedError("Traceback\n x\nno heads")), "nemo-rl.refused", "no heads"),
+    ],
+)
+def test_what_nemo_rl_refuses_is_one_error_and_its_traceback_is_in_the_log(
+    fails, code, says, job, capfd
+):
+    with refusal(code, says), engine.one_error(Watch(job, STEPS, print)):
+        fails()
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_bug_and_an_error_of_training_keep_their_tracebacks(job):
+    watch = Watch(job, STEPS, print)
+    with pytest.raises(TypeError), engine.one_error(watch):
+        raise TypeError
+    watch.begin(Scorer())
+    with pytest.raises(ValueError, match="late"), engine.one_error(watch):
+        raise ValueError("late")

@@ -23,9 +23,22 @@ from tests.equipoise.train.nemo_rl.test_watch import Scorer
 from tests.refusals import refusal
 
 
+class Monitor:
+    """A thread that asks Ray for GPU metrics."""
+
+    def __init__(self):
+        self.ended = False
+
+    def stop(self):
+        self.ended = True
+
+
 class Logger:
     def __init__(self):
-        self.logged = []
+        self.logged, self.gpu_monitor, self.files = [], Monitor(), []
+
+    def log_batched_dict_as_jsonl(self, to_log, filename):
+        self.files.append(filename)
 
     def log_metrics(self, metrics, step, prefix="", step_metric=None):
         self.logged.append((prefix, dict(metrics), step_metric))
@@ -117,6 +130,22 @@ def test_the_logger_adds_and_passes_on(grpo, watch, monkeypatch):
         logger = grpo.Logger()
         logger.log_metrics({"loss": 1.0}, 3, "train", step_metric="x")
     assert logger.logged == [("train", {"loss": 1.0, "mine": 3}, "x")]
+
+
+def test_no_steps_tokens_are_written(grpo, watch):
+    with hooks.watched(watch):
+        logger = grpo.Logger()
+        for name in ("train_data_step1.jsonl", "val_data_step1.jsonl"):
+            logger.log_batched_dict_as_jsonl({"token_ids": [[1]]}, name)
+    assert logger.files == ["val_data_step1.jsonl"]
+
+
+def test_what_asks_ray_for_metrics_ends_with_the_training(grpo, watch):
+    with suppress(RuntimeError), hooks.watched(watch):
+        monitor = grpo.Logger().gpu_monitor
+        assert not monitor.ended
+        raise RuntimeError
+    assert monitor.ended
 
 
 def test_a_validation_is_logged_as_it_is_and_then_made_rankable(grpo, watch, monkeypatch):
@@ -311,7 +340,7 @@ class TestAsynchronousGrpo:
         with refusal("nemo-rl.early-end") as caught:
             run(loop)
         assert caught.value.message.endswith(
-            "last step, RuntimeError: the engine died; nemo_rl.log has more"
+            "last step, RuntimeError: the engine died at line 1; nemo_rl.log has more"
         )
         assert "in a worker" in capsys.readouterr().err
 

@@ -19,7 +19,8 @@ from equipoise.train.nemo_rl.reference_policy import (
 from tests.equipoise.train.nemo_rl.stand_ins import Policy
 from tests.refusals import refusal
 
-SECOND_DTENSOR = {"dtensor_cfg": {"enabled": True, "_v2": True}}
+#: As a NeMo-RL without the key `_v2` has it, too.
+DTENSOR = {"dtensor_cfg": {"enabled": True}}
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_reference_that_cannot_be_found_ends_the_run_at_its_start(
 ):
     monkeypatch.setattr(reference_policy, "_on_workers", lambda policy, method, **words: [kept])
     build = policy_with_first_reference(lambda *args, **words: "policy", Ledger(provenance))
-    config = {"dtensor_cfg": {"enabled": False, "_v2": False}}
+    config = {"dtensor_cfg": {"enabled": False}}
     lost = refusal("nemo-rl.unknown-reference")
     with lost if wanted and kept is None else nullcontext():
         assert build(config=config, init_reference_model=wanted) == "policy"
@@ -107,12 +108,12 @@ class TestAResume:
         return {"weights_path": "weights", "optimizer_path": "optimizer"}
 
     def test_the_stand_in_moves_the_reference_as_nemo_rl_does(self, trained):
-        moved = Policy("cluster", SECOND_DTENSOR, "tokenizer", **trained).worker
+        moved = Policy("cluster", DTENSOR, "tokenizer", **trained).worker
         assert moved.reference_model_state_dict["weights"].tolist() == [1.0, 1.0]
 
     def test_the_reference_is_that_of_the_first_start(self, trained, provenance, tmp_path):
         build = policy_with_first_reference(Policy, Ledger(provenance))
-        words = {"cluster": "cluster", "config": SECOND_DTENSOR, "tokenizer": "tokenizer"}
+        words = {"cluster": "cluster", "config": DTENSOR, "tokenizer": "tokenizer"}
         first = build(**words).worker
         assert first.weights.tolist() == [0.0, 0.0]
         resumed = build(**words, **trained).worker
@@ -122,8 +123,8 @@ class TestAResume:
 
     def test_a_reference_that_moved_all_the_same_is_refused(self, trained, provenance):
         build = policy_with_first_reference(Policy, Ledger(provenance))
-        words = {"cluster": "cluster", "config": SECOND_DTENSOR, "tokenizer": "tokenizer"}
+        words = {"cluster": "cluster", "config": DTENSOR, "tokenizer": "tokenizer"}
         build(**words)
-        first = {"dtensor_cfg": {"enabled": True, "_v2": False}}
+        megatron = {"dtensor_cfg": {"enabled": False}}
         with refusal("resume.other-reference"):
-            build(**words | {"config": first}, **trained)
+            build(**words | {"config": megatron}, **trained)
