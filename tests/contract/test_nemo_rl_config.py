@@ -148,7 +148,7 @@ def test_a_later_nemo_rl_without_the_first_dtensor_worker_can_be_used(nemo_rl, t
     root = tmp_path / "later"
     for folder in ("nemo_rl", "examples"):
         shutil.copytree(Path(os.environ["NEMO_RL_PATH"]) / folder, root / folder)
-    (root / "nemo_rl/models/policy/workers/dtensor_policy_worker.py").unlink()
+    (root / "nemo_rl/models/policy/workers/dtensor_policy_worker.py").unlink(missing_ok=True)
     base = root / "examples" / "configs" / "grpo_math_1B.yaml"
     lines = base.read_text().splitlines(keepends=True)
     base.write_text("".join(line for line in lines if "_v2:" not in line))
