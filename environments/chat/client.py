@@ -19,7 +19,13 @@ from pydantic import TypeAdapter
 
 from environments.base import Failure, FailureKind
 from environments.chat.accounting import Accounts
-from environments.chat.exchange import Answer, FailedAttempt, backoff_seconds, exchange
+from environments.chat.exchange import (
+    REASONING_ONLY,
+    Answer,
+    FailedAttempt,
+    backoff_seconds,
+    exchange,
+)
 from environments.chat.model import UNKNOWN, ChatReply, ChatRequest, ChatSetupError, Source
 from environments.chat.settings import ApiKey, EndpointSettings
 
@@ -223,6 +229,8 @@ class ChatClient:
             outcome = await self._shared_call((key, number), request, deadline)
             if isinstance(outcome, FailedAttempt):
                 return self._failed(outcome.kind, outcome.message)
+            if request.as_written and outcome.source.problem == REASONING_ONLY:
+                return self._failed("invalid_reply", f"the answer is {REASONING_ONLY}")
             try:
                 async with asyncio.timeout_at(deadline):
                     problem = await self._problem(request, outcome)

@@ -10,6 +10,7 @@ from threading import Event
 
 from environments.base import Failure, PromptRecord, Rollout
 from environments.chat import ChatReply, ChatRequest, ChatSetupError, EndpointModel
+from environments.chat.exchange import CUT_OFF, REASONING_ONLY
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
 from equipoise.evaluate.plan import Subject, endpoint_settings
@@ -97,6 +98,12 @@ _OF_REFERENCE = 1_000_000
 _REMEDY = (
     "Check its address, name and key, and that it runs: see docs/judge-client.md. What was "
     "answered is kept: --resume asks for the rest."
+)
+#: Above this share of replies that were cut off, figures would be those of a setting.
+_MOST_CUT_OFF = 0.5
+_LONGER = (
+    "Raise policy.generation.max_new_tokens, or turn the model's thinking off (a parameter of the "
+    "endpoint, such as chat_template_kwargs: {enable_thinking: false})."
 )
 
 
@@ -206,7 +213,9 @@ def check_endpoint(asker: Asker, request: ChatRequest) -> None:
         (reply,) = hasty.ask([request])
     if reply.error:
         raise EquipoiseError(
-            "endpoint.no-answer", f"the model does not answer: {reply.error.text}", _REMEDY
+            "endpoint.no-answer",
+            f"the model does not answer: {reply.error.text}",
+            _remedy(reply.error),
         )
 
 
@@ -240,22 +249,32 @@ def _watch(
     allowed: int,
     advance: Callable[[int], None],
 ) -> None:
-    done, failed = 0, []
+    done, cut_off, failed = 0, 0, []
     for future in as_completed(futures):
         replies = future.result()
         done += len(replies)
         failed += [reply.error for reply in replies if reply.error]
+        cut_off += sum(reply.source.problem == CUT_OFF for reply in replies)
         advance(done)
+        if cut_off > _MOST_CUT_OFF * total:
+            raise EquipoiseError(
+                "endpoint.cut-off", f"{cut_off:,} of {total:,} replies are {CUT_OFF}", _LONGER
+            )
         if len(failed) > allowed:
             raise EquipoiseError(
                 "endpoint.failed-replies",
                 f"{len(failed):,} of {total:,} questions have no reply, more than "
                 f"equipoise.max_failure_rate allows: {failed[-1].kind}: {failed[-1].text}",
-                _REMEDY,
+                _remedy(failed[-1]),
             )
+
+
+def _remedy(failure: Failure) -> str:
+    return _LONGER if REASONING_ONLY in failure.text else _REMEDY
 
 
 def _rollout(record: PromptRecord, reply: ChatReply) -> Rollout:
     prompt = "\n\n".join(f"[{m['role']}]\n{m['content']}" for m in record.messages)
-    text = reply.text or ""
-    return Rollout(record.id, record.set_id, record.split, prompt, text, record.metadata)
+    problem = {"reply_problem": reply.source.problem} if reply.source.problem else {}
+    metadata = {**record.metadata, **problem}
+    return Rollout(record.id, record.set_id, record.split, prompt, reply.text or "", metadata)
