@@ -33,7 +33,6 @@ NAVIGATION = {
         "Gate <docs/gate>",
         "Probe a reward <docs/probe>",
         "Alarms <docs/alarms>",
-        "Cold start <docs/cold-start>",
         "Judges and endpoints <docs/judge-client>",
         "docs/elsewhere",
         "docs/doctor",

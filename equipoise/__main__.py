@@ -51,7 +51,6 @@ VERBS: Mapping[str, Verb] = {
         "say whether a model is worse than another one", "equipoise.evaluate.command", "gate"
     ),
     "calibrate": Verb("measure how far a judge errs", "equipoise.evaluate.calibrate_command"),
-    "cold-start": Verb("fine-tune a model on replies first", "equipoise.train.cold_start.command"),
     "convert": Verb("make a checkpoint a model that loads", "equipoise.checkpoints.command"),
     "merge-lora": Verb("merge an adapter into its base", "equipoise.checkpoints.command", "merge"),
     "export gym": Verb("export a task for NeMo Gym", "equipoise.exports.command", "gym"),

@@ -130,7 +130,7 @@ class LocalModelSettings(WarmStart, frozen=True):
         default=0.4, ge=0, le=1, description="of the vignettes, in a run whose prompts imply race"
     )
     cases_file: AbsolutePath | None = Field(
-        None, description="your own cases, to which a cold start shows replies of their form"
+        None, description="your own cases, to which examples are shown in their form"
     )
 
 

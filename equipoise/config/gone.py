@@ -9,6 +9,7 @@ VERBS = {
 }
 #: key, or the section it lay in -> what to use
 KEYS: dict[str, str] = {
+    "equipoise.cold_start": "use `equipoise prepare TASK --examples FILE` and `trl sft`",
     "equipoise.tracking": "leave it out: every reply is in the run's report.html",
     "equipoise.gpu": "hours are not estimated any more; `seconds` in training_history.csv has them",
     "equipoise.evaluation.also": "use `equipoise gate RUN/baseline RUN/final` after the run",

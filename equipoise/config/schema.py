@@ -434,22 +434,6 @@ class TrainingRolloutsConfig(Section):
     steps: Positive = 200  #: steps at most, at even distances
 
 
-class ColdStartConfig(Section):
-    """`equipoise.cold_start`: what `equipoise cold-start` shows a model before its training."""
-
-    #: a file of replies to imitate, or a run whose reference is dealt out; null: the data module's
-    #: own
-    replies: str | None = None
-    examples: Positive = 2000  #: replies shown, a file's repeatedly
-    batch_size: Positive = 16  #: replies of one update
-    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4  #: at its peak; ends at zero
-
-    @property
-    def steps(self) -> int:
-        """Each example is shown once."""
-        return -(-self.examples // self.batch_size)
-
-
 class FirstStageConfig(Section):
     """`equipoise.first_stage`: distillation of the frozen model's own replies, before GRPO.
 
@@ -505,7 +489,6 @@ class EquipoiseConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     probe: ProbeConfig = ProbeConfig()
     environment_actor: ActorConfig = ActorConfig()
-    cold_start: ColdStartConfig = ColdStartConfig()
     first_stage: FirstStageConfig = FirstStageConfig()
     training_rollouts: TrainingRolloutsConfig = TrainingRolloutsConfig()
 

@@ -214,8 +214,8 @@ def policy_alerts(run: RunFiles) -> Iterator[Alert]:
         policies = ", ".join(plain_name(str(policy)) for policy in ahead)
         text = (
             f"Before training policies that read no prompt were better in {name}, and training may "
-            f"find that first: {policies}. Look at the reward, or show the model good replies "
-            "(equipoise cold-start)."
+            f"find that first: {policies}. Look at the reward, or fine-tune the model on good "
+            "replies first (docs/own-model.md)."
         )
         yield Alert(text, "policies")
 

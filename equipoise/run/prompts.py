@@ -23,6 +23,7 @@ from tyro.conf import Positional
 from yaml import YAMLError
 
 from data_prep.contract import DataModule, DataSettings, Tools, hook_problems
+from data_prep.files import write_jsonl
 from data_prep.records import (
     content_hash,
     manifest_path,
@@ -31,7 +32,7 @@ from data_prep.records import (
     write_prompts,
 )
 from data_prep.text_files import DataError
-from environments.base import TRAIN_SPLIT, PromptRecord
+from environments.base import TRAIN_SPLIT, Message, PromptRecord
 from environments.chat import BudgetSpentError, ChatModel
 from environments.errors import code_of
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems, load_config
@@ -211,6 +212,8 @@ def _build(loaded: LoadedConfig) -> list[PromptRecord]:
 
 
 _KEYS = "`equipoise prepare TASK` lists the keys."
+#: Conversations that --examples writes.
+_EXAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +223,13 @@ class PrepareOptions:
     The keys are those of equipoise.data in a configuration; a task alone has them listed.
     In place of a task there may be a data module of your own, my_package.my_task.
 
+    With --examples conversations are written in the form of reply that the task asks for, to
+    fine-tune a model on that never gives it (docs/own-model.md).
+
     Examples:
         equipoise prepare TASK
         equipoise prepare TASK num_samples=2304 seed=1 --output-dir data
+        equipoise prepare TASK --examples examples/task.jsonl
     """
 
     task: Annotated[str, Positional, option("a task, or a data module", "TASK")]
@@ -230,6 +237,7 @@ class PrepareOptions:
         tuple[str, ...], Positional, option("any key of equipoise.data", "key=value")
     ] = ()
     output_dir: Annotated[Path | None, option("the folder to write to", "DIR")] = None
+    examples: Annotated[Path | None, option("conversations to fine-tune on, JSONL", "FILE")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,37 +254,74 @@ class SealOptions:
 def prepare(options: PrepareOptions, reporter: Reporter) -> None:
     """Write the prompts of a task, or list its keys. Raises `EquipoiseError`."""
     module = find_task(options.task)
-    if options.output_dir is None and not options.assignments:
+    if options.output_dir is options.examples is None and not options.assignments:
         rows = list(described_keys(module.PromptSettings))
         width = max((len(key) for key, _ in rows), default=0)
         lines = [f"  {key:<{width}}  {about}".rstrip() for key, about in rows]
         reporter.say("\n".join(["keys and their defaults:", *lines]))
         return
     settings = read_settings(module.PromptSettings, options.assignments)
-    folder = options.output_dir
-    if folder is None:
+    folder, examples = options.output_dir, options.examples
+    if folder is examples is None:
         raise UsageError(
             "prepare.no-folder", "there is no folder to write to", "Name one with --output-dir DIR."
         )
-    if folder.exists() and not folder.is_dir():
+    if folder and folder.exists() and not folder.is_dir():
         raise UsageError(
             "prepare.folder-is-file", f"{folder} is a file", "Name a folder with --output-dir."
         )
     load_dotenv(Path.cwd() / ".env")  # keys of the servers that models are asked at
-    path = folder / "prompts.jsonl"
-    about = {"module": module.name, "settings": settings.model_dump(mode="json")}
     try:
         with clear_errors():
             module.prepare(settings, Tools(_no_chat_model, load_encoder, reporter.say))
         for choice in settings.chosen:
             reporter.say(choice)
         records = module.build_prompts(settings)
-        write_prompts(path, records, about)
+        if folder:
+            _write_prompts(folder / "prompts.jsonl", module, settings, records, reporter)
+        if examples:
+            _write_examples(examples, module, settings, records, reporter)
     except (ValueError, OSError, BudgetSpentError) as error:
         raise EquipoiseError(code_of(error, "prepare.failed"), str(error), _KEYS) from error
+
+
+def _write_prompts(
+    path: Path,
+    module: DataModule,
+    settings: DataSettings,
+    records: Sequence[PromptRecord],
+    reporter: Reporter,
+) -> None:
+    about = {"module": module.name, "settings": settings.model_dump(mode="json")}
+    write_prompts(path, records, about)
     _say_counts(path, records, reporter)
     reporter.say(f"invented: {_invented(settings)}")
     reporter.say(f"a run takes them with equipoise.data.data_path={path}")
+
+
+def _write_examples(
+    path: Path,
+    module: DataModule,
+    settings: DataSettings,
+    records: Sequence[PromptRecord],
+    reporter: Reporter,
+) -> None:
+    """Write prompts with replies in the task's form, none of a prompt that a run evaluates on."""
+    model = module.LocalModelSettings
+    if model is None or not module.offers(DataModule.imitated_replies):
+        raise UsageError(
+            "prepare.no-examples",
+            f"{module.name} has no imitated_replies, which give examples of replies",
+            "Write the file yourself; docs/own-model.md shows a line.",
+        )
+    shared = settings.model_dump(include=settings.model_fields_set & model.model_fields.keys())
+    local = model.model_validate(shared | {"steps": _EXAMPLES, "batch_size": 1})
+    conversations = [
+        {"messages": [*record.messages, Message(role="assistant", content=reply)]}
+        for record, reply in module.imitated_replies(records, local)
+    ]
+    write_jsonl(path, conversations)
+    reporter.say(f"{path}: {len(conversations):,} conversations; docs/own-model.md trains on them")
 
 
 def _invented(settings: DataSettings) -> str:

@@ -24,7 +24,6 @@ from equipoise.train.local.callbacks import (
     latest_checkpoint,
 )
 from equipoise.train.local.generation import Sampling, count_tokens, sample
-from equipoise.train.local.imitation import imitate
 from equipoise.train.local.trainer import build_trainer, train_rows, trainable
 from equipoise.train.stages.job import FailureMonitor
 
@@ -131,14 +130,6 @@ def test_the_output_layer_is_computed_for_replies_alone(
     most = 2 * SIZE * GENERATIONS * config.policy.generation.max_new_tokens
     assert positions
     assert max(positions) <= most
-
-
-def test_and_so_it_is_where_replies_are_imitated(loaded, config, positions: list[int]) -> None:
-    examples = [Example(record.messages, "yes, it is") for record in RECORDS]
-    imitate(loaded.model, loaded.tokenizer, examples, config, 4, 1e-4, lambda _: None)
-    reply = len(loaded.tokenizer("yes, it is", add_special_tokens=False).input_ids)
-    assert positions
-    assert max(positions) <= 4 * (reply + 2)
 
 
 def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(

@@ -103,7 +103,6 @@ def test_a_recipe_shows_its_examples_as_it_is_called() -> None:
         (("train", "fairness", "--iteratons=3"), "did you mean --iterations?"),
         (("doctor", "--seed=1"), "config.unknown-task"),
         (("export",), "say what to export: export gym or export verifiers"),
-        (("cold-start", "fairness", "x", "--resume=r"), "cold-start.run-options"),
         (("calibrate",), "calibrate.no-prompts"),
         ((COMPLETION, "csh"), f"{COMPLETION} is for bash, zsh"),
     ],
@@ -138,7 +137,6 @@ def test_words_may_stand_between_flags_and_flags_be_repeated() -> None:
         ("train fairness --iter", "--iterations"),
         ("train fairness --engine n", "nemo_rl"),
         ("doctor fairness --off", "--offline"),
-        ("cold-start fairness x --learn", "--learning-rate"),
     ],
 )
 def test_bash_completes(typed: str, shown: str, completion: str) -> None:

@@ -176,30 +176,7 @@ def test_a_run_that_is_trained_on_rewards_stops_where_they_are_missing(
     assert "more than equipoise.max_failure_rate" in said
 
 
-@pytest.mark.parametrize("values", [3, 5])
-def test_a_cold_start_and_training_go_on_from_the_file_alone(values: int, tmp_path: Path) -> None:
-    cases = with_values(values, tmp_path)
-    base = biased_model(read_own_cases(cases), tmp_path / "models")
-    own = (SMOKE, "policy.max_total_sequence_length=1024", "policy.generation.max_new_tokens=64")
-    start, few = tmp_path / "start", "equipoise.cold_start.examples=32"
-    said = started(
-        "cold-start", "fairness", str(start), *words(tmp_path, cases, *own, few),
-        f"--model-name={base}",
-    )  # fmt: skip
-    assert "cold start: 32 replies" in said
-    keys = ("--no-wandb", "--run-name=a", "equipoise.max_failure_rate=1")
-    said = started("grpo_fairness", *words(tmp_path, cases, *own, *keys), f"--model-name={start}")
-    assert f"is not whole counterfactual sets of {values}: taking" in said
-    run = tmp_path / "fairness" / "a"
-    assert steps_done(run) == 2
-    final = json.loads((run / "final" / "evaluation.json").read_text())
-    assert len(final["by_income"]) == values
-    assert "income" in (run / "report.html").read_text()
-    trained = (run / "final_checkpoint").iterdir()
-    assert any(file.suffix == ".safetensors" for file in trained)
-
-
-def test_a_cold_start_shows_decisions_of_the_files_form_and_no_bias(tmp_path: Path) -> None:
+def test_examples_are_decisions_of_the_files_form_and_no_bias(tmp_path: Path) -> None:
     cases = read_own_cases(path := with_values(3, tmp_path))
     settings = LocalModelSettings(steps=50, batch_size=32, cases_file=path)
     shown = imitated_replies(cases.records("fairness"), settings)
@@ -221,19 +198,3 @@ def test_cases_that_the_clinician_does_not_know_are_refused_in_one_line(tmp_path
     records = read_own_cases(with_values(2, tmp_path)).records("fairness")
     with refusal("local-model.foreign-injury"):
         imitated_replies(records, LocalModelSettings())
-
-
-def test_a_dry_run_of_a_cold_start_does_nothing(mine: Path, tmp_path: Path) -> None:
-    before = set(tmp_path.iterdir())
-    named = ("--model-name=some/model", "--dry-run")
-    said = started(
-        "cold-start", "fairness", str(tmp_path / "start"), *words(tmp_path, mine, *named)
-    )
-    assert "2,000" in said and "125" in said and "some/model" in said
-    assert set(tmp_path.iterdir()) == before
-
-
-@pytest.mark.parametrize("flag", ["--resume=x", "--rehearse", "--planner-only"])
-def test_a_cold_start_has_no_flags_of_runs(flag: str, tmp_path: Path) -> None:
-    said = started("cold-start", "fairness", str(tmp_path / "start"), flag, code=2)
-    assert f"leave out {flag.partition('=')[0]}" in said

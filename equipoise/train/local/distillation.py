@@ -1,8 +1,10 @@
 """Training on the frozen model's distributions over replies to other prompts."""
 
 import copy
+import itertools
+import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,20 +18,18 @@ from torch.nn.functional import cross_entropy
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PrinterCallback,
     Trainer,
+    TrainingArguments,
     set_seed,
 )
 
 from environments.base import DealtReply, Message
 from equipoise.config.schema import Config
+from equipoise.errors import EquipoiseError
+from equipoise.models.causal import in_half
+from equipoise.models.template import render
 from equipoise.train.local.callbacks import ProgressCallback
-from equipoise.train.local.imitation import (
-    chat_tokens,
-    refuse_longer,
-    reply_mask,
-    sft_arguments,
-    train_losses,
-)
 
 
 def distil(
@@ -53,17 +53,50 @@ def distil(
     lessons = _lessons(replies, tokenizer, config.policy.max_total_sequence_length)
     set_seed(config.grpo.seed)
     with tempfile.TemporaryDirectory() as unused:
-        arguments = sft_arguments(config, unused, model, batch_size, learning_rate, len(replies))
-        arguments.remove_unused_columns = False
         trainer = _Distillation(
             temperature=config.policy.generation.temperature,
             model=model,
-            args=arguments,
+            args=_arguments(config, unused, model, batch_size, learning_rate, len(replies)),
             train_dataset=lessons,
             data_collator=_collate,
             callbacks=[ProgressCallback(progress)],
         )
-        return train_losses(trainer)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        return {row["step"]: row["loss"] for row in trainer.state.log_history if "loss" in row}
+
+
+def _arguments(
+    config: Config,
+    output_dir: str,
+    model: PreTrainedModel | PeftModel,
+    batch_size: int,
+    learning_rate: float,
+    replies: int,
+) -> TrainingArguments:
+    """One pass, the rate down to zero after a twentieth of the steps."""
+    policy, on_cpu = config.policy, model.device.type == "cpu"
+    micro = math.gcd(batch_size, policy.train_micro_batch_size)  # a whole batch in each step
+    return TrainingArguments(
+        output_dir=output_dir,
+        num_train_epochs=1,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=batch_size // micro,
+        learning_rate=learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=replies // batch_size // 20,
+        max_grad_norm=policy.max_grad_norm or 0.0,
+        remove_unused_columns=False,
+        seed=config.grpo.seed,
+        bf16=in_half(config, model),
+        gradient_checkpointing=policy.dtensor_cfg.activation_checkpointing,
+        use_cpu=on_cpu,
+        dataloader_pin_memory=not on_cpu,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +168,10 @@ def _lessons(
 ) -> list[_Lesson]:
     """Raises `EquipoiseError` for one of more than `limit` tokens."""
     records = {r.id: r for reply in replies for r in (reply.record, reply.source)}
-    prompts = chat_tokens(tokenizer, [record.messages for record in records.values()], ready=True)
+    prompts = _chat_tokens(tokenizer, [record.messages for record in records.values()], ready=True)
     tokens_of = dict(zip(records, prompts, strict=True))
     written = list(dict.fromkeys((reply.source.id, reply.completion) for reply in replies))
-    chats = chat_tokens(
+    chats = _chat_tokens(
         tokenizer,
         [
             [*records[name].messages, Message(role="assistant", content=text)]
@@ -146,7 +179,7 @@ def _lessons(
         ],
     )
     ends = {
-        key: np.array(chat, dtype=np.int32)[reply_mask(tokens_of[key[0]], chat) == 1]
+        key: np.array(chat, dtype=np.int32)[_prefix(tokens_of[key[0]], chat) :]
         for key, chat in zip(written, chats, strict=True)
     }
     lessons = []
@@ -157,5 +190,29 @@ def _lessons(
             for record in (reply.record, reply.source)
         )
         lessons.append(_Lesson(shown, answered, len(end)))
-    refuse_longer(max(max(len(x.shown), len(x.answered)) for x in lessons), limit)
+    longest = max(max(len(x.shown), len(x.answered)) for x in lessons)
+    if longest > limit:
+        raise EquipoiseError(
+            "first-stage.short-sequences",
+            f"a prompt with its reply has {longest} tokens, "
+            f"and policy.max_total_sequence_length is {limit}",
+            f"Set policy.max_total_sequence_length={longest} or more.",
+        )
     return lessons
+
+
+def _prefix(prompt_tokens: Sequence[int], tokens: Sequence[int]) -> int:
+    """Count the first tokens that a chat shares with its prompt: its reply begins behind them."""
+    shared = itertools.takewhile(
+        lambda pair: pair[0] == pair[1], zip(prompt_tokens, tokens, strict=False)
+    )
+    return sum(1 for _ in shared)
+
+
+def _chat_tokens(
+    tokenizer: PreTrainedTokenizerBase, chats: Iterable[Sequence[Message]], *, ready: bool = False
+) -> list[list[int]]:
+    """Tokenize all chats, each a list of tokens; `ready` opens the turn of the reply."""
+    texts = [render(tokenizer, chat, add_generation_prompt=ready) for chat in chats]
+    ids: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return ids

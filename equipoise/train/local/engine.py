@@ -87,7 +87,7 @@ def run(job: Job, loaded: LoadedModel) -> None:
             "first-stage.no-deal",
             f"equipoise.first_stage.passes: the task {job.config.equipoise.task} deals out no "
             "replies of its own model",
-            "Set it to 0, or show the model replies with `equipoise cold-start`.",
+            "Set it to 0.",
         )
     run_before_training(job, loaded)
     if not job.run.final_checkpoint.exists():

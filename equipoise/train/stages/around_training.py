@@ -45,7 +45,8 @@ REFERENCE, BASELINE, FINAL = "reference", "baseline", "final"
 NO_REPLY = "no_reply"
 
 _NO_SIGNAL = (
-    "Name a model that writes what the task asks for, let it write more "
+    "Name a model that writes what the task asks for, fine-tune it on examples first (`equipoise "
+    "prepare TASK --examples FILE`, see docs/own-model.md), let it write more "
     "(policy.generation.max_new_tokens), or let its generations differ "
     "(policy.generation.temperature). equipoise.stop_without_signal=false trains all the same."
 )

@@ -87,6 +87,32 @@ def test_what_the_prompts_need_is_made_too(tmp_path, capsys) -> None:
     assert f"passages in {tmp_path}/index" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("task", ["dharma", "fairness", "pubmedqa", "rag"])
+def test_examples_are_conversations_that_no_evaluation_asks(task, tmp_path) -> None:
+    keys = {"pubmedqa": ["source=synthetic"], "rag": [f"index={tmp_path}/index"]}.get(task, [])
+    file = tmp_path / "examples" / "task.jsonl"
+    files = ("--output", str(tmp_path), "--examples", str(file))
+    assert not ended("prepare", task, "num_samples=160", *keys, *files)
+    lines = [json.loads(line)["messages"] for line in file.open(encoding="utf-8")]
+    assert len(lines) == 2000
+    assert {messages[-1]["role"] for messages in lines} == {"assistant"}
+    records = read_prompts(tmp_path / "prompts.jsonl")
+    held_out = {r.messages[-1]["content"] for r in records if r.split != "train"}
+    assert held_out and not held_out & {messages[-2]["content"] for messages in lines}
+    # What a model is told besides the question is what a run tells it.
+    assert {m[0]["content"] for m in lines if len(m) > 2} <= {
+        r.messages[0]["content"] for r in records
+    }
+
+
+def test_examples_take_the_keys_that_they_share_with_the_prompts(tmp_path) -> None:
+    def made(*words: str) -> str:
+        assert not ended("prepare", "dharma", "--examples", str(tmp_path / "x.jsonl"), *words)
+        return (tmp_path / "x.jsonl").read_text("utf-8")
+
+    assert made("seed=1") == made("seed=1") != made("seed=2")
+
+
 def test_a_data_module_of_ones_own(tmp_path) -> None:
     (tmp_path / "own_task.py").write_text(OWN)
     words = ("prepare", "own_task", "num_samples=3", "--output", "out")
@@ -98,6 +124,11 @@ def test_a_data_module_of_ones_own(tmp_path) -> None:
     assert "out/prompts.jsonl: 3 train" in made.stdout
     assert "not said by own_task" in made.stdout
     assert len(read_prompts(tmp_path / "out" / "prompts.jsonl")) == 3
+    command[-1:] = ["out", "--examples=x.jsonl"]
+    made = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (made.returncode, "prepare.no-examples" in made.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
