@@ -40,10 +40,7 @@ NAVIGATION = {
     ],
     "Clusters": [
         "docs/nemo-rl",
-        "docs/slurm",
-        "Container <docs/container>",
-        "docs/scales",
-        "Scaling <docs/scaling>",
+        "docs/cluster",
     ],
     "Reference": [
         "docs/configuration",

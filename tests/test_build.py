@@ -48,7 +48,7 @@ def test_uv_stops_before_it_changes_anything(command, nemo_rls, tmp_path):
     assert done.returncode != 0
     said = " ".join(done.stderr.split())  # uv breaks lines at a width
     assert f"{nemo_rls} is the environment of NeMo-RL" in said
-    assert "env -u UV_PROJECT_ENVIRONMENT uv run" in done.stderr
+    assert "UV_PROJECT_ENVIRONMENT=/tmp/equipoise-venv uv run" in done.stderr
     assert "Traceback" not in done.stderr
     assert files(nemo_rls) == before
 

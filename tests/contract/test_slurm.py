@@ -36,7 +36,7 @@ TINY = (
     *("equipoise.data.num_samples=32", "equipoise.evaluation.bootstrap_draws=100"),
     "policy.dtensor_cfg.lora_cfg.enabled=false",
 )
-#: `ray status` of as many nodes as were started; `ray start` until it is killed.
+#: `ray status` of as many nodes as were started; `ray start`, which listens until it is killed.
 NO_RAY = """\
 #!/bin/bash
 nodes={folder}/nodes-$SLURM_JOB_ID
@@ -44,16 +44,46 @@ case $1 in
     start)
         touch "$nodes-$SLURMD_NODENAME"
         env > {folder}/ray-$SLURMD_NODENAME.env
+        case "$*" in *--head*) exec {python} -c "$LISTEN" "$EQUIPOISE_RAY_PORT" ;; esac
         exec sleep 600
         ;;
     status) ls "$nodes"-* | sed 's/.*/ 1 node_x/' ;;
 esac
 """
+LISTEN = """\
+import socket, sys
+server = socket.create_server(("0.0.0.0", int(sys.argv[1])))
+while True:
+    server.accept()
+"""
+#: The first start on the first node fails.
+FAILS_ONCE = """\
+#!/bin/bash
+if [ "$1$SLURMD_NODENAME" = startn1 ] && mkdir {folder}/failed-$SLURM_JOB_ID 2>/dev/null; then
+    echo "no Ray yet"
+    exit 1
+fi
+exec {ray} "$@"
+"""
+#: Runs what it is told to, and leaves the image and its folders aside; pyxis is a part of srun.
+APPTAINER = """\
+#!/bin/bash
+while [ "$1" != env ]; do shift; done
+exec "$@"
+"""
+PYXIS = """\
+#!/bin/bash
+words=()
+for word in "$@"; do
+    case $word in --*container*) ;; *) words+=("$word") ;; esac
+done
+exec /usr/bin/srun "${words[@]}"
+"""
 #: Two nodes on one machine: each its own ports and address, and a small store.
 RAY = """\
 #!/bin/bash
-address= first=10100
-[ "$SLURMD_NODENAME" = n1 ] || address=--node-ip-address=127.0.0.2 first=11100
+address= first=2100
+[ "$SLURMD_NODENAME" = n1 ] || address=--node-ip-address=127.0.0.2 first=3100
 words=()
 [ "$1" = start ] && words=(--min-worker-port=$first --max-worker-port=$((first + 800)) \\
     --object-store-memory=200000000 $address)
@@ -73,8 +103,16 @@ def programs(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     program(folder / "python", f'#!/bin/bash\nexec {sys.executable} "$@"\n')
-    program(folder / "ray", NO_RAY.format(folder=tmp_path))
+    program(folder / "ray", NO_RAY.format(folder=tmp_path, python=sys.executable))
+    program(folder / "apptainer", APPTAINER)
+    program(folder / "srun", PYXIS)
     return folder
+
+
+def fail_once(programs: Path, folder: Path) -> None:
+    """Let the first start of Ray's head fail."""
+    ray = (programs / "ray").rename(programs / "ray-itself")
+    program(programs / "ray", FAILS_ONCE.format(folder=folder, ray=ray))
 
 
 def program(path: Path, text: str) -> None:
@@ -97,6 +135,8 @@ def submitting(slurm: Slurm, programs: Path, tmp_path: Path, *always: str) -> Su
             "EQUIPOISE_OUTPUT": str(tmp_path / "out"),
             "EQUIPOISE_SHARED": str(tmp_path / "shared"),
             "NEMO_RL_PYTHON": str(programs / "python"),
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "LISTEN": LISTEN,
         }
         log = f"--output={tmp_path}/%j.out"
         return slurm.call(
@@ -139,6 +179,22 @@ def test_a_run_on_two_nodes(cluster_of_two, submit, tmp_path):
     assert "grpo.max_num_steps=3" in start["words"]
     assert f"equipoise.cache_dir={tmp_path}/shared/cache" in start["words"]
     assert "all 2 nodes have joined" in log(tmp_path, job)
+
+
+@pytest.mark.parametrize("image", ["nemo-rl.sif", "nemo-rl.sqsh", "nvcr.io/nvidia/nemo-rl:v0.7.0"])
+def test_a_run_in_a_container_with_all_memory_whose_head_starts_at_the_second_try(
+    image, cluster_of_two, submit, programs, tmp_path
+):
+    """The site gives 100 MB a CPU, so 1,600 in all, unless a job asks for more."""
+    fail_once(programs, tmp_path)
+    if "/" not in image:
+        (tmp_path / image).touch()
+        image = str(tmp_path / image)
+    job = submit("--steps=1", EQUIPOISE_CONTAINER=image)
+    cluster_of_two.wait_for(job, "COMPLETED", seconds=90)
+    assert "mem=8000M" in cluster_of_two.job(job)["TRES"]
+    said = log(tmp_path, job)
+    assert "try 2 of 3" in said and "all 2 nodes have joined" in said
 
 
 def test_one_token_for_all_nodes_and_in_no_log(cluster_of_two, submit, tmp_path):
@@ -188,6 +244,16 @@ def test_goes_on_after_a_preemption(cluster_of_two, submit, tmp_path):
     assert checkpoints(run) == 12
 
 
+def test_goes_on_after_a_preemption_while_the_model_is_converted(cluster_of_two, submit, tmp_path):
+    """Slurm kills it after the grace time, with nothing kept, and queues it again."""
+    job = submit("--steps=1", "--converts=25")
+    run = run_of(tmp_path, job)
+    until(lambda: (run / "starts.jsonl").exists())
+    cluster_of_two.call("srun", "--partition=high", "--nodes=2", "--immediate=60", "sleep", "1")
+    cluster_of_two.wait_for(job, "COMPLETED", seconds=180, restarts=1)
+    assert len(starts(run)) == 2
+
+
 def test_goes_on_after_the_loss_of_a_node(programs, tmp_path):
     """Of nodes without GPUs: Slurm 22.05 miscounts those of a job that it queues again then."""
     with slurm(tmp_path / "slurm", with_gpus=False) as two:
@@ -217,6 +283,8 @@ def test_a_node_whose_ray_does_not_start_ends_the_wait(cluster_of_two, submit, p
     broken = 'case "$1$SLURMD_NODENAME" in startn2) echo "no Ray here"; exit 1 ;; esac\n'
     text = (programs / "ray").read_text().replace("#!/bin/bash\n", f"#!/bin/bash\n{broken}")
     program(programs / "ray", text)
+    # Twenty tries, ten seconds apart.
+    program(programs / "sleep", '#!/bin/bash\n[ "$1" != 10 ] || set 0.1\nexec /bin/sleep "$1"\n')
     job = submit("--steps=1")
     cluster_of_two.wait_for(job, "FAILED", seconds=180, restarts=1)
     assert "Ray has ended on a node; see" in log(tmp_path, job)
@@ -271,7 +339,7 @@ def test_the_chain_of_the_docs_compares_before_with_after(
     cluster_of_two, programs, tmp_path, monkeypatch
 ):
     """The page's own lines, with sizes that fit here; the recipes are the real ones."""
-    page = (ROOT / "docs" / "slurm.md").read_text("utf-8")
+    page = (ROOT / "docs" / "cluster.md").read_text("utf-8")
     (block,) = re.findall(r"```bash\n(grpo=.*?)```", page, re.DOTALL)
     script = (
         block.replace("nemo_configs/medium.yaml", f"nemo_configs/smoke.yaml {' '.join(TINY)}")
@@ -337,15 +405,23 @@ def processes_of(job: str) -> list[str]:
 def test_a_rehearsal_on_two_nodes_queued_again_has_the_history_of_one_that_was_not(
     cluster_of_two, submit, programs, tmp_path
 ):
-    """NeMo-RL's own loop and workers, on a Ray that the job has made of its two nodes."""
+    """NeMo-RL's own loop and workers, on a Ray that the job has made of its two nodes.
+
+    The head's first start fails, and an image is named that a stub leaves aside.
+    """
     program(programs / "ray", RAY.format(ray=Path(sys.executable).with_name("ray")))
+    fail_once(programs, tmp_path)
+    (tmp_path / "nemo-rl.sif").touch()
+    variables = {
+        "EQUIPOISE_CONTAINER": str(tmp_path / "nemo-rl.sif"),
+        "OMP_NUM_THREADS": "1",
+        "RAY_memory_monitor_refresh_ms": "0",
+    }
     words = ("--rehearse", "--config=nemo_configs/medium.yaml", *SMALL)
     nodes = ("cluster.num_nodes=2", "cluster.gpus_per_node=1")
     histories = []
     for interrupted in (False, True):
-        job = submit(
-            *(*words, *nodes), recipe="recipes/grpo_fairness.py", RAY_memory_monitor_refresh_ms="0"
-        )
+        job = submit(*(*words, *nodes), recipe="recipes/grpo_fairness.py", **variables)
         run = tmp_path / "out" / "fairness" / f"slurm-{job}"
         if interrupted:
             # In the first step: after the second one a rehearsal stops by itself.

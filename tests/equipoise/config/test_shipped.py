@@ -185,4 +185,4 @@ def test_small_can_choose_by_the_objective_on_nemo_rl(task):
     words = ("--config", str(small), "--engine", "nemo_rl", "grpo.val_period=10")
     chosen = parse_flags("x", (*words, f"checkpointing.metric_name={named}"))
     assert load_config(task, chosen).config.checkpointing.metric_name == named
-    assert named in (CONFIG_FOLDER.parent / "docs" / "scales.md").read_text("utf-8")
+    assert named in (CONFIG_FOLDER.parent / "docs" / "cluster.md").read_text("utf-8")
