@@ -5,12 +5,14 @@ and a test puts files there that change what a program does.
 """
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,13 +117,15 @@ set -x
 
 @dataclass(slots=True)
 class Job:
-    """A job in a folder of its own; `number` decides the port of its Ray."""
+    """A job in a folder of its own; its `number` decides the `port` of its Ray."""
 
     folder: Path
-    number: int
     nodes: int = 1
+    number: int = field(init=False)
 
     def __post_init__(self) -> None:
+        numbers = (random.randrange(1_000, 1_000_000) for _ in range(900))
+        self.number = next(number for number in numbers if _is_free(_port(number)))
         programs = self.folder / "bin"
         programs.mkdir(parents=True)
         for name, text in PROGRAMS.items():
@@ -135,6 +139,11 @@ class Job:
         (self.folder / "trace").touch()
         self.submitted.mkdir()
         (self.submitted / "containers").symlink_to(ROOT / "containers")
+
+    @property
+    def port(self) -> int:
+        """Where Ray's head listens."""
+        return _port(self.number)
 
     @property
     def submitted(self) -> Path:
@@ -215,3 +224,17 @@ class Job:
             with suppress(OSError):
                 if mark in (path / "environ").read_bytes().split(b"\0"):
                     os.kill(int(path.name), signal.SIGKILL)
+
+
+def _port(number: int) -> int:
+    return 1202 + number % 90
+
+
+def _is_free(port: int) -> bool:
+    """Return whether nothing listens there, such as the same test in another folder."""
+    with socket.socket() as server:
+        try:
+            server.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+        return True

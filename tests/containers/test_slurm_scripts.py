@@ -126,11 +126,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ra
 
     def run(name: str) -> Ran:
         if name not in done:
-            case, number = CASES[name], 7000 + list(CASES).index(name)
-            job = Job(tmp_path_factory.mktemp("job"), number, case.nodes)
+            case = CASES[name]
+            job = Job(tmp_path_factory.mktemp("job"), case.nodes)
             for path, text in case.files.items():
                 (job.folder / path).parent.mkdir(parents=True, exist_ok=True)
-                job.put(path, text.replace("{port}", str(1202 + number % 90)))
+                job.put(path, text.replace("{port}", str(job.port)))
             code, output = job.run(
                 *case.words, signals=case.signals, limit=case.limit, **case.variables
             )
@@ -243,7 +243,7 @@ class TestContainers:
 
     def test_every_folder_that_a_variable_names_is_mounted(self, tmp_path):
         """A link by its own name, as the variable has it."""
-        job = Job(tmp_path / "job", 7101)
+        job = Job(tmp_path / "job")
         (tmp_path / "link").symlink_to(tmp_path)
         variables = {
             "HF_HOME": f"{tmp_path}/link/models",
