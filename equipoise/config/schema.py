@@ -8,7 +8,7 @@ what no user set, so that NeMo-RL's own file decides it.
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
 
 from environments import FORMER_NAMES
@@ -131,13 +131,19 @@ class LoraConfig(Section):
     use_triton: bool = True  #: NeMo-RL's kernels; not with tensor parallelism
 
 
+def _second_worker(value: bool) -> bool:
+    if not value:
+        raise ValueError("NeMo-RL after v0.7.0 has no first DTensor worker; leave the key out")
+    return value
+
+
 class DTensorConfig(Section):
     """`policy.dtensor_cfg`: NeMo-RL's default training backend."""
 
     lora_cfg: LoraConfig
     activation_checkpointing: Local[bool]  #: compute activations twice, to save memory
     #: NeMo-RL's second worker; after v0.7.0 there is no other, and later the key will go
-    v2: Literal[True] = Field(default=True, alias="_v2")
+    v2: Annotated[bool, AfterValidator(_second_worker)] = Field(default=True, alias="_v2")
     enabled: bool = True  #: train with this backend
     sequence_parallel: bool = False  #: share sequences in a tensor-parallel group
     tensor_parallel_size: Positive = 1  #: GPUs that share each layer

@@ -99,6 +99,7 @@ class TestARehearsal:
         assert "stopped after step 2" in output
         assert "This is a rehearsal" in output
         assert "Traceback" not in output
+        assert "Ray is not initialized" not in output
 
     def test_leaves_the_run_directory_of_the_local_engine(self, run: Path) -> None:
         assert [row["step"] for row in history(run)] == ["1", "2", "3", "4"]
@@ -114,6 +115,7 @@ class TestARehearsal:
             assert evaluation["prompt_tokens"] > evaluation["completion_tokens"] > 0
         for name in ("comparison.json", "report.html", "reference.jsonl", "config.yaml"):
             assert (run / name).exists(), name
+        assert not list((run / "logs").rglob("train_data*"))
         provenance = json.loads((run / "provenance.json").read_text())
         assert provenance["engine"] == "nemo_rl"
         assert provenance["hashes"].keys() == {"model", "prompts", "reference", "environment"}

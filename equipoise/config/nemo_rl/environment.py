@@ -27,7 +27,7 @@ def is_launched() -> bool:
 
 
 def _prompt(environment: Path) -> str:
-    """The project's name, which uv notes in the environment that it makes for it."""
+    """Read the project's name, which uv notes in the environment that it makes for it."""
     try:
         lines = (environment / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
     except OSError:

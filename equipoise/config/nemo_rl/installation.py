@@ -47,17 +47,17 @@ class Installation:
 
     @property
     def script(self) -> Path:
-        """The version's own driver."""
+        """Path of the version's own driver."""
         return self.root / "examples" / "run_grpo.py"
 
     @property
     def base_config(self) -> Path:
-        """The version's own configuration, which has every key that its code reads."""
+        """Path of the version's own configuration, which has every key that its code reads."""
         return self.root / "examples" / "configs" / "grpo_math_1B.yaml"
 
     @property
     def version(self) -> str:
-        """The number in its package, and the commit where it is a checkout."""
+        """Number in its package, and the commit where it is a checkout."""
         namespace = runpy.run_path(str(self.root / "nemo_rl" / "package_info.py"))
         return str(namespace["__version__"])
 
@@ -84,7 +84,7 @@ def needs_of(config: Config) -> list[Need]:
 
 
 def find_installation(needs: Collection[Need] = EVERY_RUN) -> Installation:
-    """The NeMo-RL at `NEMO_RL_PATH`, or else the importable one.
+    """Find the NeMo-RL at `NEMO_RL_PATH`, or else the importable one.
 
     Raises `EquipoiseError` with the next step when there is none, or when it lacks what these
     `needs` assume of it.
@@ -111,7 +111,7 @@ def find_installation(needs: Collection[Need] = EVERY_RUN) -> Installation:
 
 
 def find_python(root: Path) -> Path:
-    """The Python of NeMo-RL's driver, which runs the training.
+    """Find the Python of NeMo-RL's driver, which runs the training.
 
     Raises `EquipoiseError` with the next step when there is none.
     """
@@ -143,7 +143,7 @@ def _pythons(root: Path) -> Iterator[Path]:
 
 
 def find_root() -> Path | None:
-    """The folder with nemo_rl/ in it, of whatever version; None without one."""
+    """Find the folder with nemo_rl/ in it, of whatever version; None without one."""
     path = os.environ.get(PATH_VARIABLE)
     if path:
         root = Path(path).expanduser().resolve()
@@ -171,7 +171,7 @@ def placeholder_is_installed() -> bool:
 
 
 def find_megatron_python() -> Path:
-    """The Python that has Megatron-Bridge. Raises `EquipoiseError` with the next step if none."""
+    """Find the Python that has Megatron-Bridge. Raises `EquipoiseError` if there is none."""
     candidates: list[Path] = []
     if named := os.environ.get(MEGATRON_PYTHON):
         candidates.append(Path(named).expanduser())
@@ -189,7 +189,7 @@ def find_megatron_python() -> Path:
             return python
     raise EquipoiseError(
         "nemo-rl.no-megatron-bridge",
-        f"{MEGATRON_PYTHON} is {named}, which is no file"
+        f"{MEGATRON_PYTHON} is {named}, which is not a file"
         if named
         else "there is no "
         "Megatron-Bridge here, neither beside this Python nor in an environment of NeMo-RL's",

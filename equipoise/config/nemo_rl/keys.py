@@ -34,7 +34,7 @@ def whole_schema() -> type[Config]:
 
 
 def _complete(model: type[Section], section: str, names: Mapping[str, Sequence[str]]) -> Any:
-    """The model with every key of a section, and of the sections below it."""
+    """Return the model with every key of a section, and of the sections below it."""
     declared = {info.alias or field: field for field, info in model.model_fields.items()}
     fields: dict[str, Any] = {}
     for name in names[section]:

@@ -183,6 +183,16 @@ def _pretrained_weights_are_used(config: Config) -> Iterator[Problem]:
         )
 
 
+def _checkpoints_are_written(config: Config) -> Iterator[Problem]:
+    if not config.checkpointing.enabled:
+        yield Problem(
+            "checkpointing.none-saved",
+            ("checkpointing.enabled",),
+            "NeMo-RL would save nothing: after the last step there would be no model to evaluate "
+            "and to export; set it to true",
+        )
+
+
 def _metric_will_exist(config: Config) -> Iterator[Problem]:
     """NeMo-RL validates with two metrics; those of the environment are added below env/."""
     kind, _, name = (config.checkpointing.metric_name or "").partition(":")
@@ -238,7 +248,7 @@ def _lengths_split_evenly(config: Config) -> Iterator[Problem]:
         yield Problem(
             "lengths.uneven-total",
             ("policy.max_total_sequence_length", "policy.make_sequence_length_divisible_by"),
-            f"{policy.max_total_sequence_length} is no multiple of "
+            f"{policy.max_total_sequence_length} is not a multiple of "
             f"{policy.make_sequence_length_divisible_by}",
         )
 
@@ -279,6 +289,7 @@ RULES: Sequence[Rule] = (
     _megatron_schedules_itself,
     _lora_names_are_read,
     _pretrained_weights_are_used,
+    _checkpoints_are_written,
     _metric_will_exist,
 )
 #: Those of a model that is spread over GPUs, which the local one is not.

@@ -89,7 +89,7 @@ class EnvironmentActor:
 
 
 def _start(options: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
-    """Start an actor; `placement` says where, and is no argument of its own."""
+    """Start an actor where `placement` says."""
     arguments = {name: value for name, value in settings.items() if name != "placement"}
     placement = settings["placement"]
     # Where a resource is named, Ray sets a CPU aside, too; NeMo-RL's workers may hold them all.

@@ -12,13 +12,13 @@ _MEGATRON_CACHE = "${NRL_MEGATRON_CHECKPOINT_DIR:-${HF_HOME:-$HOME/.cache/huggin
 
 
 def latest_checkpoint(folder: Path) -> CheckpointFolder | None:
-    """The newest complete checkpoint: NeMo-RL renames a folder to `step_N` when all is written."""
+    """Find the newest complete checkpoint: NeMo-RL renames a folder when all is written."""
     checkpoints = find_checkpoints(folder, _PREFIX)
     return next((c for c in checkpoints if (c.path / _MARK).exists()), None)
 
 
 def usable_checkpoint(folder: Path, warn: Callable[[str], None]) -> CheckpointFolder | None:
-    """The checkpoint that NeMo-RL is to resume from, which is the newest that it finds.
+    """Find the checkpoint that NeMo-RL is to resume from, the newest that it finds.
 
     Damaged ones are set aside, see `newest_whole`. One that its process could not seal any more is
     taken on NeMo-RL's word, which renames a checkpoint when all is written.
@@ -40,7 +40,7 @@ def seal_newest(folder: Path) -> None:
 def how_to_convert(
     checkpoint: CheckpointFolder, destination: Path, model: str, *, lora: bool
 ) -> str:
-    """The command of NeMo-RL's own converter, for a model that Equipoise's does not know."""
+    """Return the command of NeMo-RL's own converter, for a model that Equipoise's does not know."""
     weights = checkpoint.path / "policy" / "weights"  # in the training backend's form
     megatron = next(weights.glob("iter_*"), None)
     to = f"--hf-ckpt-path {destination.resolve()}"

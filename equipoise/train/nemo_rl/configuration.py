@@ -98,7 +98,7 @@ def _policy(config: Config, model_name: str) -> dict[str, Any]:
 
 
 def _data(loaded: LoadedConfig, run: RunDirectory, validated: str) -> dict[str, Any]:
-    """The whole section; every key that NeMo-RL reads is named, for none comes from its base."""
+    """Return the whole section; every key that NeMo-RL reads is named: none comes from its base."""
     config, grpo = loaded.config, loaded.config.grpo
     room = config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens
     schedule = {

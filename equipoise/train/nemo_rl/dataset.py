@@ -13,7 +13,7 @@ from equipoise.train.nemo_rl.scoring import metadata_of, templated
 
 
 class PromptDataset(RawDataset):
-    """The prompts of one split, whole counterfactual sets adjacent, in an order of our own.
+    """Prompts of one split, whole counterfactual sets adjacent, in an order of our own.
 
     With `max_steps` it is one pass over the schedule of the whole training, so that NeMo-RL, which
     remembers its place in the dataset, resumes in the middle of an epoch without losing a set.

@@ -68,7 +68,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @contextmanager
 def output_to(path: Path, reporter: Reporter) -> Iterator[None]:
-    """Inside, what this process and its workers print is appended to `path`.
+    """Append what this process and its workers print to `path`.
 
     The reporter keeps writing to where standard output was. What Python prints, NeMo-RL's samples
     of completions among it, is escaped, since people read the file in a terminal.
@@ -112,7 +112,7 @@ class _Escaping(io.TextIOWrapper):
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """The changes of a rehearsal: what stands in for NeMo-RL's workers, and when it is stopped."""
+    """Changes of a rehearsal: what stands in for NeMo-RL's workers, and when it is stopped."""
 
     stand_in: Callable[[], AbstractContextManager[None]] = nullcontext
     stop_after: int | None = None  # steps

@@ -46,7 +46,7 @@ _NOT_VALIDATED: tuple[dict[str, float], dict[str, float]] = ({"accuracy": math.n
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Inside, NeMo-RL's GRPO tells `watch` what it does."""
+    """Have NeMo-RL's GRPO tell `watch` what it does."""
     from nemo_rl.algorithms import grpo
 
     async_grpo = watch.job.config.grpo.async_grpo
@@ -187,7 +187,7 @@ def _in_whole_sets(train: Callable[..., None], watch: Watch) -> Callable[..., No
 
 @contextmanager
 def whole_sets(environment: Any, set_size: int) -> Iterator[None]:
-    """Inside, asynchronous GRPO trains on whole sets that `environment` scores, see whole_sets.py.
+    """Have asynchronous GRPO train on whole sets that `environment` scores, see whole_sets.py.
 
     NeMo-RL's trainer imports both names when it starts, and would have Ray place both actors on any
     node, the other ones included, where our code need not be.
@@ -212,7 +212,7 @@ def whole_sets(environment: Any, set_size: int) -> Iterator[None]:
 
 @contextmanager
 def _said_clearly(watch: Watch) -> Iterator[None]:
-    """An error inside is one that was raised here before, or one line, and whole in the log."""
+    """Raise the error that was raised here before, or one line; the log has the whole."""
     try:
         yield
     except EquipoiseError:
@@ -305,7 +305,7 @@ def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: 
 
 @contextmanager
 def _greedily(watch: Watch, stage: str) -> Iterator[None]:
-    """Inside, replies are the likeliest ones where the stage is of these."""
+    """Take the likeliest replies where the stage is of these."""
     watch.greedy = stage == GREEDY
     try:
         yield
@@ -325,7 +325,7 @@ def _batch(records: Sequence[PromptRecord], task: str, tokenizer: Any) -> Any:
 
 
 def _for_one_batch(config: Any) -> Any:
-    """The configuration with which validation takes one batch as it is.
+    """Return the configuration with which validation takes one batch as it is.
 
     `grpo` is a dictionary on v0.7.0 and a model on main.
     """
@@ -348,7 +348,7 @@ class _Collector:
 
     @property
     def rollouts(self) -> list[Rollout]:
-        """The rollouts in the order in which they were asked for."""
+        """Return the rollouts in the order in which they were asked for."""
         return [self._by_row[row] for row in sorted(self._by_row)]
 
     @property
@@ -371,7 +371,7 @@ class _Collector:
 
 @dataclass(frozen=True, slots=True)
 class _Actor:
-    """The environment's actor with the plain calls of `Scorer`, which wait for its answers."""
+    """An environment's actor with the plain calls of `Scorer`, which wait for its answers."""
 
     handle: Any
 

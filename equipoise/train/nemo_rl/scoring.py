@@ -42,7 +42,7 @@ def templated(record: PromptRecord, tokenizer: Any) -> tuple[str, Any]:
 def to_rollouts(
     messages: Sequence[MessageLog], metadata: Sequence[Mapping[str, Any]]
 ) -> list[Rollout]:
-    """The rollouts of one call; the first message is the templated prompt."""
+    """Return the rollouts of one call; the first message is the templated prompt."""
     return [
         Rollout(
             info["prompt_id"],
@@ -64,7 +64,7 @@ def is_generated(messages: MessageLog) -> bool:
 def score_generated(
     environment: Environment, rollouts: Sequence[Rollout], generated: Sequence[bool]
 ) -> list[Score]:
-    """The environment's scores; a reply that was not generated costs the group that needs it.
+    """Ask the environment for scores; a reply that was not generated costs the group that needs it.
 
     That is its counterfactual set, or its prompt's generations, where these are scored together,
     and the rollout alone where they are not.
@@ -97,7 +97,7 @@ def without_failures(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> li
 
 
 def sibling_means(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
-    """The scores' values, each failed one the mean of its prompt's valid ones; 0 without any."""
+    """Return the scores' values; a failed one is the mean of its prompt's valid ones, or 0."""
     valid: dict[str, list[float]] = {rollout.prompt_id: [] for rollout in rollouts}
     for rollout, score in zip(rollouts, scores, strict=True):
         if score.value is not None:
@@ -132,7 +132,7 @@ class StepScorer:
     def rewards(
         self, messages: Sequence[MessageLog], metadata: Sequence[Mapping[str, Any]]
     ) -> list[float]:
-        """The reward of each message log. Raises `IncompleteSetError` on a part of a set."""
+        """Return the reward of each message log. Raises `IncompleteSetError` on a part of a set."""
         rollouts = to_rollouts(messages, metadata)
         scores = score_generated(self.environment, rollouts, [is_generated(m) for m in messages])
         self._calls.append((rollouts, scores))

@@ -37,7 +37,7 @@ def scored_together(run: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def replaced(module: ModuleType, name: str, replacement: Any) -> Iterator[None]:
-    """Inside, `module.name` is the replacement."""
+    """Replace `module.name` while the block runs."""
     original = getattr(module, name)
     setattr(module, name, replacement)
     try:
@@ -64,7 +64,7 @@ class Collecting:
 
     @property
     def shutdown(self) -> Any:
-        """The actor's own."""
+        """Shut the actor itself down."""
         return self.actor.shutdown
 
 
@@ -97,7 +97,7 @@ def single_turn_return(rewards: Sequence[float], metadata: list[Any]) -> Any:
 def rewards_of(
     environment: Any, conversations: Sequence[Sequence[Mapping[str, Any]]], metadata: Sequence[Any]
 ) -> Any:
-    """The rewards of whole groups by one call of the environment's actor: a tensor [B], float32."""
+    """Ask the actor for the rewards of whole groups by one call: a tensor [B], float32."""
     import ray
 
     logs = [[{key: m[key] for key in _LOG_KEYS} for m in messages] for messages in conversations]

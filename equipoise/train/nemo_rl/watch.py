@@ -1,4 +1,4 @@
-"""The watch over NeMo-RL's steps: stages, history, failures, an orderly stop."""
+"""A watch over NeMo-RL's steps: stages, history, failures, an orderly stop."""
 
 import difflib
 import json
@@ -48,9 +48,9 @@ _LOOK = (
 
 @dataclass(slots=True)
 class MismatchMonitor:
-    """The last steps' figures, and whether their median is above the bound.
+    """A window of the last steps' figures, and whether their median is above the bound.
 
-    Single spikes are no fault (NeMo-RL, docs/guides/dtensor-tp-accuracy.md), hence the median.
+    Single spikes are normal (NeMo-RL, docs/guides/dtensor-tp-accuracy.md), hence the median.
     """
 
     bound: float
@@ -81,7 +81,7 @@ class MismatchMonitor:
         return len(self._steps) == self.window and median(self._steps) > self.bound
 
     def error(self) -> EquipoiseError:
-        """The message of a run that stopped."""
+        """Return the message of a run that stopped."""
         return EquipoiseError(
             "training.sampling-mismatch",
             f"the median {METRIC} of the last {self.window} steps is {median(self._steps):.3g}, "
@@ -113,13 +113,13 @@ _WRITTEN_BY = ("precision", "hf_config_overrides", "max_total_sequence_length", 
 
 
 class Scorer(Protocol):
-    """The environment's actor, seen from the driver."""
+    """An environment's actor, seen from the driver."""
 
     def summary(self, split: str) -> StepSummary | None:
         """Summarise what was scored of a split since the last call."""
 
     def load_reference(self) -> None:
-        """The frozen model's rollouts are in the run directory now."""
+        """Read the frozen model's rollouts, which are in the run directory now."""
 
     def unseen(self, paths: Sequence[str]) -> list[str]:
         """Those of the driver's files and folders that the actor cannot see."""

@@ -111,7 +111,7 @@ def score(environment: Any, groups: Sequence[dict[str, Any]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _NotifyWhenExhausted:
-    """The batches of a dataloader, and what is done after the last, before anybody hears of it."""
+    """Batches of a dataloader, and what is done after the last, before its end is seen."""
 
     batches: Any
     at_end: Callable[[], None]
@@ -123,7 +123,7 @@ class _NotifyWhenExhausted:
             self.at_end()
 
     def state_dict(self) -> Any:
-        """The dataloader's own."""
+        """Return the dataloader's own state."""
         return self.batches.state_dict()
 
 

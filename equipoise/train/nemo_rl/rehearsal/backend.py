@@ -35,7 +35,7 @@ _ROLLOUTS = 64
 
 @contextmanager
 def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
-    """Inside, NeMo-RL starts a Ray that believes in `gpus` GPUs, and its workers run on the CPU.
+    """Have NeMo-RL start a Ray that believes in `gpus` GPUs, with workers that run on the CPU.
 
     A Ray that RAY_ADDRESS names is joined as NeMo-RL does. When training ends, its last rollouts
     are written to a file, see comparison.py.
@@ -56,7 +56,7 @@ def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
 
 @contextmanager
 def gpu_workers(last_rollouts: Path) -> Iterator[None]:
-    """Inside, NeMo-RL's Ray and workers are its own, and all run in this Python.
+    """Leave Ray and workers to NeMo-RL, and run all of them in this Python.
 
     It has to have what they import, for NeMo-RL would make an environment for each kind.
     """

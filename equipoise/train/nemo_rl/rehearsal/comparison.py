@@ -55,7 +55,7 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The largest between training and another side, in nats, and where it is."""
+    """A largest difference between training and another side, in nats, and where it is."""
 
     side: str
     nats: float
@@ -76,7 +76,7 @@ def write_rollouts(path: Path, rollouts: Rollouts) -> None:
 
 
 def read_rollouts(path: Path) -> Rollouts:
-    """Raises `EquipoiseError` if there is no such file."""
+    """Read the file. Raises `EquipoiseError` if there is none."""
     if not path.exists():
         raise EquipoiseError(
             "rehearsal.no-rollouts",
@@ -115,7 +115,7 @@ def compare_policies(job: Job, *, exact: bool) -> None:
 
 
 def exported_models(folder: Path, base: str) -> Iterator[tuple[str, PreTrainedModel | PeftModel]]:
-    """The model of final_checkpoint/; an adapter beside `base`, and then merged into it."""
+    """Yield the model of final_checkpoint/; an adapter beside `base`, and then merged into it."""
     if not (folder / "adapter_config.json").exists():
         yield folder.name, _load(str(folder))
         return
@@ -150,7 +150,7 @@ def logprobs_of(
 
 
 def differences_from_training(rollouts: Rollouts) -> list[Difference]:
-    """The largest of every other side."""
+    """Return the largest difference of every other side."""
     training = rollouts.logprobs[_TRAINING]
     largest = []
     for side, values in rollouts.logprobs.items():
@@ -162,7 +162,7 @@ def differences_from_training(rollouts: Rollouts) -> list[Difference]:
 
 
 def refuse_difference(differences: list[Difference]) -> None:
-    """Raise `EquipoiseError` where the largest one is no matter of rounding."""
+    """Raise `EquipoiseError` where the largest one is more than rounding."""
     worst = max(differences, key=lambda difference: difference.nats)
     if not worst.nats <= TOLERANCE:
         raise EquipoiseError(

@@ -31,7 +31,7 @@ _TIMEOUT = 120_000  # ms, as on the other side
 
 
 class CpuGenerationWorkerImpl:
-    """The methods that `VllmGeneration` calls on its workers."""
+    """A worker with the methods that `VllmGeneration` calls."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.cfg = config

@@ -60,13 +60,13 @@ def on_gpus() -> bool:
 
 
 def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> LoadedConfig:
-    """The configuration of a rehearsal of `scale`, which `options` have given.
+    """Load the configuration of a rehearsal of `scale`, which `options` have given.
 
     What the command line sets wins over what is shrunk. The local model needs no shrinking.
     """
     backend = _BACKEND | (_ON_GPUS if on_gpus() else _ON_CPU)
     settings = [_setting(key, value) for key, value in backend.items()]
-    settings.append(_setting("equipoise.stop_without_signal", value=False))  # it is no training
+    settings.append(_setting("equipoise.stop_without_signal", value=False))  # it does not train
     if name := scale.config.equipoise.run_name:
         settings.append(_setting("equipoise.run_name", f"{name}-rehearsal"))
     if scale.config.policy.model_name != LOCAL_MODEL:
@@ -81,7 +81,7 @@ def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> Loaded
 
 
 def _local_scale(task: str, scale: LoadedConfig) -> LoadedConfig:
-    """The local scale, whose prompts name the files that the environment of `scale` reads."""
+    """Load the local scale, whose prompts name the files that the environment of `scale` reads."""
     cache = _setting("equipoise.cache_dir", scale.config.equipoise.cache_dir)
     local = load_config(task, Options((_LOCAL,), settings=(cache,)))
     if local.local_model_settings is None:
@@ -94,7 +94,7 @@ def _local_scale(task: str, scale: LoadedConfig) -> LoadedConfig:
 
 
 def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:
-    """The task's tiny model with the lengths that suit it, fewer prompts, smaller batches."""
+    """Set the task's tiny model with the lengths that suit it, fewer prompts, smaller batches."""
     policy, size = local.config.policy, set_size(scale.environment_class, scale.env_settings)
     data = local.prompt_settings.model_dump(mode="json")
     limits = [n for n in (data.get("num_samples"), _PROMPTS) if n is not None]

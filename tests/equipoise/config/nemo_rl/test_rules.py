@@ -35,6 +35,13 @@ ASYNC_GRPO = [
 REFUSED = [
     (
         "medium",
+        ["checkpointing.enabled=false"],
+        "checkpointing.enabled",
+        "checkpointing.none-saved",
+    ),
+    ("small", [f"{DTENSOR}._v2=false"], f"{DTENSOR}._v2", "config.invalid-value | v0.7.0"),
+    (
+        "medium",
         [*ASYNC_GRPO, "checkpointing.metric_name=train:env/disparity_ratio"],
         "checkpointing.metric_name",
         "checkpointing.late-metric | env/disparity_ratio",
