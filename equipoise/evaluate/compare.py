@@ -11,7 +11,14 @@ from environments.measurement import Measurement, Metric
 from environments.presentation import Presentation
 from equipoise.errors import UsageError
 from equipoise.evaluate.compare_report import comparison_notes, comparison_page, comparison_sections
-from equipoise.evaluate.entries import Checks, Entry, Evaluated, shared_items
+from equipoise.evaluate.entries import (
+    Checks,
+    Difference,
+    Entry,
+    Evaluated,
+    drawn_differently,
+    shared_items,
+)
 from equipoise.report.renderers import print_sections
 from equipoise.statistics.compare import (
     MetricComparison,
@@ -61,6 +68,12 @@ class Pair:
     def two_references(self) -> bool:
         """Whether each is held against a reference of its own."""
         return any(first.reference_hash != second.reference_hash for first, second in self.runs)
+
+    @property
+    def differences(self) -> list[Difference]:
+        """What decides a reply and is not equal on both sides, of all pairs of runs."""
+        found = (d for first, second in self.runs for d in drawn_differently(first, second))
+        return list(dict.fromkeys(found))
 
     @property
     def frozen(self) -> bool:
@@ -259,6 +272,7 @@ def comparison_content(compared: Compared) -> dict[str, Any]:
                 "second": pair.second.name,
                 "items": [len(items) for items in pair.items],
                 "replies": [list(counts) for counts in pair.replies],
+                "drawn_differently": [asdict(difference) for difference in pair.differences],
                 "other_reference": pair.other_reference,
                 "own_references": own_references,
                 "metrics": {name: asdict(comparison) for name, comparison in metrics.items()},

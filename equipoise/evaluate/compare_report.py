@@ -6,6 +6,7 @@ from typing import Any
 
 from environments.presentation import Chart as TaskChart
 from environments.presentation import Presentation
+from equipoise.evaluate.entries import Difference, other_drawing
 from equipoise.report import charts
 from equipoise.report.document import (
     Alert,
@@ -91,7 +92,7 @@ def comparison_sections(content: Json, presentation: Presentation) -> list[Table
 
 
 def comparison_notes(content: Json, presentation: Presentation) -> Iterator[str]:
-    """Yield what limits the comparison: unsealed files, other references, other sizes, failures."""
+    """Yield what limits the comparison, such as unsealed files and other sampling."""
     if unsealed := [name for entry in content["entries"] for name in entry["unsealed"]]:
         yield unsealed_note(map(printable, unsealed))
     if content["allowed"]:
@@ -99,6 +100,8 @@ def comparison_notes(content: Json, presentation: Presentation) -> Iterator[str]
         yield f"Compared although it is not alike, since that was asked for: {allowed}."
     for pair in content["comparisons"]:
         names = printable(pair["first"]), printable(pair["second"])
+        if found := [Difference(**difference) for difference in pair["drawn_differently"]]:
+            yield f"{names[0]} and {names[1]}: {other_drawing(found)}"
         if pair["other_reference"]:
             yield other_reference(*names)
         if pair["own_references"]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from environments.base import IncompleteSetError, OutcomeError, PromptRecord, Rollout, Score
+from environments.chat.accounting import MODEL
 from environments.contract import Environment
 from environments.measurement import Measurement
 from equipoise.config import LoadedConfig, Options, load_config
@@ -18,6 +19,9 @@ from equipoise.config.problems import SEPARATOR
 from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
+from equipoise.models.template import CHAT_TEMPLATE
+from equipoise.report.run_files import value_at
+from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts, read_stage_rollouts
@@ -26,8 +30,15 @@ from equipoise.statistics.compare import Halves
 from equipoise.train.stages.around_training import BASELINE, FINAL, REFERENCE
 
 _STAGES = (FINAL, BASELINE)
+#: Values of so many characters are shown beside the name of what differs.
+_LONGEST_VALUES = 60
 #: Parts of keys below `env` that decide how a judge is reached, and no score.
 _NOT_SCORING = frozenset({"url", "api_key_env", "limits", "budget", "cache_dir"})
+#: Keys that decide how replies are drawn.
+_SAMPLING = ("temperature", "top_p", "top_k", "max_new_tokens")
+_DRAWING = ("equipoise.evaluation.seed", *(f"policy.generation.{name}" for name in _SAMPLING))
+#: Those that decide it of a model in this process or NeMo-RL's.
+_LOADING = ("policy.precision", "policy.tokenizer.chat_template_kwargs", "equipoise.load_in_4bit")
 #: Keys in which the runs of one configuration may differ, and no others.
 _SEED_KEYS = frozenset(
     {
@@ -235,8 +246,15 @@ def _made_by(run: Evaluated) -> dict[str, Any]:
 def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozenset[str]:
     """The prompts that both have replied to, in whole sets; all of them unless that is allowed.
 
-    Raises `UsageError` for other items, and for what was scored in another way.
+    Raises `UsageError` for one evaluation twice, for other items, and for what was scored in
+    another way.
     """
+    if (first.run.root.resolve(), first.stage) == (second.run.root.resolve(), second.stage):
+        raise UsageError(
+            "compare.same-evaluation",
+            f"{first.path} is named twice: a model is not compared with itself",
+            "Name two evaluations: both stages of one run are DIR/baseline DIR/final.",
+        )
     tasks = [run.loaded.environment_class.name for run in (first, second)]
     if tasks[0] != tasks[1]:
         raise UsageError(
@@ -270,6 +288,57 @@ def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozens
     return frozenset(prompts)
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What decides a reply, by name, and its value on both sides."""
+
+    name: str
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        values = f"{self.first} and {self.second}"
+        return f"{self.name} {values}" if len(values) <= _LONGEST_VALUES else self.name
+
+
+def drawn_differently(first: Evaluated, second: Evaluated) -> list[Difference]:
+    """List what decides a reply besides model and prompt and is not equal; see `_drawn_by`."""
+    sides = dict(_drawn_by(first)), dict(_drawn_by(second))
+    return [
+        Difference(name, value, sides[1][name])
+        for name, value in sides[0].items()
+        if sides[1].get(name, value) != value
+    ]
+
+
+def other_drawing(differences: Iterable[Difference]) -> str:
+    """Say what besides the model is not alike on the two sides."""
+    return f"replies were not drawn alike: {'; '.join(printable(str(d)) for d in differences)}."
+
+
+def _drawn_by(run: Evaluated) -> Iterator[tuple[str, str]]:
+    """Yield what decides a reply besides model and prompt, as far as it is known."""
+    resolved = run.loaded.resolved
+    audit = run.provenance.get("audit", {})
+    endpoint = audit.get("subject", {}).get("endpoint")
+    yield "engine", "an endpoint" if endpoint else str(run.provenance.get("engine"))
+    drawing = {key: value_at(resolved, *key.split(SEPARATOR)) for key in _DRAWING}
+    if endpoint:
+        for name, value in (endpoint.get("parameters") or {}).items():
+            key = {"max_tokens": "max_new_tokens"}.get(name, name)
+            drawing[f"policy.generation.{key}"] = value
+    else:
+        drawing |= {key: value_at(resolved, *key.split(SEPARATOR)) for key in _LOADING}
+        template = run.provenance.get("hashes", {}).get(CHAT_TEMPLATE)
+        if template:
+            yield "chat template", template
+    yield from ((key, str(value)) for key, value in drawing.items())
+    variant = audit.get("variant", {})
+    yield "system prompt", str(variant.get("system") or "none")
+    yield "examples", str(variant.get("shots", 0))
+    yield "blinded", "yes" if variant.get("blinded") else "no"
+
+
 def _in_whole_sets(run: Evaluated, names: set[str]) -> set[str]:
     torn = {r.set_id for r in run.rollouts if r.prompt_id not in names}
     return {r.prompt_id for r in run.rollouts if r.set_id not in torn}
@@ -283,6 +352,8 @@ def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
         if first_scoring[k] != second_scoring[k]
     )
     differing += sorted(first_scoring.keys() ^ second_scoring.keys())
+    answered, others = dict(_answered_by(first)), dict(_answered_by(second))
+    differing += [name for name, models in answered.items() if others.get(name, models) != models]
     if differing:
         raise UsageError(
             "compare.other-environment",
@@ -299,3 +370,12 @@ def _scored_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     yield from ((key, str(settings[key])) for key in scoring)
     yield from ((str(k), str(v)) for k, v in run.provenance.get("sources", {}).items())
     yield "the environment's code", str(run.provenance.get("hashes", {}).get("environment"))
+
+
+def _answered_by(run: Evaluated) -> Iterator[tuple[str, str]]:
+    """Yield the models that a judge's or a generator's server named in its answers."""
+    audited = run.provenance.get("audit", {}).get("subject", {}).get("model")
+    for asked, counts in run.provenance.get("usage", {}).get("calls", {}).items():
+        models = sorted(name.removeprefix(MODEL) for name in counts if name.startswith(MODEL))
+        if asked != audited and models:
+            yield f"what answered as {asked}", ", ".join(models)

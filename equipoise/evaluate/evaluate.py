@@ -282,8 +282,8 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
         tracker = Tracker(loaded, run)
         records = record_prompts(run)
         job = Job(loaded, run, records, environment, reporter, row.name, meter, tracker)
-        if writer.hashed:
-            run.ledger.record_hash("model", writer.hashed)
+        for name, value in writer.hashes.items():
+            run.ledger.record_hash(name, value)
         with reported(job):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
             yield from ensure_reference(job, row, plain, writer, ask)

@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 from data_prep.files import write_json, write_text
 from equipoise.errors import EquipoiseError
+from equipoise.evaluate.entries import drawn_differently, other_drawing
 from equipoise.evaluate.gate import GatedTask, GateResult
 from equipoise.report.document import Cell, Table
 from equipoise.report.renderers import escaped, grid, print_table
@@ -144,6 +145,8 @@ def notes_of(result: GateResult) -> Iterator[str]:
             headline = f"{printable(name)}: {_label(task, metric)} {gated.status}"
             yield f"{headline}: {_explain_status(task, metric, gated)}"
     for name, task in result.tasks.items():
+        if found := drawn_differently(task.before, task.after):
+            yield f"{printable(name)}: {other_drawing(found)}"
         if task.left_out:
             yield (
                 f"{printable(name)}: {task.left_out:,} prompts are left out, for the model was "
@@ -206,6 +209,7 @@ def _task(task: GatedTask) -> dict[str, Any]:
         "replies": len(task.before.rollouts),
         "left_out": task.left_out,
         "objective": task.objective,
+        "drawn_differently": [asdict(d) for d in drawn_differently(task.before, task.after)],
         "metrics": {name: _metric(task, name, gated) for name, gated in task.metrics.items()},
     }
 
@@ -236,7 +240,9 @@ def junit_of(result: GateResult) -> str:
             _label(task, metric): (gated.status, _explain_status(task, metric, gated))
             for metric, gated in task.metrics.items()
         }
-        _add_suite(root, name, cases)
+        suite = _add_suite(root, name, cases)
+        if found := drawn_differently(task.before, task.after):
+            ET.SubElement(suite, "system-out").text = other_drawing(found)
     for name, side in result.missing.items():
         message = f"{printable(side)} was not evaluated on it"
         _add_suite(root, name, {"evaluated": ("not shown", message)})
@@ -244,7 +250,7 @@ def junit_of(result: GateResult) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]) -> None:
+def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]) -> ET.Element:
     statuses = [status for status, _ in cases.values()]
     counts = {f"{kind}s": str(statuses.count(status)) for status, kind in _OUTCOMES.items()}
     task = printable(name)
@@ -253,6 +259,7 @@ def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]
         case = ET.SubElement(suite, "testcase", classname=f"gate.{task}", name=label)
         if status in _OUTCOMES:
             ET.SubElement(case, _OUTCOMES[status], type=status, message=message)
+    return suite
 
 
 def markdown_of(result: GateResult) -> str:

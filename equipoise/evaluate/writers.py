@@ -1,9 +1,9 @@
 """How a model writes in an audit, be it in this process or behind an endpoint."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -14,7 +14,7 @@ from environments.chat.exchange import CUT_OFF, REASONING_ONLY
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
 from equipoise.evaluate.plan import Subject, endpoint_settings
-from equipoise.models.template import check_template
+from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.exits import Stopped
 from equipoise.train.pipeline import model_name
@@ -33,7 +33,7 @@ class Writer:
     draw: Callable[[Job], Draw]
     reference: Callable[[Job], Sample]
     render: Callable[[PromptRecord], object]
-    hashed: str | None = None
+    hashes: Mapping[str, str] = field(default_factory=dict)
     identity: str | None = None
     stop: Callable[[], None] | None = None
 
@@ -83,7 +83,7 @@ def in_process(
         lambda job: as_draw(sampler(job, model)),
         lambda job: sampler(job, model),
         partial(render_prompt, model.tokenizer),
-        model.identity,
+        {"model": model.identity, CHAT_TEMPLATE: template_hash(model.tokenizer)},
         reference_identity(loaded.config, model),
     )
 

@@ -3,6 +3,7 @@
 Imports no torch: NeMo-RL's actor renders too.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from jinja2 import TemplateError
 from environments.base import Message, PromptRecord
 from equipoise.errors import EquipoiseError
 
+#: The chat template among the hashes of provenance.json.
+CHAT_TEMPLATE = "chat_template"
 #: What a template of somebody else's may raise.
 _ERRORS = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 #: The function by which a template reads the clock, and the variable with which some let it be set.
@@ -46,6 +49,11 @@ def _apply(tokenizer: Any, messages: Sequence[Message], how: dict[str, Any]) -> 
     chat = [dict(message) for message in messages]
     settings = {"tokenize": False, "add_generation_prompt": True, **how}
     return str(tokenizer.apply_chat_template(chat, **settings))
+
+
+def template_hash(tokenizer: Any) -> str:
+    """SHA-256 of the chat template, which decides what a model reads."""
+    return hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest()
 
 
 def without_system(messages: Sequence[Message]) -> list[Message]:

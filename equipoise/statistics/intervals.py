@@ -264,10 +264,14 @@ def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:
     """
     gains = int(np.count_nonzero(after & ~before))
     losses = int(np.count_nonzero(before & ~after))
-    changed = gains + losses
-    fewer = min(gains, losses)
-    tail = 2 * sum(math.comb(changed, k) for k in range(fewer)) + math.comb(changed, fewer)
-    return float(min(1.0, tail / 2**changed))
+    changed, fewer = gains + losses, min(gains, losses)
+    middle = changed // 2
+    # C(changed, k) / C(changed, middle) of k = middle, ..., 0: floats, for these are huge integers.
+    k = np.arange(middle, 0, -1)
+    ways = np.cumprod(np.concatenate([[1.0], k / (changed - k + 1)]))
+    every = 2 * ways.sum() - (changed % 2 == 0)  # the middle of an even number is there once
+    as_few = ways[middle - fewer :]
+    return float(min(1.0, (2 * as_few[1:].sum() + as_few[0]) / every))
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:

@@ -104,6 +104,8 @@ def test_what_cannot_be_compared_is_refused(results: Path, tmp_path: Path) -> No
     twice = f"x={one},{one}"
     assert "entry.repeated-seed" in started("compare", twice, f"{one}", end, code=2)
     assert "compare.repeated-name" in started("compare", f"{one}", f"{one}", end, code=2)
+    same = (f"a={one}", f"b={one}/baseline")
+    assert "compare.same-evaluation" in started("compare", *same, end, code=2)
     assert "run.no-run" in started("compare", f"{one}", str(tmp_path), end, code=2)
     assert "compare.too-few-entries" in started("compare", str(one), end, code=2)
     assert not (tmp_path / "compare.json").exists()

@@ -111,7 +111,9 @@ def test_what_is_worse_fails_and_says_so_to_machines(
     assert "failed: " in said
     root = ET.fromstring(junit.read_text())
     (suite,) = root
-    cases = {case.get("name"): [child.tag for child in case] for case in suite}
+    cases = {case.get("name"): [child.tag for child in case] for case in suite.iter("testcase")}
+    told = "replies were not drawn alike: system prompt none and Be careful."
+    assert told in (suite.findtext("system-out") or "") and told in " ".join(said.split())
     metrics = content(tmp_path)["tasks"]["pubmedqa"]["metrics"]
     assert len(cases) == len(metrics) == int(suite.get("tests") or 0)
     assert cases["reward (objective)"] == ["failure"]
@@ -121,7 +123,9 @@ def test_what_is_worse_fails_and_says_so_to_machines(
     assert int(suite.get("errors") or 0) == statuses.count("not shown")
     page = markdown.read_text()
     assert page.startswith("## Gate: failed\n")
-    assert "| pubmedqa | reward (objective) |" in page
+    assert "| pubmedqa | reward (objective) |" in page and told in page
+    (differs,) = content(tmp_path)["tasks"]["pubmedqa"]["drawn_differently"]
+    assert (differs["name"], differs["second"]) == ("system prompt", "Be careful.")
     assert "failed" not in gate(*reversed(sides), code=4)
 
 
@@ -132,7 +136,7 @@ def test_missing_scores_and_answers_are_no_pass(
     failed = Score(None, error=Failure("transport_timeout", "no answer in time"))
     change(row, lambda n, r, s: (r, failed if n == 0 else s))
     said = gate(before, row, *WIDE, code=4)
-    assert "1 replies after have no score" in said and "equipoise rescore" in said
+    assert "1 replies after have no score" in said and "--resume of the evaluation" in said
     first = read_scored_rollouts(row / "baseline" / "rollouts.jsonl")[0][0].prompt_id
     change(row, lambda n, r, s: None if r.prompt_id == first else (r, s))
     said = gate(before, row, *WIDE, code=2)
@@ -200,8 +204,15 @@ def test_what_is_no_evaluation_is_refused(
 
 
 @pytest.mark.parametrize("margin", ["reward", "reward=0", "reward=nan", "=1", "no_metric=0.1"])
-def test_what_is_no_margin_is_refused(gate: Callable[..., str], results: Path, margin: str) -> None:
-    gate(*[f"{results}/a-1:one"] * 2, f"--margin={margin}", code=2)
+def test_what_is_no_margin_is_refused(
+    gate: Callable[..., str], results: Path, row: Path, margin: str
+) -> None:
+    gate(f"{results}/a-1:one", row, f"--margin={margin}", code=2)
+
+
+def test_a_folder_is_not_gated_against_itself(gate: Callable[..., str], results: Path) -> None:
+    same = (f"{results}/a-1:one", results / "a-1" / "pubmedqa" / "one" / "baseline")
+    assert "compare.same-evaluation" in gate(*same, code=2)
 
 
 def test_a_task_of_one_side_alone_is_no_pass(

@@ -17,7 +17,7 @@ from equipoise.errors import UsageError
 from equipoise.models.causal import LoadedModel, has_bfloat16, in_half, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
-from equipoise.models.template import check_template
+from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.statistics.trivial import GREEDY
 from equipoise.train.local.generation import Sampling, sample
@@ -121,6 +121,7 @@ def run_before_training(job: Job, loaded: LoadedModel) -> None:
     if note := check_template(loaded.tokenizer, job.records):
         job.reporter.warn(note)
     job.run.ledger.record_hash("model", loaded.identity)
+    job.run.ledger.record_hash(CHAT_TEMPLATE, template_hash(loaded.tokenizer))
     job.run.ledger.update({"device": str(device)})
     write = sampler(job, loaded)
     before_training(job, write, reference_identity(job.config, loaded))

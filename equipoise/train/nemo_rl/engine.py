@@ -38,7 +38,7 @@ from equipoise.models.pretrained import (
     template_of,
     tokenizer_of,
 )
-from equipoise.models.template import check_template
+from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run import rollouts
 from equipoise.run.history import keep_steps
 from equipoise.run.prompts import refuse_control_tokens
@@ -213,9 +213,11 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     tokenizer = tokenizer_of(job.config.policy, job.model_name)
     template = template_of(job.config.policy.tokenizer)
     identity = identity_of(job.model_name, tokenizer, template)
-    if note := check_template(load_tokenizer(job.model_name, tokenizer, template), job.records):
+    loaded = load_tokenizer(job.model_name, tokenizer, template)
+    if note := check_template(loaded, job.records):
         job.reporter.warn(note)
     job.run.ledger.record_hash("model", identity)
+    job.run.ledger.record_hash(CHAT_TEMPLATE, template_hash(loaded))
     job.run.ledger.update({"nemo_rl": installation.version})
     train(job, installation, write_config(job, installation), rehearsal)
     score_final(job)

@@ -17,6 +17,7 @@ def test_each_model_stands_beside_its_noise_floor(capsys: Any) -> None:
     figure = {"value": 1.057, "low": 1.02, "high": 1.09}
     floors = {"one": 1.048, "two": None}
     pair = {"first": "one", "second": "two", "items": [8], "replies": [], "metrics": {}}
+    pair["drawn_differently"] = []
     content = {
         "entries": [
             {"name": name, "metrics": {"ratio": figure | {"floor": floor}}, "unsealed": []}

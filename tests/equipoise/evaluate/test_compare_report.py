@@ -31,6 +31,7 @@ def page(
             "second": entry["name"],
             "items": [80],
             "replies": [],
+            "drawn_differently": [],
             "other_reference": False,
             "own_references": own_references,
             "metrics": {"flip_rate": row or {}},

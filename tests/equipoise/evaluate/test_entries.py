@@ -1,8 +1,12 @@
 """Runs of others as entries of a comparison."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
-from equipoise.evaluate.entries import task_of
+import pytest
+
+from equipoise.evaluate.entries import Checks, Evaluated, drawn_differently, shared_items, task_of
 from equipoise.run.directory import RunDirectory
 from tests.refusals import refusal
 
@@ -22,3 +26,69 @@ def test_a_configuration_that_expands_without_end_names_no_task(tmp_path: Path) 
 def test_the_task_is_that_of_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("equipoise: {task: fairness}\n")
     assert task_of(RunDirectory(tmp_path)) == "fairness"
+
+
+def evaluated(
+    generation: dict[str, Any] | None = None, endpoint: dict[str, Any] | None = None, **other: Any
+) -> Evaluated:
+    """An evaluation as far as it says how its replies were drawn and scored."""
+    resolved = {
+        "policy": {
+            "generation": {"temperature": 1.0, "max_new_tokens": 48, **(generation or {})},
+            "precision": other.get("precision", "float32"),
+            "tokenizer": {"chat_template_kwargs": other.get("kwargs")},
+        },
+        "equipoise": {"evaluation": {"seed": 0}},
+        "env": {"a": {"judge": {"url": "http://a"}, "weight": other.get("weight", 1)}},
+    }
+    calls = {"judge": {f"answering_model/{other.get('judge', 'j-1')}": 4}}
+    provenance = {
+        "engine": "local",
+        "audit": {"subject": {"model": "m", "endpoint": endpoint or {}}, "variant": {}},
+        "hashes": {"chat_template": other.get("template", "t")},
+        "usage": {"calls": calls},
+    }
+    path = other.get("path", "a")
+    stage = SimpleNamespace(
+        loaded=SimpleNamespace(resolved=resolved, environment_class=SimpleNamespace(name="a")),
+        run=RunDirectory(Path(path)),
+        provenance=provenance,
+        stage="baseline",
+        path=path,
+        items={"p": "hash"},
+    )
+    return cast("Evaluated", stage)
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        ({}, []),
+        ({"generation": {"temperature": 0.01}}, ["policy.generation.temperature 1.0 and 0.01"]),
+        ({"generation": {"max_new_tokens": 20}}, ["policy.generation.max_new_tokens 48 and 20"]),
+        ({"precision": "bfloat16"}, ["policy.precision float32 and bfloat16"]),
+        ({"template": "u"}, ["chat template t and u"]),
+        (
+            {"kwargs": {"date": "x"}},
+            ["policy.tokenizer.chat_template_kwargs None and {'date': 'x'}"],
+        ),
+        (
+            {"endpoint": {"url": "http://x", "parameters": {"max_tokens": 9}}},
+            ["engine local and an endpoint", "policy.generation.max_new_tokens 48 and 9"],
+        ),
+    ],
+)
+def test_what_decides_a_reply_and_is_not_alike_is_named(
+    second: dict[str, Any], told: list[str]
+) -> None:
+    assert [str(d) for d in drawn_differently(evaluated(), evaluated(**second))] == told
+
+
+def test_answers_that_two_judges_rated_are_refused_and_so_is_one_folder_twice() -> None:
+    first, second = evaluated(), evaluated(path="b", judge="j-2")
+    with refusal("compare.other-environment", "what answered as judge"):
+        shared_items(first, second, Checks())
+    assert shared_items(first, second, Checks(different_environments=True)) == {"p"}
+    assert shared_items(first, evaluated(path="b"), Checks()) == {"p"}
+    with refusal("compare.same-evaluation", "named twice"):
+        shared_items(first, evaluated(), Checks())

@@ -6,7 +6,7 @@ from markdown_it import MarkdownIt
 from equipoise.evaluate.gate import GateResult
 from equipoise.evaluate.gate_report import markdown_of
 from equipoise.report.document import Cell, Table
-from equipoise.report.renderers import escaped, fenced, grid
+from equipoise.report.renderers import escaped, grid
 from tests.equipoise.report.test_card import HOSTILE
 
 TEXTS = (
@@ -52,7 +52,3 @@ def test_a_gate_of_hostile_names_has_its_own_marks_alone(text: str) -> None:
     gates = (GateResult(t, t, {}, {t: t}) for t in ("name", text))
     usual, hostile = (tags(markdown_of(gate)) for gate in gates)
     assert usual == hostile and "table" in usual
-
-
-def test_no_text_ends_a_block_of_code() -> None:
-    assert tags(fenced("````\n# title\n```")) == ["pre", "code", "/code", "/pre"]
