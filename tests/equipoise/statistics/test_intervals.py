@@ -174,7 +174,8 @@ class TestFloor:
 
 class TestMcNemar:
     @pytest.mark.parametrize(
-        ("gained", "lost"), [(0, 0), (1, 0), (5, 5), (2, 9), (14, 3), (0, 30), (900, 1100), (3900, 4100)]
+        ("gained", "lost"),
+        [(0, 0), (1, 0), (5, 5), (2, 9), (14, 3), (0, 30), (900, 1100), (3900, 4100)],
     )
     def test_is_the_binomial_test_with_half_of_what_was_observed(
         self, gained: int, lost: int
