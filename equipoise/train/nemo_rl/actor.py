@@ -38,10 +38,7 @@ class _Actor(EnvironmentInterface):
             self.load_reference()
 
     def step(
-        self,
-        message_log_batch: Sequence[MessageLog],
-        metadata: list[dict[str, Any]],
-        return_extracted_answer: bool = False,  # noqa: ARG002  run_eval.py of NeMo-RL passes it
+        self, message_log_batch: Sequence[MessageLog], metadata: list[dict[str, Any]]
     ) -> EnvironmentReturn:
         """Score a batch; every conversation ends with its first reply."""
         return single_turn_return(self._scorer.rewards(message_log_batch, metadata), metadata)

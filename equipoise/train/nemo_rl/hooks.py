@@ -1,7 +1,7 @@
 """The eight names of `nemo_rl.algorithms.grpo` that are replaced while a run is watched.
 
-NeMo-RL looks them up when it calls them, so its code stays as it is. What each replacement does
-besides the original:
+NeMo-RL looks them up when it calls them, so its code stays as it is. A start checks that they are
+there, see assumptions.py. Besides the original each replacement does this:
 
     Logger              the environment's metrics join NeMo-RL's, the history gets its row, and
                         no step's tokens are written
@@ -27,7 +27,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from environments.base import PromptRecord, Rollout
-from equipoise.config.nemo_rl.assumptions import RELEASE, TRAINER
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError
 from equipoise.statistics.trivial import GREEDY
@@ -49,18 +48,6 @@ def watched(watch: Watch) -> Iterator[None]:
     """Have NeMo-RL's GRPO tell `watch` what it does."""
     from nemo_rl.algorithms import grpo
 
-    async_grpo = watch.job.config.grpo.async_grpo
-    if async_grpo and async_grpo.enabled:
-        from equipoise.train.nemo_rl.whole_sets import missing_methods
-
-        if missing := missing_methods():
-            raise EquipoiseError(
-                "nemo-rl.unknown-collector",
-                f"grpo.async_grpo.enabled: this NeMo-RL has no {', '.join(missing)}, which "
-                "Equipoise extends to train on whole sets",
-                f"Take NeMo-RL {RELEASE}, or grpo.async_grpo.enabled=false, "
-                "where policy.generation.vllm_cfg.async_engine may stay true.",
-            )
     loggers: list[Any] = []
     with ExitStack() as stack:
         for name, replacement in _replacements(grpo, watch, loggers).items():
@@ -73,13 +60,6 @@ def watched(watch: Watch) -> Iterator[None]:
 
 
 def _replacements(grpo: ModuleType, watch: Watch, loggers: list[Any]) -> dict[str, Any]:
-    if missing := [name for name in TRAINER.names if not hasattr(grpo, name)]:
-        raise EquipoiseError(
-            "nemo-rl.missing-names",
-            f"nemo_rl.algorithms.grpo has no {', '.join(missing)}, which Equipoise replaces to "
-            "follow a run",
-            f"Take NeMo-RL {RELEASE}, or a newer Equipoise.",
-        )
     return {
         "Logger": _watched_logger(grpo.Logger, watch, loggers),
         "TimeoutChecker": _watched_timeout(grpo.TimeoutChecker, watch),

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from equipoise.config.nemo_rl.assumptions import BUFFER, COLLECTOR
 from equipoise.train.nemo_rl.process import before_nemo_rl
 
 before_nemo_rl()  # it is imported by processes that NeMo-RL starts, too
@@ -158,13 +157,6 @@ class CollectorImpl(AsyncTrajectoryCollector.__ray_metadata__.modified_class):
     def _nothing_is_needed(self) -> bool:
         self._generation_limit_cleared.clear()  # new weights set it, and on main a failure
         return bool(super()._should_pause_for_generation_limits())
-
-
-def missing_methods() -> list[str]:
-    """List what NeMo-RL's classes lack: without it sets would come in pieces, or a step never."""
-    extended = ((ReplayBufferImpl, BUFFER), (CollectorImpl.__base__, COLLECTOR))
-    names = ((cls, name.partition(".")[2]) for cls, page in extended for name in page.names)
-    return [name for cls, name in names if not hasattr(cls, name)]
 
 
 #: A call of `sample` waits for the environment, and the others must not.

@@ -2,8 +2,7 @@
 
 import inspect
 import sys
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from environments.base import PromptRecord
 from equipoise.config.nemo_rl.assumptions import TRAINER
-from equipoise.config.schema import AsyncGrpoConfig
 from equipoise.errors import EquipoiseError
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.terminal.exits import Stopped
@@ -112,13 +110,6 @@ def test_everything_is_put_back_even_after_an_error(grpo, watch):
         assert all(vars(grpo)[name] is not before[name] for name in TRAINER.names)
         raise RuntimeError
     assert dict(vars(grpo)) == before
-
-
-def test_a_name_that_a_version_lacks_is_said(grpo, watch):
-    del grpo.TimeoutChecker
-    with refusal("nemo-rl.missing-names", "TimeoutChecker"), hooks.watched(watch):
-        pass
-    assert grpo.Logger is Logger
 
 
 def test_the_logger_adds_and_passes_on(grpo, watch, monkeypatch):
@@ -358,18 +349,6 @@ class TestAsynchronousGrpo:
         with pytest.raises(type(error)) as caught:
             run(loop)
         assert caught.value is error
-
-    @pytest.mark.parametrize("missing", [[], ["add", "_process_batch"]])
-    def test_is_refused_where_its_classes_are_other_ones(self, grpo, job, monkeypatch, missing):
-        settings = job.config.grpo.model_copy(update={"async_grpo": AsyncGrpoConfig(enabled=True)})
-        config = job.config.model_copy(update={"grpo": settings})
-        loaded = replace(job.loaded, config=config)
-        watch = Watch(replace(job, loaded=loaded), steps=2, on_row=lambda row: None)
-        ours = SimpleNamespace(missing_methods=lambda: missing)
-        monkeypatch.setitem(sys.modules, "equipoise.train.nemo_rl.whole_sets", ours)
-        refused = refusal("nemo-rl.unknown-collector", "add, _process_batch")
-        with refused if missing else nullcontext(), hooks.watched(watch):
-            pass
 
 
 class Validation:
