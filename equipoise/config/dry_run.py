@@ -50,8 +50,10 @@ def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row
     if engine == "nemo_rl":
         return [*rows, *_gpu_rows(config)]
     if shape := model_shape(policy.model_name):
-        minimum = least_local_bytes(config, shape, gpu=config.equipoise.device != "cpu")
-        rows.append(Row("memory, at least", in_gb(minimum, 1), "weights, gradients, optimizer"))
+        gpu = config.equipoise.device != "cpu"
+        minimum = least_local_bytes(config, shape, gpu=gpu)
+        note = f"weights, gradients, optimizer; on a {'GPU' if gpu else 'CPU'}"
+        rows.append(Row("memory, at least", in_gb(minimum, 1), note))
     return rows
 
 

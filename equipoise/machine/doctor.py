@@ -5,7 +5,6 @@ import logging
 import os
 import sys
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -75,9 +74,7 @@ def run(options: DoctorOptions, reporter: Reporter) -> None:
 
 def case_of(options: DoctorOptions) -> Case:
     """Load the configuration of the options, with the variables of `.env`."""
-    before = dict(os.environ)
-    with suppress(OSError, UnicodeDecodeError):  # its check says so
-        load_dotenv(Path.cwd() / ".env")
+    load_dotenv(Path.cwd() / ".env")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells each of its retries
     complete_packages(Reporter.for_errors())
     loaded, invalid = None, None
@@ -86,4 +83,4 @@ def case_of(options: DoctorOptions) -> Case:
             loaded = load_config(options.task, options.training.as_options())
         except UsageError as error:
             invalid = error
-    return Case(loaded, invalid, dict(os.environ), before, not options.offline, options.gpu)
+    return Case(loaded, invalid, dict(os.environ), not options.offline, options.gpu)

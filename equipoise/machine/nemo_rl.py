@@ -1,40 +1,19 @@
-"""NeMo-RL: the installation, its environments, Ray, and the nodes of a cluster."""
+"""NeMo-RL: the installation, its environments, and the GPUs and memory of where it runs."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from shutil import which
 
 from equipoise.config import Config
 from equipoise.config.checks import describe_cluster
-from equipoise.config.nemo_rl.assumptions import (
-    RELEASE,
-    TRIED,
-    is_tried,
-)
-from equipoise.config.nemo_rl.installation import (
-    Installation,
-    find_installation,
-    is_installed,
-    needs_of,
-    placeholder_is_installed,
-)
+from equipoise.config.memory import host_bytes, in_gb
+from equipoise.config.models import model_shape
+from equipoise.config.nemo_rl.assumptions import RELEASE, TRIED, is_tried
+from equipoise.config.nemo_rl.installation import Installation, find_installation, needs_of
 from equipoise.errors import EquipoiseError
-from equipoise.machine.checks import Case, Finding, failure, ok, unchecked, warning
+from equipoise.machine.checks import Case, Finding, Job, failure, ok, unchecked, warning
 from equipoise.machine.overlay import NEEDED
-from equipoise.machine.python import (
-    Machine,
-    Unseen,
-    Versions,
-    changes,
-    installed_in,
-    locked_in,
-    look_at_machine,
-    slurm_nodes,
-    unseen_by_ray,
-    unseen_by_slurm,
-    workers_folder,
-)
+from equipoise.machine.python import Machine, look_at_machine, workers_folder
 from equipoise.machine.software import (
     bfloat16,
     driver,
@@ -42,25 +21,20 @@ from equipoise.machine.software import (
     in_use,
     local_gpus,
     local_memory,
-    local_torch,
     nemo_rl_memory,
     ram_bytes,
     smaller,
-    torch_and_driver,
-    torch_build,
 )
-from equipoise.machine.storage import existing, written_folders
+from equipoise.machine.storage import existing
 
+_MAKE_IMAGE = "docs/cluster.md has the commands that make one; name it by its whole path."
 #: What helps where no NeMo-RL can be used.
 REMEDY = f"Start it in NeMo-RL's container, or set NEMO_RL_PATH to a checkout of {RELEASE}."
 _ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
-_MATCH_LEVEL = "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"
 _START_RAY = (
     "Start Ray on every node first, and this on one of them; on Slurm "
     "containers/slurm/grpo.sbatch does both."
 )
-_SHOWN = 4
-_OURS = "equipoise"
 
 
 # --- what is looked at once ---------------------------------------------------------------------
@@ -91,34 +65,46 @@ def machine(case: Case) -> Machine:
     return look_at_machine(case.once(installation).root, case.environment)
 
 
-def _unused(case: Case) -> str:
-    """Why no NeMo-RL is known to be used; empty where the run is one of NeMo-RL's."""
-    if case.loaded is None:
-        return case.without_run
-    return "" if case.on_nemo_rl else "the local engine trains this"
-
-
 # --- the installation ---------------------------------------------------------------------------
 
 
 def nemo_rl(case: Case) -> Iterator[Finding]:
     """NeMo-RL, its driver's Python, and what its workers need."""
-    if why := _unused(case):
-        if placeholder_is_installed():
-            says = "the package nemo-rl of this Python is the empty placeholder of that name"
-            yield warning(says, f"Remove it: uv pip uninstall nemo-rl. {REMEDY}")
-        elif is_installed():
-            yield ok(f"{find_installation().version}, and {why}")
-        else:
-            yield unchecked(f"there is none, and {why}")
+    if not case.on_nemo_rl:
+        needless = ok("not needed: the local engine trains this")
+        yield needless if case.loaded else unchecked(case.without_run)
+        return
+    if case.place == "elsewhere":
+        yield unchecked("it is that of another machine")
+        return
+    if case.job and case.job.container:
+        yield from image(case.job)
+        return
+    release = case.once(installation)
+    yield from untried(release)
+    if case.purpose == "plan":
+        yield ok(f"{release.version} at {release.root}")
         return
     host = case.once(machine)
     lacking = [*missing_packages(host), *read_only_workers(host)]
-    release = case.once(installation)
+    environment = case.job.environment if case.job else case.environment
     if case.config.policy.megatron_cfg.enabled:
-        lacking += megatron_needs(case.config, case.environment)
-    yield from untried(release)
+        lacking += megatron_needs(case.config, environment)
+    if case.config.cluster.num_nodes > 1 and not environment.get("HF_HOME"):
+        yield warning(
+            "HF_HOME is not set: every node downloads the model for itself",
+            "Set it to a folder that all nodes see.",
+        )
     yield from lacking or [ok(f"{release.version} at {release.root}, Python {host.python}")]
+
+
+def image(job: Job) -> Iterator[Finding]:
+    """The image that a job runs in; what is in it is not looked at."""
+    path = Path(job.container)
+    if path.suffix in (".sif", ".sqsh") and not path.is_file():
+        yield failure(f"EQUIPOISE_CONTAINER is {path}, and there is no such file", _MAKE_IMAGE)
+    else:
+        yield ok(f"that of {job.container}, which is not looked into")
 
 
 def untried(release: Installation) -> Iterator[Finding]:
@@ -172,101 +158,29 @@ def megatron_needs(config: Config, environment: Mapping[str, str]) -> Iterator[F
         )
 
 
-def packages(case: Case) -> Iterator[Finding]:
-    """NeMo-RL's environments against its lock."""
-    if why := _unused(case):
-        yield unchecked(why)
-        return
-    host = case.once(machine)
-    workers = workers_folder(host.root, case.environment).glob("*/pyvenv.cfg")
-    yield from as_locked(host.root, [host.python.parents[1], *(path.parent for path in workers)])
-
-
-def as_locked(root: Path, environments: Sequence[Path]) -> Iterator[Finding]:
-    """Compare these environments with the lock of the NeMo-RL at `root`."""
-    locked = locked_in(root)
-    if not locked:
-        yield unchecked(f"{root} has no uv.lock to compare with")
-        return
-    installed = {folder: installed_in(folder) for folder in environments}
-    for folder, names in installed.items():
-        if _OURS in names:
-            remedy = (
-                f"Remove it: uv pip uninstall --python {folder} {_OURS}. A start puts it beside."
-            )
-            yield warning(f"{_OURS} is installed in {folder}", remedy)
-    pairs = ((folder, [*changes(names, locked)]) for folder, names in installed.items())
-    changed = {folder: packages for folder, packages in pairs if packages}
-    if not changed:
-        yield ok(f"{len(environments)} environments are as {root / 'uv.lock'} says")
-        return
-    texts = []
-    for folder, packages in changed.items():
-        packages.sort(key=lambda change: (not change.vital, change.name.startswith("nvidia")))
-        more = f" and {len(packages) - _SHOWN} more" if len(packages) > _SHOWN else ""
-        texts.append(f"{folder}: {', '.join(map(str, packages[:_SHOWN]))}{more}")
-    vital = any(change.vital for packages in changed.values() for change in packages)
-    yield (failure if vital else warning)(f"changed since they were made: {'; '.join(texts)}")
-
-
-def ray(case: Case) -> Iterator[Finding]:
-    """The versions that driver and workers must share."""
-    if why := _unused(case):
-        yield unchecked(why)
-        return
-    host = case.once(machine)
-    versions = Versions(host.python_info.python, host.python_info.versions["ray"] or "none")
-    kinds = f"{versions} in {len(host.workers)} kinds of environments"
-    yield from [*mixed_versions(host)] or [ok(kinds)]
-
-
-def mixed_versions(machine: Machine) -> Iterator[Finding]:
-    """Ray refuses a worker whose Python or Ray is not that of the driver."""
-    driver = Versions(machine.python_info.python, machine.python_info.versions["ray"] or "none")
-    level = machine.environment.get(_MATCH_LEVEL, "patch")
-    for worker in sorted(machine.workers, key=str):
-        if _comparable(driver, level) != _comparable(worker, level):
-            yield failure(
-                f"NeMo-RL's driver {machine.python} has {driver}, environments of its workers have "
-                f"{worker}, and Ray refuses such a mixture",
-                "Take the environments that NeMo-RL's own uv.lock and .python-version make; remove "
-                "a worker's that is not such a one, or half made, and NeMo-RL makes it again.",
-            )
-
-
-def _comparable(versions: Versions, level: str) -> tuple[str, str]:
-    python = versions.python.rpartition(".")[0] if level == "minor" else versions.python
-    return python, versions.ray
-
-
 # --- GPUs and memory, of either engine ----------------------------------------------------------
-
-
-def torch(case: Case) -> Iterator[Finding]:
-    """The torch that trains against the driver."""
-    nvidia = case.once(driver)
-    if not case.on_nemo_rl:
-        yield local_torch(case)
-        return
-    host = case.once(machine)
-    folders = host.python.parents[1].glob("lib/python3*/site-packages")
-    build = next((build for folder in folders if (build := torch_build(folder))), None)
-    yield torch_and_driver(nvidia, build, case.environment, lambda: host.python_info.gpus)
 
 
 def gpus(case: Case) -> Iterator[Finding]:
     """The GPU of the local engine, those of the Ray cluster, or of the one to be started here."""
+    if case.place != "here":
+        yield unchecked(f"{describe_cluster(case.config)} are not of this machine")
+        return
     nvidia = case.once(driver)
     if not case.on_nemo_rl:
-        yield local_gpus(case)
+        yield from local_gpus(case)
         return
-    host, config = case.once(machine), case.config
-    here_gpus = nvidia.gpus if nvidia else ()
-    doubts = [doubt for doubt in (in_use(here_gpus), bfloat16(here_gpus, config)) if doubt]
+    config, here_gpus = case.config, nvidia.gpus if nvidia else ()
+    yield from filter(None, (in_use(here_gpus), bfloat16(here_gpus, config)))
+    if case.purpose == "plan":
+        if len(here_gpus) < config.cluster.gpus_per_node:
+            needs = f"this configuration runs on {describe_cluster(config)}"
+            yield failure(f"{needs}, and this machine has {len(here_gpus)}", smaller(config))
+        return
+    host = case.once(machine)
     cluster = host.python_info.cluster
     where = f"nodes of the Ray cluster have {', '.join(map(str, cluster))}" if cluster else "here"
-    fine = ok(f"{host.python_info.gpus} {where}")
-    yield from [*too_few_gpus(config, host)] or doubts or [fine]
+    yield from [*too_few_gpus(config, host)] or [ok(f"{host.python_info.gpus} {where}")]
 
 
 def too_few_gpus(config: Config, machine: Machine) -> Iterator[Finding]:
@@ -292,58 +206,15 @@ def too_few_gpus(config: Config, machine: Machine) -> Iterator[Finding]:
 
 def memory(case: Case) -> Iterator[Finding]:
     """The memory of GPUs and hosts; NeMo-RL's is an estimate."""
-    nvidia = case.once(driver)
-    if not case.on_nemo_rl:
-        yield local_memory(case)
-        return
-    yield from nemo_rl_memory(nvidia, case.config)
-    yield from host_memory(case.config, ram_bytes())
-
-
-# --- the nodes ----------------------------------------------------------------------------------
-
-
-def shared_folders(case: Case) -> Iterator[Finding]:
-    """Whether every node sees the folders of this one."""
-    if not case.on_nemo_rl:
-        yield ok("the local engine runs on one node")
-        return
-    host, nodes = case.once(machine), case.config.cluster.num_nodes
-    yield from (warning(text) for text in repeated_downloads(case.config, case.environment))
-    if not case.thorough:
-        return
-    folders = list(dict.fromkeys(map(existing, written_folders(case))))
-    if host.python_info.cluster is not None:
-        yield seen_by_nodes(unseen_by_ray(host.python, folders), folders)
+    config = case.config
+    if case.place != "here":
+        shape = model_shape(config.policy.model_name)
+        host = f"at least {in_gb(host_bytes(config, shape))}" if shape else "as much as is needed"
+        limit = config.equipoise.gpu_memory_gb
+        size = f"that GPUs have {limit:g} GB" if limit else "how large GPUs are"
+        yield unchecked(f"{size}, and a node's host {host}")
+    elif case.on_nemo_rl:
+        yield from nemo_rl_memory(case.once(driver), config)
+        yield from host_memory(config, ram_bytes())
     else:
-        yield in_slurm(case.environment, folders, nodes)
-
-
-def repeated_downloads(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
-    """Warn of what is hardly meant."""
-    if config.cluster.num_nodes > 1 and not environment.get("HF_HOME"):
-        yield (
-            "HF_HOME is not set: every node downloads the model for itself; set it to a folder "
-            "that all nodes see"
-        )
-
-
-def in_slurm(environment: Mapping[str, str], folders: Sequence[Path], num_nodes: int) -> Finding:
-    """Check the shared folders of a Slurm job, where no Ray cluster is joined."""
-    nodes = slurm_nodes(environment)
-    if nodes > 1 and (srun := which("srun")):
-        return seen_by_nodes(unseen_by_slurm(srun, nodes, folders), folders)
-    if num_nodes == 1:
-        return ok("one node, which has its own")
-    why = "this process is in no Slurm job of several nodes, and no Ray cluster runs here"
-    return unchecked(f"{why}: look again inside the job")
-
-
-def seen_by_nodes(unseen: Unseen, folders: Sequence[Path]) -> Finding:
-    """Report what the nodes answered."""
-    blind = [f"{node} does not see {_list(lacks)}" for node, lacks in unseen.items() if lacks]
-    return failure("; ".join(blind)) if blind else ok(f"{len(unseen)} nodes see {_list(folders)}")
-
-
-def _list(folders: Iterable[Path]) -> str:
-    return ", ".join(map(str, folders))
+        yield local_memory(case)

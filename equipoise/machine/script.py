@@ -3,8 +3,7 @@
 Run by NeMo-RL's Python, which need not have Equipoise. NeMo-RL itself is not imported, which takes
 long.
 
-    python script.py look MARK NAME...    itself, these distributions, GPUs, and Ray's nodes
-    python script.py unseen PATH...       node -> those of these files that it lacks
+    python script.py MARK NAME...    itself, these distributions, GPUs, and Ray's nodes
 """
 
 import contextlib
@@ -14,10 +13,7 @@ import platform
 import socket
 import sys
 from importlib import metadata
-from pathlib import Path
 from typing import Any
-
-_SECONDS = 120
 
 
 def look(own_cluster: str, *names: str) -> dict[str, Any]:
@@ -94,30 +90,7 @@ def refuse_silence(address: str, file: str) -> None:
             raise RuntimeError(f"nobody answers at {address} ({error}): {source} wrong") from error
 
 
-def unseen(*paths: str) -> dict[str, list[str]]:
-    """Ask every node of the Ray cluster for files that were just written here."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-
-    @ray.remote(num_cpus=0)
-    def lacks(names: tuple[str, ...]) -> list[str]:
-        return [name for name in names if not Path(name).exists()]
-
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    futures = [
-        lacks.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote(paths)
-        for node in nodes
-    ]
-    missing = ray.get(futures, timeout=_SECONDS)
-    names = [f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes]
-    return dict(zip(names, missing, strict=True))
-
-
 if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
-        answer = {"look": look, "unseen": unseen}[sys.argv[1]](*sys.argv[2:])  # type: ignore[operator]
+        answer = look(*sys.argv[1:])
     print(json.dumps(answer))  # noqa: T201

@@ -1,25 +1,17 @@
-"""This Python and its packages, torch and NVIDIA's driver, GPUs and memory.
+"""This Python's packages, NVIDIA's driver, GPUs and memory.
 
-The driver is asked through nvidia-smi, which comes with it and starts no CUDA context. A driver
-runs what was built for its own CUDA and for older ones, and within one major version for newer
-ones too: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+The driver is asked through nvidia-smi, which comes with it and starts no CUDA context.
 """
 
 import csv
 import os
-import platform
-import re
-import runpy
 import shutil
 import subprocess
 import sys
-import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
-
-from packaging.requirements import Requirement
+from importlib.util import find_spec
 
 from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.load import count_gpus
@@ -28,6 +20,7 @@ from equipoise.config.models import model_shape
 from equipoise.config.nemo_rl.rules import memory_problems, nemo_rl_warnings
 from equipoise.errors import EquipoiseError
 from equipoise.machine.checks import (
+    NVIDIA_SMI,
     Case,
     Finding,
     NotCheckedError,
@@ -43,12 +36,10 @@ _NO_GPU = (
     "Take --device cpu, or a machine with a GPU: see whether nvidia-smi shows one and this torch "
     "was built for it.",
 )
-_NAME = "equipoise"
 _COUNT = "import torch; print(torch.cuda.device_count())"
 _SECONDS = 60
 _DRIVER_SECONDS = 10
 _FIELDS = ("index", "name", "memory.total", "memory.used", "driver_version", "compute_cap")
-_CUDA = re.compile(r"CUDA Version:\s*([\d.]+)")
 _MIB = 2**20
 #: What hides GPUs from a process; NVIDIA's containers read the second one.
 _HIDING = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
@@ -62,42 +53,12 @@ _TIGHT_HOST = 0.7
 # --- packages -----------------------------------------------------------------------------------
 
 
-def python(case: Case) -> Iterator[Finding]:
-    """This Python and its packages."""
-    del case
-    yield packages_as_required(requirements(), installed_version)
-
-
-def packages_as_required(
-    specifiers: Sequence[str] | None, version_of: Callable[[str], str | None]
-) -> Finding:
-    """Compare versions with what Equipoise asks for; None where it is no installed package."""
-    version = f"{platform.python_version()} at {sys.prefix}"
-    if specifiers is None:
-        return ok(f"{version}; Equipoise is not installed as a package, so no version is compared")
-    unmet = []
-    for requirement in map(Requirement, specifiers):
-        present = version_of(requirement.name)
-        if present is None:
-            unmet.append(f"{requirement.name} is missing")
-        elif not requirement.specifier.contains(present, prereleases=True):
-            unmet.append(f"{requirement.name} is {present}, not {requirement.specifier}")
-    if unmet:
-        return failure(f"{version}: {'; '.join(unmet)}")
-    return ok(f"{version}; all {len(specifiers)} packages have the versions asked for")
-
-
-def requirements() -> list[str] | None:
-    """Return what the installed package asks for, without extras; None without a package."""
-    try:
-        specifiers = metadata.requires(_NAME) or []
-    except metadata.PackageNotFoundError:
-        return None
-    return [
-        text
-        for text in specifiers
-        if (marker := Requirement(text).marker) is None or marker.evaluate({"extra": ""})
-    ]
+def packages(case: Case) -> Iterator[Finding]:
+    """What this configuration imports besides what every run does."""
+    if case.config.equipoise.load_in_4bit and find_spec("bitsandbytes") is None:
+        yield failure("equipoise.load_in_4bit needs bitsandbytes, which is not installed")
+    else:
+        yield ok("those of this configuration are here")
 
 
 def installed_version(name: str) -> str | None:
@@ -124,35 +85,26 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """NVIDIA's driver; `cuda` is the newest one that it was made for, empty where it is silent."""
+    """NVIDIA's driver."""
 
     version: str
-    cuda: str
     gpus: tuple[Gpu, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TorchBuild:
-    """A torch; `cuda` is the one that it was built for, None for a build without."""
-
-    version: str
-    cuda: str | None
 
 
 def driver(case: Case) -> Driver | None:
     """The driver, where GPUs are to be looked at; a start does without."""
     if not case.gpu:
         raise NotCheckedError("--no-gpu")
-    return read_driver() if case.thorough else None
+    return read_driver()
 
 
 def read_driver() -> Driver | None:
     """Ask nvidia-smi; None without one. Raises `EquipoiseError` where it fails."""
-    program = shutil.which("nvidia-smi")
+    program = shutil.which(NVIDIA_SMI)
     if program is None:
         return None
-    rows = _ask(program, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
-    return parse_driver(rows, _ask(program))
+    fields = f"--query-gpu={','.join(_FIELDS)}"
+    return parse_driver(_ask(program, fields, "--format=csv,noheader,nounits"))
 
 
 def _ask(*command: str) -> str:
@@ -171,68 +123,19 @@ def _ask(*command: str) -> str:
     return done.stdout
 
 
-def parse_driver(rows: str, page: str) -> Driver:
-    """The driver of the rows of `--query-gpu`, and of the page that nvidia-smi shows."""
+def parse_driver(rows: str) -> Driver:
+    """The driver of the rows of `--query-gpu`."""
     cells = [row for row in csv.reader(rows.splitlines(), skipinitialspace=True) if row]
     gpus = tuple(
         Gpu(int(index), name, _bytes(total), _bytes(used), capability)
         for index, name, total, used, _, capability in cells
     )
-    cuda = _CUDA.search(page)
-    return Driver(cells[0][4] if cells else "", cuda[1] if cuda else "", gpus)
+    return Driver(cells[0][4] if cells else "", gpus)
 
 
 def _bytes(mib: str) -> int:
     """Memory in MiB; a GPU whose memory is that of the machine says [N/A]."""
     return int(mib) * _MIB if mib.isdigit() else 0
-
-
-def torch_build(site_packages: Path) -> TorchBuild | None:
-    """The torch in a folder of packages, which is not imported; None without one."""
-    path = site_packages / "torch" / "version.py"
-    if not path.is_file():
-        return None
-    names = runpy.run_path(str(path))
-    return TorchBuild(str(names["__version__"]), names.get("cuda"))
-
-
-def local_torch(case: Case) -> Finding:
-    """The torch of this Python against the driver."""
-    build = torch_build(Path(sysconfig.get_path("purelib")))
-    return torch_and_driver(case.once(driver), build, case.environment, gpus_of_torch)
-
-
-def torch_and_driver(
-    driver: Driver | None,
-    build: TorchBuild | None,
-    environment: Mapping[str, str],
-    count: Callable[[], int],
-) -> Finding:
-    """Whether that torch can use the GPUs; `count` counts those that it sees."""
-    if build is None:
-        return failure("there is no torch", UV_RUN)
-    if driver is None or not driver.gpus:
-        return ok(f"torch {build.version}; no NVIDIA driver with a GPU, so the CPU is used")
-    if build.cuda is None:
-        return failure(f"torch {build.version} was built without CUDA, and there are GPUs")
-    if driver.cuda and _major(driver.cuda) < _major(build.cuda):
-        return failure(
-            f"torch {build.version} was built for CUDA {build.cuda}, and the driver "
-            f"{driver.version} runs CUDA {driver.cuda} at most"
-        )
-    visible = count()
-    if visible < len(driver.gpus):
-        hiding = hidden_by(environment)
-        says = f"torch sees {visible} of {len(driver.gpus)} GPUs; {hiding or 'nothing hides them'}"
-        if hiding:
-            return warning(says, "Unset the variable where the run should have them all.")
-        return failure(says)
-    built = f"torch {build.version} for CUDA {build.cuda}"
-    return ok(f"{built}, driver {driver.version} for CUDA {driver.cuda or 'unknown'}")
-
-
-def _major(version: str) -> int:
-    return int(version.partition(".")[0])
 
 
 def hidden_by(environment: Mapping[str, str]) -> str | None:
@@ -258,19 +161,30 @@ def gpus_of_torch() -> int:
 # --- the local engine ---------------------------------------------------------------------------
 
 
-def local_gpus(case: Case) -> Finding:
+def local_gpus(case: Case) -> Iterator[Finding]:
     """The GPU of the local engine, which does without."""
-    if not case.thorough:
-        refuse_missing_gpu(case.config)
-        return ok("the one that is asked for is there")
-    gpu_driver = case.once(driver)
-    gpus, config = gpu_driver.gpus if gpu_driver else (), case.config if case.loaded else None
-    if gpus:
-        names = " and ".join(sorted({f"{gpu.name}, {in_gb(gpu.total)}" for gpu in gpus}))
-        return in_use(gpus) or bfloat16(gpus, config) or ok(f"{len(gpus)} of {names}")
-    if config and config.equipoise.device == "cuda":
-        return failure(*_NO_GPU)
-    return ok("none; the local engine trains on the CPU")
+    config = case.config if case.loaded else None
+    if config and config.equipoise.device == "cuda" and not count_gpus():
+        yield failure(*_NO_GPU)
+        return
+    nvidia = None if case.purpose == "start" else case.once(driver)
+    if nvidia is None or not nvidia.gpus:
+        yield ok("none; the local engine trains on the CPU")
+        return
+    gpus = nvidia.gpus
+    yield from filter(None, (in_use(gpus), bfloat16(gpus, config)))
+    visible = gpus_of_torch()
+    if visible < len(gpus):
+        hiding = hidden_by(case.environment)
+        says = f"torch sees {visible} of {len(gpus)} GPUs; {hiding or 'nothing hides them'}"
+        if hiding:
+            yield warning(says, "Unset the variable where the run should have them all.")
+        else:
+            remedy = f"Take a torch built for the CUDA of the driver {nvidia.version}."
+            yield failure(says, remedy)
+        return
+    names = " and ".join(sorted({f"{gpu.name}, {in_gb(gpu.total)}" for gpu in gpus}))
+    yield ok(f"{len(gpus)} of {names}")
 
 
 def refuse_missing_gpu(config: Config) -> None:
@@ -310,18 +224,19 @@ def local_memory(case: Case) -> Finding:
 
     Raises `EquipoiseError` where it cannot be held.
     """
-    gpu_driver, config = case.once(driver), case.config
-    name, on_cpu = config.policy.model_name, config.equipoise.device == "cpu"
+    config, name = case.config, case.config.policy.model_name
     if name == LOCAL_MODEL:
         return ok("the task's own small model is at home everywhere")
     shape = model_shape(name)
     if shape is None:
         return unchecked(f"the shape of {name} is not known before it is loaded")
     has, where = ram_bytes(), "this machine"
-    if not on_cpu and case.thorough:
-        if gpu_driver and gpu_driver.gpus:
-            has, where = gpu_driver.gpus[0].total, "the GPU"
-    elif not on_cpu and count_gpus():
+    nvidia = case.once(driver) if case.gpu and case.purpose != "start" else None
+    if config.equipoise.device == "cpu":
+        pass
+    elif nvidia and nvidia.gpus:
+        has, where = nvidia.gpus[0].total, "the GPU"
+    elif case.purpose == "start" and count_gpus():
         import torch
 
         has, where = int(torch.cuda.get_device_properties(0).total_memory), "the GPU"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from huggingface_hub.errors import OfflineModeIsEnabled
@@ -13,14 +14,13 @@ from environments.contract import Environment
 from equipoise.errors import EquipoiseError
 from equipoise.machine.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.models.task_environment import make_environment
-from equipoise.run.prompts import check_task, fit_steps, make_prompts, prepare_task
+from equipoise.run.prompts import check_task, fit_steps, make_prompts, prepare_task, prompts_here
+
+_JUDGE = "Check its address, name and key, and that it runs: docs/judge-client.md."
 
 
 class NotLoadedError(Exception):
     """A model would have to be loaded into this process."""
-
-
-# --- what is looked at once ---------------------------------------------------------------------
 
 
 def _prepared(case: Case) -> list[str]:
@@ -30,42 +30,24 @@ def _prepared(case: Case) -> list[str]:
     return notes
 
 
-def _prompts(case: Case) -> Sequence[PromptRecord] | EquipoiseError:
-    """The prompts, or why there are none."""
+def prompts_of(case: Case) -> Sequence[PromptRecord] | EquipoiseError:
+    """Make the prompts, or return why there are none."""
     notes = case.once(_prepared)
     try:
-        records = make_prompts(case.configured)
+        records = (make_prompts if case.online else prompts_here)(case.configured)
         fit_steps(case.configured, records, notes.append)
     except EquipoiseError as error:
         return error
     return records
 
 
-def _notes(case: Case) -> list[str]:
-    """Ask the task about its parts. Raises `EquipoiseError` for one that does not work."""
-    notes, records = list(case.once(_prepared)), case.once(_prompts)
-    if not isinstance(records, EquipoiseError):
-        rows = check_task(case.configured, records)
-        notes += [f"{row.label}: {row.value} {row.note}".strip() for row in rows]
-    return notes
-
-
-def _environment(case: Case) -> Environment:
-    return make_environment(case.configured.environment_class, case.configured.env_settings)
-
-
-# --- the prompts --------------------------------------------------------------------------------
-
-
-def parts(case: Case) -> Iterator[Finding]:
-    """The parts behind prompts and reward, as the task describes them."""
-    yield ok("; ".join(case.once(_notes)) or "it needs nothing besides its prompts")
-
-
 def prompts(case: Case) -> Iterator[Finding]:
-    """The prompts: how many there are, or why there are none."""
-    records = case.once(_prompts)
+    """Look at the prompts, their parts, and the models that they need."""
+    notes, records = list(case.once(_prepared)), case.once(prompts_of)
     data, module = case.config.equipoise.data, case.configured.data_module
+    if data.data_path and case.job and not case.job.sees(Path(data.data_path)):
+        remedy = "Add its folder to EQUIPOISE_MOUNTS."
+        yield failure(f"the job's container does not see {data.data_path}", remedy)
     if isinstance(records, EquipoiseError):
         if not case.online and _wants_network(records):
             yield unchecked("--offline: they are of the hub")
@@ -73,10 +55,14 @@ def prompts(case: Case) -> Iterator[Finding]:
             yield unchecked(f"{records.message}; a run makes them first")  # here nothing is made
         else:
             yield failure(records.message, records.remedy)
-        return
-    splits = Counter(record.split for record in records)
-    counted = ", ".join(f"{count:,} {split}" for split, count in splits.items())
-    yield ok(f"{counted}; from {data.data_path or data.module}")
+    else:
+        rows = check_task(case.configured, records)
+        notes += [f"{row.label}: {row.value} {row.note}".strip() for row in rows]
+        splits = Counter(record.split for record in records)
+        counted = ", ".join(f"{count:,} {split}" for split, count in splits.items())
+        yield ok("; ".join([f"{counted}; from {data.data_path or data.module}", *notes]))
+    if module.offers(DataModule.prepare):
+        yield _preparation(case, module)
 
 
 def _wants_network(error: BaseException | None) -> bool:
@@ -87,53 +73,39 @@ def _wants_network(error: BaseException | None) -> bool:
     return False
 
 
-def preparation(case: Case) -> Iterator[Finding]:
-    """The models that the prompts need, asked once, and after the parts: hooks run one by one."""
-    case.once(_notes)
-    module = case.configured.data_module
-    if not module.offers(DataModule.prepare):
-        yield ok("the prompts need none")
-        return
+def _preparation(case: Case, module: DataModule) -> Finding:
+    """Ask the models that make the prompts one question."""
     if not case.online:
-        yield unchecked("--offline: no request was made")
-        return
+        return unchecked("--offline: no request was made")
     tools = Tools(_not_loaded, _not_loaded, lambda _: None, dry_run=True, trial=True)
     try:
         module.prepare(case.configured.prompt_settings, tools)
     except NotLoadedError as unloaded:
-        yield unchecked(str(unloaded))
+        return unchecked(str(unloaded))
     except (ValueError, BudgetSpentError) as error:
-        yield failure(str(error))
-    else:
-        yield ok("what is named answers, where something is")
+        return failure(str(error), _JUDGE)
+    return ok("what is named answers, where something is")
 
 
 def _not_loaded(model: Any) -> NoReturn:
     raise NotLoadedError(f"{model} is of this process, and is not loaded for a check")
 
 
-# --- the reward ---------------------------------------------------------------------------------
-
-
 def reward(case: Case) -> Iterator[Finding]:
-    """The environment, or its stand-in."""
-    name, stand_in = type(case.once(_environment)).__name__, case.configured.env_settings.stand_in
+    """Make the environment, and ask each model that gives reward one question."""
+    environment = make_environment(case.configured.environment_class, case.configured.env_settings)
+    name, stand_in = type(environment).__name__, case.configured.env_settings.stand_in
     message = f"{name}; its settings, rules and keys are in order"
     yield warning(stand_in) if stand_in else ok(message)
-
-
-def answers(case: Case) -> Iterator[Finding]:
-    """One question to each model that gives reward."""
-    environment = case.once(_environment)
+    if not environment.offers(Environment.check):
+        return
     encoder = environment.wanted_encoder()
     local = (environment.wanted_chat_model(), encoder.query_model if encoder else None)
-    if not environment.offers(Environment.check):
-        yield ok("it asks none")
-    elif models := ", ".join(filter(None, local)):  # what a run would load beside the policy
+    if models := ", ".join(filter(None, local)):  # what a run would load beside the policy
         yield unchecked(f"{models} is of this process, and is not loaded for a check")
     elif not case.online:
         yield unchecked("--offline: no request was made")
     elif problem := environment.check():
-        yield failure(problem)
+        yield failure(problem, _JUDGE)
     else:
         yield ok("what is named answers, where something is")

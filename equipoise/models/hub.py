@@ -119,17 +119,19 @@ def _holds_weights(folder: Path) -> bool:
     return any(file.suffix in WEIGHTS and file.stat().st_size for file in folder.iterdir())
 
 
-def on_this_machine(name: str) -> Path | None:
+def on_this_machine(name: str, cache: Path | None = None) -> Path | None:
     """The folder of a model, or of its copy in the Hub's cache; None where there is neither."""
     if Path(name).is_dir():
         return Path(name)
-    config = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
+    config = None
+    if name.count("/") <= 1:
+        config = try_to_load_from_cache(name, "config.json", cache_dir=cache)
     return Path(config).parent if isinstance(config, str) else None
 
 
-def in_cache(name: str) -> bool:
+def in_cache(name: str, cache: Path | None = None) -> bool:
     """Whether the Hub's cache has the weights of a model."""
-    folder = on_this_machine(name)
+    folder = on_this_machine(name, cache)
     return folder is not None and _holds_weights(folder)
 
 

@@ -19,7 +19,7 @@ from equipoise.errors import UsageError
 from equipoise.machine.checks import Case
 from equipoise.machine.launch import complete_packages, hand_over
 from equipoise.machine.nemo_rl import installation, machine, usable_installation
-from equipoise.machine.registry import refuse_unfit
+from equipoise.machine.registry import compare_plan, refuse_unfit
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import (
     NewRun,
@@ -52,6 +52,9 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     if options.dry_run:
         announce(loaded, reporter)
         dry_run(loaded, label, reporter, ask=options.ask)
+        if not rehearse:
+            case = Case(loaded, online=options.ask, purpose="plan")
+            compare_plan(case, reporter.warn, reporter.say)
         return
     if options.planner_only:
         announce(loaded, reporter)
@@ -86,7 +89,7 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
 
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
     """Refuse an engine that is not there. For NeMo-RL's the process goes on in NeMo-RL's Python."""
-    case = Case(loaded, thorough=False)
+    case = Case(loaded, purpose="start")
     if loaded.engine == "nemo_rl" and rehearse:
         usable_installation(loaded.config, "a CPU")
     elif loaded.engine == "nemo_rl" and is_launched():

@@ -1,4 +1,4 @@
-"""The doctor beside a real checkout of NeMo-RL: its version, its lock, its workers' versions.
+"""The doctor beside a real checkout of NeMo-RL.
 
 This Python, which has a Ray, stands for its driver's; nobody is asked over a network.
 """
@@ -28,9 +28,4 @@ def test_what_is_wrong_is_named(tmp_path: Path, words: tuple[str, ...]) -> None:
     statuses = {name: rows[0]["status"] for name, rows in told.items()}
     assert statuses["NeMo-RL"] == "ok", told["NeMo-RL"]
     assert os.environ["NEMO_RL_PATH"] in told["NeMo-RL"][0]["says"]
-    assert statuses["Ray"] == "failure"
-    assert "environments of its workers have" in told["Ray"][0]["says"]
-    assert statuses["NeMo-RL's packages"] == "failure"
-    assert "torch" in told["NeMo-RL's packages"][0]["says"]
-    for name in ("torch and driver", "GPUs"):
-        assert (statuses[name] == "not checked") == bool(words), told[name]
+    assert (statuses["GPUs"] == "not checked") == bool(words), told["GPUs"]

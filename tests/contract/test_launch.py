@@ -29,7 +29,6 @@ from equipoise.config.nemo_rl.installation import (
 )
 from equipoise.config.training_words import parse_flags
 from equipoise.machine.launch import Handover, handover, prepare
-from equipoise.machine.nemo_rl import mixed_versions
 from equipoise.machine.overlay import BESIDE
 from equipoise.machine.python import Machine, look_at_machine
 from equipoise.run.directory import RunDirectory
@@ -203,11 +202,6 @@ class TestNemoRlsPython:
         packages = program.environment["PYTHONPATH"].split(os.pathsep)[1]
         assert answers["regopy"].startswith(packages)
         assert answers["pid"] != answers["driver"]
-
-    def test_another_python_or_ray_is_refused_with_both_named(self, machine):
-        said = " ".join(finding.says for finding in mixed_versions(machine))
-        (workers,) = machine.workers
-        assert (machine.python_info.python != workers.python) == (f"workers have {workers}" in said)
 
     def test_a_start_with_it_works_too(self, machine, words):
         """`python recipes/...` in NeMo-RL's container, where nothing of ours is installed."""

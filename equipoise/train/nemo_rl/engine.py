@@ -29,7 +29,7 @@ from equipoise.config import Config
 from equipoise.config.nemo_rl.installation import Installation, find_installation, needs_of
 from equipoise.config.schedule import total_steps
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.machine.accounts import wandb_mode
+from equipoise.machine.conversion import converting
 from equipoise.models.pretrained import (
     check_model,
     control_tokens,
@@ -58,6 +58,7 @@ from equipoise.train.nemo_rl.watch import Watch, score_final
 from equipoise.train.stages.alarms import watching_steps
 from equipoise.train.stages.around_training import begin_training
 from equipoise.train.stages.job import Job
+from equipoise.train.stages.tracking import wandb_mode
 
 # --- output ---------------------------------------------------------------------------------------
 # NeMo-RL and Ray print thousands of lines: they go into a file, and the run's own to the user.
@@ -273,7 +274,8 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
     if done:
         begin_training(job, steps)
-    with watching_steps(job, steps, done) as take, job.timed("nemo_rl"):
+    one_converts = converting(job.config, job.model_name, os.environ, job.reporter.say)
+    with one_converts, watching_steps(job, steps, done) as take, job.timed("nemo_rl"):
         watch = Watch(job, steps, take, rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal), one_error(watch):
             run_script(installation.script, config)

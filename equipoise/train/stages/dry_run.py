@@ -79,6 +79,10 @@ def sbatch_line(config: Config, arguments: Sequence[str]) -> str:
     parser.add_argument("--run-name", "--run_name", dest="EQUIPOISE_RUN_NAME")
     parser.add_argument("--output-dir", "--output_dir", "--output", dest="EQUIPOISE_OUTPUT")
     flags, words = parser.parse_known_args(arguments)
+    if Path(words[0]).stem in ("__main__", "equipoise"):  # `equipoise train TASK`
+        task = config.equipoise.task
+        own = [word for word in words[1:] if word not in ("train", task)]
+        words = [f"recipes/grpo_{task}.py", *own]
     variables = [
         f"{name}={shlex.quote(value)}"
         for name, value in vars(flags).items()

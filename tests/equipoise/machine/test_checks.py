@@ -18,7 +18,7 @@ from equipoise.machine.checks import (
 
 
 def check(name, run, seconds=30.0):
-    return Check(name, "", "Buy one.", "machine", run, seconds=seconds)
+    return Check(name, "", "Buy one.", run, seconds=seconds)
 
 
 def states(*checks):
@@ -57,6 +57,7 @@ def test_what_is_late_is_not_checked_and_holds_up_nothing():
     assert results == [
         ("silent", "not checked", "no answer within 0.2 seconds"),
         ("slow", "ok", "told in time"),
+        ("slow", "not checked", "no answer within 0.2 seconds"),
         ("quick", "ok", ""),
     ]
 

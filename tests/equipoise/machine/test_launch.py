@@ -242,7 +242,7 @@ class TestPrepare:
     def machine(self, monkeypatch, tmp_path):
         """This Python in place of NeMo-RL's."""
         seen = look(Path(sys.executable), tuple(overlay.BESIDE))
-        machine = Machine(tmp_path, Path(sys.executable), seen, frozenset(), dict(os.environ))
+        machine = Machine(tmp_path, Path(sys.executable), seen, dict(os.environ))
         monkeypatch.setattr(launch, "look_at_machine", lambda *_: machine)
         monkeypatch.setattr(launch, "find_installation", lambda: Installation(tmp_path))
         return machine

@@ -19,7 +19,7 @@ LLAMA = ("--model-name", "meta-llama/Llama-3.3-70B-Instruct", "--device=cpu", "-
 @pytest.fixture
 def start(case):
     """Ask what a start asks."""
-    return lambda *words: refuse_unfit(case("fairness", *words, thorough=False), pytest.fail)
+    return lambda *words: refuse_unfit(case("fairness", *words, purpose="start"), pytest.fail)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_a_model_that_fits_or_is_not_known_is_not_refused(name, monkeypatch, sta
 
 def test_a_gpu_that_is_not_there_is_told(monkeypatch, start):
     monkeypatch.setattr(software, "count_gpus", lambda: 0)
-    with refusal("gpu.none"):
+    with refusal("start.failed-check", "torch finds no GPU"):
         start("--device=cuda")
 
 
@@ -85,14 +85,14 @@ def test_what_the_installed_nemo_rl_lacks_for_this_run_is_said_before_its_python
 
 def test_a_start_asks_neither_the_network_nor_the_driver():
     names = {check.name for check in CHECKS if check.starts}
-    assert names == {"NeMo-RL", "Ray", "GPUs", "memory", "shared folders"}
+    assert names == {"packages", "NeMo-RL", "GPUs", "memory"}
 
 
 def test_a_warning_is_said_and_ends_nothing(monkeypatch, case):
     def ends(case):
         yield registry.warning("hardly meant")
 
-    check = registry.Check("x", "", "", "run", ends, starts=("local",))
+    check = registry.Check("x", "", "", ends, starts=("local",))
     monkeypatch.setattr(registry, "CHECKS", (check,))
     said = []
     refuse_unfit(case("fairness"), said.append)

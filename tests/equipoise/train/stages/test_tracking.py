@@ -16,10 +16,9 @@ from wandb.proto import wandb_internal_pb2
 from data_prep.files import write_json, write_jsonl
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.machine.accounts import wandb_mode
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
-from equipoise.train.stages.tracking import Tracker, summary
+from equipoise.train.stages.tracking import Tracker, summary, wandb_mode
 
 PROMPT = "a question that nobody else may read"
 ROWS = [
