@@ -104,7 +104,9 @@ def on_hub(name: str, case: Case) -> Finding:
         remedy = f"Where there is a network: `hf download {name}` into the same HF_HOME."
         return unchecked(message) if case.place == "elsewhere" else failure(message, remedy)
     try:
-        HfApi().auth_check(name)
+        # A job has an HF_HOME of its own, without the login of this machine.
+        token = (case.job.environment.get("HF_TOKEN") or False) if case.job else None
+        HfApi().auth_check(name, token=token)
     except _HUB_ERRORS as error:
         response = getattr(error, "response", None)
         is_away = response is None or response.status_code >= 500
