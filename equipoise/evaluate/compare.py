@@ -50,7 +50,7 @@ class Pair:
 
     @property
     def replies(self) -> tuple[tuple[int, int], ...]:
-        """How many replies the two runs of each pair have to their common prompts."""
+        """The number of replies that the two runs of each pair have to their common prompts."""
         pairs = zip(self.runs, self.items, strict=True)
         return tuple((a.replies(items), b.replies(items)) for (a, b), items in pairs)
 
@@ -71,7 +71,7 @@ class Pair:
 
     @property
     def differences(self) -> list[Difference]:
-        """What decides a reply and is not equal on both sides, of all pairs of runs."""
+        """List what decides a reply and is not equal on both sides, of all pairs of runs."""
         found = (d for first, second in self.runs for d in drawn_differently(first, second))
         return list(dict.fromkeys(found))
 
@@ -194,7 +194,7 @@ class _Uncorrected:
 
 
 def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _Uncorrected:
-    """Every metric of a pair, its p not yet corrected over all pairs."""
+    """Compare a pair in every metric, without a correction over all pairs."""
     runs = zip(pair.runs, pair.items, strict=True)
     both = [(measured(first, items), measured(second, items)) for (first, second), items in runs]
     halves = [first.halves(items) for (first, _), items in zip(pair.runs, pair.items, strict=True)]

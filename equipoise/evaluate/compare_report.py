@@ -118,7 +118,7 @@ def comparison_notes(content: Json, presentation: Presentation) -> Iterator[str]
 
 
 def other_reference(first: str, second: str) -> str:
-    """Why a comparison is without what is told relative to a reference."""
+    """Say why a comparison lacks what is relative to a reference."""
     return (
         f"Of {first} and {second} one is held against the plain replies of its model and one "
         "against its own, so rewards, and what is 0 for a model held against itself, are not "

@@ -85,7 +85,7 @@ class Evaluated:
 
     @property
     def seed(self) -> int:
-        """That of the run."""
+        """The run's seed."""
         return self.loaded.config.grpo.seed
 
     @property
@@ -95,7 +95,7 @@ class Evaluated:
 
     @property
     def reference_hash(self) -> str:
-        """That of the replies of the frozen model it is held against; empty without any."""
+        """Hash of the reference replies it is held against; empty without any."""
         return str(self.provenance.get("hashes", {}).get(REFERENCE, ""))
 
     def environment(self) -> Environment:
@@ -106,7 +106,7 @@ class Evaluated:
         return environment
 
     def only(self, items: frozenset[str]) -> "Evaluated":
-        """The same of these prompts alone."""
+        """Keep these prompts alone."""
         rollouts, scores = self._replies_to(items)
         hashes = {name: value for name, value in self.items.items() if name in items}
         return replace(self, items=hashes, rollouts=rollouts, scores=scores)
@@ -131,7 +131,7 @@ class Evaluated:
         return [self.rollouts[n] for n in chosen], [self.scores[n] for n in chosen]
 
     def replies(self, items: frozenset[str]) -> int:
-        """How many replies these prompts have."""
+        """Count the replies to these prompts."""
         return sum(rollout.prompt_id in items for rollout in self.rollouts)
 
 
@@ -168,7 +168,7 @@ def entry_of(word: str, *, unsealed: bool = False) -> Entry:
         if keys:
             raise UsageError(
                 "entry.other-configuration",
-                f"{run.path} is no other seed of {runs[0].path}: {', '.join(sorted(keys)[:5])}",
+                f"{run.path} is not another seed of {runs[0].path}: {', '.join(sorted(keys)[:5])}",
                 "Give it as an entry of its own.",
             )
     if len({run.seed for run in runs}) < len(runs):
@@ -216,7 +216,7 @@ def task_of(run: RunDirectory) -> str:
     except OSError as error:
         raise UsageError(
             "entry.no-run",
-            f"{run.root} is no run: {run.config.name}: {error.strerror}",
+            f"{run.root} is not a run: {run.config.name}: {error.strerror}",
             "Name the folder of a run, results/<task>/<run name>.",
         ) from None
     except (TypeError, KeyError, ValueError, yaml.YAMLError):
@@ -290,7 +290,7 @@ def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozens
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What decides a reply, by name, and its value on both sides."""
+    """Something that decides a reply, by name, and its value on both sides."""
 
     name: str
     first: str

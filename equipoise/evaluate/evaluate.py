@@ -134,7 +134,7 @@ def run_concurrently(
 
 
 def _next(turn: Turn[None], future: Future[Any] | None) -> Work | None:
-    """Its next work; None where it has ended."""
+    """Advance a turn to its next work; None where it has ended."""
     try:
         if future is None:
             return next(turn)
@@ -184,7 +184,7 @@ class SubjectSetup:
 
 
 def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
-    """Every row that is not there yet, then what each task's rows are beside each other."""
+    """Evaluate every row that is missing, then compare the rows of each task."""
     errors: dict[str, EquipoiseError] = {}
 
     def tell(label: str, error: EquipoiseError) -> None:

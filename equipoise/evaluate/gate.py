@@ -45,7 +45,7 @@ class GatedTask:
 
     @property
     def prompts(self) -> int:
-        """How many of them both sides have answered."""
+        """Count the prompts that both sides have answered."""
         return len(self.before.items)
 
     def prompts_needed(self, metric: str) -> int | None:
@@ -70,7 +70,7 @@ class GateResult:
 
     @property
     def verdict(self) -> Verdict:
-        """That over all tasks: a task that one side lacks was not shown to be kept."""
+        """The verdict over all tasks: a task that one side lacks was not shown to be kept."""
         verdict = verdict_of(m for task in self.tasks.values() for m in task.metrics.values())
         return "not enough data" if verdict == "passed" and self.missing else verdict
 
@@ -88,7 +88,7 @@ def read_margins(words: Sequence[str]) -> dict[tuple[str, str], float]:
         if not metric or not 0 < value < math.inf:
             raise UsageError(
                 "gate.invalid-margin",
-                f"--margin {word} is no margin",
+                f"--margin {word} is not a margin",
                 "Write NAME=VALUE, such as parse_rate=0.02.",
             )
         margins[task, metric] = value
@@ -146,7 +146,7 @@ def gate_stored(
 def _gated(
     pairs: Mapping[str, tuple[Evaluated, Evaluated]], watched: Mapping[str, Watched]
 ) -> dict[tuple[str, str], GatedMetric]:
-    """Every metric of every task; what more data would do only where they are too few."""
+    """Gate every metric of every task; measure the error again only where data are too few."""
     replies = {task: [(s.rollouts, s.scores) for s in pair] for task, pair in pairs.items()}
     comparisons = {task: watched[task].compare(*replies[task]) for task in pairs}
     metrics = gate(
@@ -183,7 +183,7 @@ def stages_of(word: str) -> dict[str, Path]:
     of_stage = root.name in (BASELINE, FINAL) and above.config.is_file()
     run = above if of_stage else RunDirectory(root)
     if row or not run.config.is_file():
-        raise UsageError("gate.no-evaluation", f"{word} is no stored evaluation", _TOGETHER)
+        raise UsageError("gate.no-evaluation", f"{word} is not a stored evaluation", _TOGETHER)
     return {task_of(run): root}
 
 
@@ -267,7 +267,7 @@ def _text(messages: Sequence[Message]) -> str:
 
 
 def _margins_of(task: str, margins: Margins) -> dict[str, float]:
-    """Those for all tasks, and those of this one, which win."""
+    """Take the margins for all tasks, and those of this one, which win."""
     return {
         metric: value
         for scope in ("", task)

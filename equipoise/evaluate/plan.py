@@ -129,7 +129,7 @@ def label_of(word: str) -> str:
 def endpoint_settings(
     subject: Subject, generation: GenerationConfig, answers: Path
 ) -> EndpointSettings:
-    """How the endpoint is asked: as the configuration samples, unless its own keys say otherwise.
+    """Settings of the endpoint: it samples as the configuration does, unless its own keys differ.
 
     Its answers are kept in `answers`, so that they are those of this audit, unless it names a
     cache.
@@ -193,7 +193,7 @@ PLAIN = Variant("plain")
 
 
 def unsuited(variant: Variant, environment: type[Environment]) -> str:
-    """Why a task has no such variant; empty where it has."""
+    """Say why a task has no such variant; empty where it has."""
     if variant.blinded and not environment.offers(Environment.blinded):
         return f"{environment.name} knows nothing in its prompts that must not decide"
     if variant.shots and not environment.offers(Environment.example_reply):
@@ -223,7 +223,7 @@ def make_ask(
 def _examples(
     shots: int, environment: Environment, records: Sequence[PromptRecord], seed: int
 ) -> list[Message]:
-    """So many prompts of different sets, each followed by a good reply."""
+    """Take this many prompts of different sets, each followed by a good reply."""
     if not shots:
         return []
     one_of_each = {r.set_id: r for r in reversed(records) if r.split == TRAIN_SPLIT}
@@ -352,7 +352,7 @@ def read_audit(root: Path) -> Audit:
     except (OSError, ValueError, ValidationError) as error:
         raise UsageError(
             "audit.no-audit",
-            f"{root} is no audit to resume: {FILE}: {str(error).splitlines()[0]}",
+            f"{root} is not an audit to resume: {FILE}: {str(error).splitlines()[0]}",
             "Name the folder of an audit, results/audits/<name>.",
         ) from None
 

@@ -1,4 +1,4 @@
-"""How a model writes in an audit, be it in this process or behind an endpoint."""
+"""Writers: models that reply in an audit, in this process or behind an endpoint."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -24,7 +24,7 @@ from equipoise.train.stages.job import Job
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """How a model writes: within a row's job; what it is, and what its tokenizer shows it.
+    """A model that replies within a row's job, its hashes, and how it renders a prompt.
 
     `identity` says what decides its reference, see `take_reference`. Where `stop` is, it ends what
     the model was asked for in another thread; without it the model writes in the caller's.
@@ -117,7 +117,7 @@ def requests_of(
     generations: int,
     first: int = 0,
 ) -> list[ChatRequest]:
-    """So many requests for each prompt, one after the other, as draws that differ."""
+    """Make this many requests for each prompt, one after the other, as draws that differ."""
     return [
         ChatRequest(record.messages, None, any_reply, sample=first + number, as_written=True)
         for record in records
@@ -147,14 +147,14 @@ class Asker:
 
     @contextmanager
     def impatient(self) -> Iterator[EndpointModel]:
-        """The same model for one question, see `EndpointModel.impatient`."""
+        """Open the model for one question, see `EndpointModel.impatient`."""
         with self.model.impatient() as hasty:
             self._open.append(hasty)
             yield hasty
 
 
 def make_draw(job: Job, asker: Asker) -> Draw:
-    """How a model behind an endpoint writes in a stage; equal draws are asked for once."""
+    """Draw from a model behind an endpoint; equal draws are asked for once."""
 
     def draw(
         records: Sequence[PromptRecord], generations: int, stage: str
@@ -186,7 +186,7 @@ def as_sample(draw: Draw) -> Sample:
 
 @contextmanager
 def _counting(job: Job, model: EndpointModel) -> Iterator[Callable[..., None]]:
-    """Inside, the yielded function adds what was asked since it was called last, as at the end.
+    """Yield a function that adds what was asked since it was called last; leaving does, too.
 
     Tokens are those of the row unless it is told that they are not.
     """

@@ -47,7 +47,7 @@ Guard = Literal["kept", "lost", "not shown"]
 
 @dataclass(frozen=True, slots=True)
 class GuardMargin:
-    """How far a guarded metric may move, and the interval of its change that decides.
+    """Margin of a guarded metric, and the interval of its change that decides.
 
     All are in the metric's unit or, where `relative`, in parts of its value before. A metric that
     has a `better` direction may move as far as it likes there. `p` is one-sided, of a change that
@@ -156,7 +156,7 @@ def _mean_reach(pairs: Sequence[MetricComparison]) -> GuardMargin | None:
 
 
 def _reach_of(comparison: MetricComparison) -> tuple[float, float] | None:
-    """How far the margin's interval reaches below and above the change; None where it has none."""
+    """Measure how far the margin's interval reaches below and above the change, if it has one."""
     margin, change = comparison.margin, change_in_unit(comparison)
     if margin is None or margin.low is None or margin.high is None or change is None:
         return None
@@ -197,7 +197,7 @@ def compare(
     halves: Halves | None = None,
     tested: bool = True,
 ) -> dict[str, MetricComparison]:
-    """Every metric that both have and a model can change, on the clusters that both have.
+    """Compare every metric that both have and a model can change, on their shared clusters.
 
     A metric with outcomes gets McNemar's test, on the clusters in which it is defined both
     before and after, another share the test that swaps before and after within clusters; both have
@@ -519,7 +519,7 @@ def guard_of(bounds: Interval, margin: float, better: Direction | None) -> Guard
 
 
 def power_of(unchanged: MetricComparison, quantile: float, share: float = 1.0) -> float | None:
-    """How likely a guard is kept where the true change is 0; None where no interval decides it.
+    """Probability that a guard is kept if the true change is 0; None where no interval decides it.
 
     A measured change is kept while its interval is within the margin. It varies by the standard
     error that the interval has from it, half its width over `quantile`, Student's of one tail; from

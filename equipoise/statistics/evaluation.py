@@ -156,7 +156,7 @@ def invert(draws: Draws, observed: float, confidence: float) -> Scales | None:
 
     @cache  # the three searches begin at the same scales
     def tails(scale: float) -> tuple[float, float, float]:
-        """How much of the distribution is at or above, and below, and what the lower tail may be.
+        """Shares of the distribution at or above, and below, and what the lower tail may be.
 
         What is not defined is above: the effect has left what the metric is defined for.
         """

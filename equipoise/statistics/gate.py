@@ -61,7 +61,7 @@ class WatchedMetric:
 
     @property
     def times(self) -> float | None:
-        """How many times the items would keep it with `POWER`, if nothing changed."""
+        """Times as many items that would keep it with `POWER`, if nothing changed."""
         margin = self.comparison.margin
         if margin is None or margin.error is None:
             return None
@@ -100,7 +100,7 @@ class Watched:
         return self.environment.objective
 
     def compare(self, before: Replies, after: Replies) -> WatchedMetrics:
-        """Every watched metric; one that either side lacks is not defined there."""
+        """Compare every watched metric; one that either side lacks is not defined there."""
 
         def compared(measure: Measure, lacks: Callable[[Score], bool]) -> WatchedMetrics:
             unscored = sum(map(lacks, before[1])), sum(map(lacks, after[1]))
@@ -191,7 +191,7 @@ def compare_watched(
     unscored: tuple[int, int] = (0, 0),
     settings: StatisticsSettings = SETTINGS,
 ) -> WatchedMetrics:
-    """Every metric of either side; one that a side lacks is not defined there.
+    """Compare every metric of either side; one that a side lacks is not defined there.
 
     An answer that never comes leaves a metric without its denominator, and no metric is no pass.
     """

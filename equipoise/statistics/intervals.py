@@ -36,7 +36,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True)
 class StatisticsSettings:
-    """How many draws, how wide the intervals, and the seed of it all."""
+    """Number of draws, width of the intervals, and the seed of all draws."""
 
     bootstrap_draws: int = 10_000
     permutations: int = 2_000
@@ -121,7 +121,7 @@ def bootstrap_sums(clusters: Clusters, draws: int, rng: np.random.Generator) -> 
 
 
 def _weights(strata: NDArray[np.intp], draws: int, rng: np.random.Generator) -> Array:
-    """How often each cluster counts in each draw, [draws, C].
+    """Weight of each cluster in each draw, [draws, C].
 
     From the n clusters of a stratum n - 1 are drawn with replacement, each weighing n / (n - 1)
     (Rao, Wu & Yue 1992): n of them would vary by (n - 1) / n of what the sample does.
@@ -150,7 +150,7 @@ def _joined(strata: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def metric_draws(totals: Iterable[Array], metrics: Mapping[Key, Metric]) -> dict[Key, Array]:
-    """Every metric [D] on chunks of total sums."""
+    """Evaluate every metric [D] on chunks of total sums."""
     chunks: dict[Key, list[Array]] = {key: [] for key in metrics}
     for total in totals:
         for key, metric in metrics.items():

@@ -28,7 +28,7 @@ class Reply:
     count: int = 1
 
     def __str__(self) -> str:
-        """Its beginning on one line."""
+        """Shorten it to one line."""
         line = " ".join(self.text.split())
         excerpt = line[:_EXAMPLE_CHARACTERS] + ("..." if len(line) > _EXAMPLE_CHARACTERS else "")
         score = "not scored" if self.value is None else f"score {self.value:g}"
