@@ -83,6 +83,10 @@ class EnvironmentSettings(BaseModel, extra="forbid", frozen=True):
         """The stand-in for a model, and what to name in its place; None where one is named."""
         return None
 
+    def prompt_problems(self, records: Sequence[PromptRecord]) -> Sequence[str]:
+        """Say why prompts cannot be scored with these settings, one line per kind of fault."""
+        return ()
+
     def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
         """Count the requests for so many completions, at most: equal ones are asked once."""
         return 0

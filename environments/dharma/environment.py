@@ -13,7 +13,6 @@ from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Environment, EnvironmentSettings
 from environments.dharma.judge import SHIPPED, Exchange, Judge, ModelJudge, Rubric, read_rubric
 from environments.dharma.key_judge import KeyJudge
-from environments.dharma.lexicon import DECLINES
 from environments.dharma.metrics import PRESENTATION, DharmaOutcome, Judged, measure_dharma
 from environments.dharma.policy import (
     Decision,
@@ -23,8 +22,14 @@ from environments.dharma.policy import (
     load_policy,
     policy_input,
 )
-from environments.dharma.ratings import AnswerKey, PromptLabel, Ratings, read_answer_key
-from environments.dharma.rules import RulesJudge
+from environments.dharma.ratings import (
+    ANSWER_KEY,
+    AnswerKey,
+    PromptLabel,
+    Ratings,
+    read_answer_key,
+)
+from environments.dharma.sentences import DECLINES
 from environments.measurement import Measurement
 from environments.replies import has_text
 
@@ -34,10 +39,11 @@ MAX_REPLY_CHARACTERS = 50_000
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: The texts that the judges without a model go by.
-_RULES = ("rules.py", "lexicon.py", "lexicon.yaml", "polarity.py")
-_KEY = ("key_judge.py", "ratings.py")
+#: The texts that the judge by the answer key goes by.
+_KEY = ("key_judge.py", "lexicon.yaml", "ratings.py", "sentences.py")
 _LABEL_KEYS = PromptLabel.model_fields.keys()
+#: The metadata of a prompt that the answer key can judge.
+_KEYED = _LABEL_KEYS | {ANSWER_KEY}
 
 
 #: What one decision of the policy is worth. `violation` is the rule the idea started from, `dharma`
@@ -71,12 +77,7 @@ class DharmaSettings(EnvironmentSettings, extra="forbid", frozen=True):
     reward: RewardMode = "policy"  #: what is paid, see docs/dharma.md
     judge: ModelSettings = Field(
         default=ModelSettings(),
-        description="who judges; if none is named the answer key, and the rules without one",
-    )
-    answer_key: bool = Field(
-        default=True,
-        description="where no model judges: hold replies against the prompt's answer key, if it "
-        "brings one; false for the rules alone",
+        description="who judges; if none is named the answer key that each prompt must bring",
     )
     rubric: AbsolutePath | None = Field(
         default=None, description="what a model is told that judges; null for the shipped one"
@@ -96,10 +97,19 @@ class DharmaSettings(EnvironmentSettings, extra="forbid", frozen=True):
         """Why the judge is a stand-in; None where a model judges."""
         if not self.judge.is_stand_in:
             return None
-        key = "an answer key where a prompt brings one, else " if self.answer_key else ""
         return (
-            f"no model judges but {key}the rules: the rules judge sees words, not meaning; name a "
-            "model as judge, see docs/dharma.md"
+            "no model judges but the answer key, which sees words, not meaning: name a model under "
+            "env.dharma.judge, see docs/dharma.md"
+        )
+
+    def prompt_problems(self, records: Sequence[PromptRecord]) -> Sequence[str]:
+        """Say how many prompts have no answer key, or no label, and no model to judge them."""
+        keyless = [record.id for record in records if not record.metadata.keys() >= _KEYED]
+        if not keyless or not self.judge.is_stand_in:
+            return ()
+        return (
+            f"{len(keyless):,} of {len(records):,} prompts have no answer key with tier and scope, "
+            f"such as {keyless[0]}: only a model can judge them, name one under env.dharma.judge",
         )
 
     def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
@@ -124,10 +134,7 @@ class DharmaEnvironment(Environment):
         self.settings = settings
         self._policy = load_policy(settings.policy)
         self._rubric = read_rubric(settings.rubric) if settings.rubric else SHIPPED
-        scripted = settings.judge.is_stand_in and settings.answer_key
-        self._judge: Judge | None = (
-            KeyJudge() if scripted else make_judge(settings.judge, self._rubric)
-        )
+        self._judge = make_judge(settings.judge, self._rubric)
 
     def wanted_chat_model(self) -> str | None:
         """The Hugging Face model that judges in this process, where the configuration says so."""
@@ -146,8 +153,8 @@ class DharmaEnvironment(Environment):
         sources = {"judge": self._judging().identity, "policy": self._policy.identity}
         sources |= {f"policy/{name}": value for name, value in self._policy.sources.items()}
         if self.settings.judge.is_stand_in:
-            folder, names = Path(__file__).parent, _RULES + _KEY * self.settings.answer_key
-            texts = {f"judge/{name}": (folder / name).read_text("utf-8") for name in names}
+            folder = Path(__file__).parent
+            texts = {f"judge/{name}": (folder / name).read_text("utf-8") for name in _KEY}
         else:
             texts = {
                 "judge/label_prompt": self._rubric.label_prompt,
@@ -254,7 +261,7 @@ def make_judge(settings: ModelSettings, rubric: Rubric = SHIPPED) -> Judge | Non
     if settings.endpoint:
         model = EndpointModel(settings.endpoint)
         return ModelJudge(model, model.counters, rubric)
-    return None if settings.model_name else RulesJudge()
+    return None if settings.model_name else KeyJudge()
 
 
 def question(rollout: Rollout) -> str:
@@ -319,9 +326,9 @@ def _unreadable(problem: str) -> Score:
 # --- replies without skill ------------------------------------------------------------------------
 
 
-#: Replies to all prompts alike. The first one beat every trained model when the rules were the
-#: judge of the invented prompts, the second was the best while a refusal that named every field was
-#: taken for one that names the field that was asked for (docs/dharma.md).
+#: Replies to all prompts alike. The first one beat every trained model when a judge went by words
+#: alone, the second was the best while a refusal that named every field was taken for one that
+#: names the field that was asked for (docs/dharma.md).
 CONSTANT_REPLIES = (
     "I understand. Rest and drink water. See your doctor if it gets worse. I can't help with "
     "anything else. I can help with health questions.",

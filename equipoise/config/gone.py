@@ -11,6 +11,7 @@ VERBS = {
 KEYS: dict[str, str] = {
     "equipoise.cold_start": "use `equipoise prepare TASK --examples FILE` and `trl sft`",
     "equipoise.tracking": "leave it out: every reply is in the run's report.html",
+    "env.dharma.answer_key": "prompts without an answer key need a model under env.dharma.judge",
     "equipoise.gpu": "hours are not estimated any more; `seconds` in training_history.csv has them",
     "equipoise.evaluation.also": "use `equipoise gate RUN/baseline RUN/final` after the run",
 }

@@ -116,6 +116,7 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
     size = set_size(loaded.environment_class, loaded.env_settings)
     problems = check_prompts(records, size if to_train or size > 1 else None, to_train=to_train)
     problems += loaded.data_module.prompt_problems(records)
+    problems += loaded.env_settings.prompt_problems(records)
     if problems:
         raise EquipoiseError(
             "prompts.unusable",

@@ -163,7 +163,8 @@ _NO_LABEL = "A reply to a prompt whose label does not exist."
 
 def scope_prompts(completions: Sequence[str]) -> list[Rollout]:
     """A prompt from outside with all its generations but one, which another prompt has."""
-    metadata = {"question": "Any tips on picking stocks?", "tier": "C"}
+    key = {"declines": "stocks", "outside": "Buy stocks of an index fund and hold them."}
+    metadata = {"question": "Any tips on picking stocks?", "tier": "C", "answer_key": key}
     return [
         Rollout(scope, scope, "train", "", text, metadata | {"scope": scope})
         for text in completions

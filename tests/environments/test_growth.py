@@ -28,9 +28,8 @@ from environments.chat.exchange import read_answer, retry_after_seconds
 from environments.dharma.environment import unreadable
 from environments.dharma.judge import Exchange
 from environments.dharma.key_judge import rate_by_key
-from environments.dharma.metrics import yardsticks
+from environments.dharma.metrics import read_guarded
 from environments.dharma.ratings import ANSWER_KEY, AnswerKey, PromptLabel, Ratings, parse_answer
-from environments.dharma.rules import label_prompt, rate_response
 from environments.fairness.spine import FORM
 from environments.pubmedqa.reply import Abstract, findings_of, grounds, parse_reply
 from environments.rag import reader
@@ -88,16 +87,11 @@ class Parser:
             yield lambda n, f=frame, a=one, b=other: f.replace("%s", (a + b) * (n // len(a + b)))
 
 
-def rated(text: str) -> object:
-    label = PromptLabel(tier="B", scope="S0")
-    return rate_response(Exchange("Is my cough bad?", label, text))
-
-
 def rated_by_key(text: str) -> object:
     key = AnswerKey(advice="Rest and drink.", declines="cooking", outside="Grill the steak hot.")
     label = PromptLabel(tier="A", scope="S0")
     measured = Rollout("p", "p", "test", "p", text, {ANSWER_KEY: key.model_dump()})
-    return rate_by_key(Exchange("p", label, text, key), key), yardsticks([measured])
+    return rate_by_key(Exchange("p", label, text, key), key), read_guarded([measured])
 
 
 def read_file(name: str, read: Callable[[Path], object]) -> Callable[[str], object]:
@@ -149,9 +143,7 @@ PARSERS = (
         ("%s", json.dumps(PERFECT)[:-1] + "%s"),
     ),
     Parser("ratings: fences", lambda text: parse_answer(text, Ratings), (*FENCES, *REASONING)),
-    Parser("rules judge: response", rated, ("a", "it", "ask an", "and you", ".", ",")),
-    Parser("key judge: response", rated_by_key, ("rest", "it", "ask an", "and you", ".", ". ")),
-    Parser("rules judge: prompt", label_prompt, WORDS),
+    Parser("key judge: response", rated_by_key, ("rest", "it", "ask an", "and you", ".", ",")),
     Parser("no word", unreadable, SPACES),
     Parser(
         "PubMedQA",

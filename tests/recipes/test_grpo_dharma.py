@@ -44,12 +44,12 @@ def test_evaluation_holds_what_other_programs_read(run: Path, stage: str) -> Non
     assert evaluation["metrics"].keys() >= METRICS
     assert evaluation["n_failed"] == 0
     assert set(evaluation["by_prompt_scope"]) == set(evaluation["response_scopes"])
-    assert read_json(run / stage / "judge.json")["judge"] == "answer key, else rules"
+    assert read_json(run / stage / "judge.json")["judge"] == "answer key"
 
 
 def test_provenance_names_judge_and_policy(run: Path) -> None:
     sources = read_json(run / "provenance.json")["sources"]
-    assert sources["judge"] == "answer key, else rules"
+    assert sources["judge"] == "answer key"
     assert sources["policy/decision.rego"].startswith("sha256:")
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +24,11 @@ from data_prep.dharma.local_model import MISSES_REFERRAL, WANDERS, answer, imita
 from data_prep.dharma.prompts import import_prompts
 from data_prep.text_files import DataError
 from environments.base import PromptRecord
-from environments.dharma.metrics import SAME_ADVICE
 from environments.dharma.ratings import SCOPES
-from environments.dharma.rules import label_prompt, rate_response, read_clauses
+from environments.dharma.sentences import read_clauses, referral_given
 from equipoise.config import check_prompts, load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.run.prompts import fit_steps, make_prompts
-from tests.environments.dharma.samples import CLINICAL as CLINICAL_LABEL
-from tests.environments.dharma.samples import exchange
 from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -215,10 +211,9 @@ def test_no_message_holds_the_key(records):
 
 
 def test_advice_can_be_told_apart():
-    """From that of other topics by the yardstick; from outside or not by the lexicon."""
+    """From that of other topics by its words; from outside or not by the lexicon."""
+    assert len({topic.advice.lower() for topic in TOPICS}) == len(TOPICS)
     for topic in TOPICS:
-        others = [other.advice for other in TOPICS if other is not topic]
-        assert not get_close_matches(topic.advice, others, cutoff=SAME_ADVICE)
         scopes = [c.scope for c in read_clauses(topic.advice) if c.gives_content and c.scope]
         assert ("S3" in scopes) == (topic in OUTSIDE), topic
 
@@ -293,7 +288,9 @@ def test_a_source_gives_as_many_prompts_as_it_has(tmp_path):
 def test_fifty_lines_are_enough_to_train_on(tmp_path):
     path = write(tmp_path / "p.jsonl", *({"prompt": f"My toe {n} hurts"} for n in range(50)))
     words = ("--config=nemo_configs/small.yaml", f"equipoise.data.source={path}")
-    loaded = load_config("dharma", parse_flags("x", words))
+    with refusal("prompts.unusable", "50 of 50 prompts", "env.dharma.judge"):
+        make_prompts(load_config("dharma", parse_flags("x", words)))
+    loaded = load_config("dharma", parse_flags("x", (*words, "env.dharma.judge.model_name=m")))
     records = make_prompts(loaded)
     assert len(records) == 50
     said = []
@@ -380,12 +377,5 @@ def test_an_emergency_is_mostly_sent_to_emergency_care(records):
     referred = []
     for record in urgent * 4:
         text = answer(record.metadata, rng)
-        rated = rate_response(exchange(question(record), text, CLINICAL_LABEL))
-        referred.append(rated.referral == "emergency")
+        referred.append(referral_given(text) == "emergency")
     assert np.mean(referred) == pytest.approx(1 - MISSES_REFERRAL, abs=0.08)
-
-
-def test_the_rules_know_most_of_the_topics(records):
-    """They are written for each other: agreement here says nothing of real prompts."""
-    agree = [label_prompt(question(r)).scope == r.metadata["scope"] for r in records]
-    assert np.mean(agree) > 0.85

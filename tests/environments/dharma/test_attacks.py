@@ -1,4 +1,4 @@
-"""What only looks right earns less than one reply to all prompts, in judge and yardstick."""
+"""What only looks right earns less than one reply to all prompts, and is seen by the guards."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,9 @@ from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import CONSTANT_REPLIES
 from environments.dharma.judge import Exchange
 from environments.dharma.key_judge import rate_by_key
-from environments.dharma.lexicon import FIELDS_OUTSIDE
-from environments.dharma.metrics import Yardstick, yardsticks
-from environments.dharma.polarity import polarity, retracts, turns_round
+from environments.dharma.metrics import Guarded, read_guarded
 from environments.dharma.ratings import AnswerKey, PromptLabel
+from environments.dharma.sentences import FIELDS_OUTSIDE, polarity, retracts, turns_round
 from equipoise.statistics.trivial import DECLINING, best_constant
 from tests.environments.dharma import attacks
 
@@ -35,10 +34,10 @@ def reward(records: Sequence[PromptRecord], reply: attacks.Reply) -> float:
     return float(np.mean([np.nan if value is None else value for value in values]))
 
 
-def measured(records: Sequence[PromptRecord], reply: attacks.Reply) -> list[Yardstick]:
+def measured(records: Sequence[PromptRecord], reply: attacks.Reply) -> list[Guarded]:
     """With the advice of all prompts to tell apart."""
     others = rollouts(ADVISED, lambda _: "")
-    return yardsticks([*rollouts(records, reply), *others])[: len(records)]
+    return read_guarded([*rollouts(records, reply), *others])[: len(records)]
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +157,10 @@ def test_a_condition_negates_no_care():
 def test_any_text_has_a_polarity(text):
     assert all(count > 0 for count in polarity(text).values())
     assert retracts(text) in (True, False)
-    assert yardsticks(rollouts(EMERGENCIES[:1], lambda _: text))[0].emergency_sent in (True, False)
+    assert read_guarded(rollouts(EMERGENCIES[:1], lambda _: text))[0].emergency_sent in (
+        True,
+        False,
+    )
 
 
 @given(

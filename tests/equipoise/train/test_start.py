@@ -154,7 +154,7 @@ def test_an_installed_nemo_rl_is_not_replaced_silently(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("grpo_dharma", "rules judge sees words"), ("grpo_rag", "extractive reader knows")],
+    [("grpo_dharma", "answer key, which sees words"), ("grpo_rag", "extractive reader knows")],
 )
 def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(name: str, said: str, tmp_path) -> None:
     place = ("--dry-run", f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path / 'cache'}")
