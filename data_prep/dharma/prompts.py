@@ -19,7 +19,6 @@ from data_prep.dharma.invented import (
 from data_prep.splits import sample_names, split_sets
 from data_prep.text_files import DataError, json_lines, read_source
 from environments.base import PromptRecord, Rollout
-from environments.dharma.calibration import VERDICTS
 from environments.dharma.policy import Violations
 from environments.dharma.ratings import ANSWER_KEY, SCOPES, TIERS
 
@@ -83,6 +82,8 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
 # has both labels and besides {"response": ..., "violations": {"dharma": true, ...}}.
 
 
+#: In the metadata of a reply: violation -> whether a person says that it is one.
+VERDICTS = "verdicts"
 #: A prompt that is longer is refused.
 MAX_PROMPT_CHARACTERS = 8_000
 _KIND, _OF_VERDICTS = "file of prompts", "file of verdicts"

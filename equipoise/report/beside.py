@@ -1,4 +1,4 @@
-"""Results of files beside the evaluations: other modes, and what was added after the run."""
+"""Results of files beside the evaluations: other modes, and policies without skill."""
 
 from dataclasses import replace
 
@@ -6,7 +6,6 @@ from equipoise.report.document import Cell, Table, Tables
 from equipoise.report.run_files import Json, RunFiles, as_list, as_object
 from equipoise.report.tables import CHANGE, figure_cell, verdict_cells
 from equipoise.report.words import (
-    MISSING,
     figure_with_interval,
     heading,
     level_of,
@@ -110,45 +109,3 @@ def _policy_row(
         *(figure_cell(read_estimate(metrics.get(figure))) for figure in figures),
         *verdict,
     )
-
-
-# --- what was added after the run ----------------------------------------------------------------
-
-
-def added_sections(run: RunFiles) -> tuple[Tables, ...]:
-    """The sections of every file that was added.
-
-    Such a file has under `sections` objects with `title`, `note`, figures with intervals in
-    `metrics`, and tables of counts in `counts`: title -> row -> column -> number.
-    """
-    return tuple(
-        added_section(run, section, f"added-{n}-{m}")
-        for n, file in enumerate(run.added, start=1)
-        for m, section in enumerate(as_object(file.get("sections")).values(), start=1)
-        if isinstance(section, dict)
-    )
-
-
-def added_section(run: RunFiles, section: Json, anchor: str = "added") -> Tables:
-    """Tabulate one section of such a file: its figures, then its counts."""
-    figures = tuple(
-        (Cell(heading(run.name_of(name))), _without_noise(figure))
-        for name, figure in as_object(section.get("metrics")).items()
-    )
-    counts = as_object(section.get("counts")).items()
-    tables = (
-        ("Measures", Table(("Measure", "Value"), figures)),
-        *((heading(plain_name(title)), _counts(as_object(table))) for title, table in counts),
-    )
-    title, note = (printable(section.get(key) or "", 600) for key in ("title", "note"))
-    return Tables(title, anchor, note, tables, folded=True)
-
-
-def _counts(table: Json) -> Table:
-    columns = tuple(dict.fromkeys(name for row in table.values() for name in as_object(row)))
-    rows = []
-    for name, row in table.items():
-        numbers = [number(as_object(row).get(column)) for column in columns]
-        counts = [MISSING if count is None else f"{count:,.0f}" for count in numbers]
-        rows.append((Cell(printable(name)), *(Cell(count, kind="number") for count in counts)))
-    return Table(("", *(printable(column) for column in columns)), tuple(rows))

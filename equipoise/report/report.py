@@ -12,7 +12,7 @@ from typing import Any
 
 from data_prep.files import write_text
 from equipoise.report import charts
-from equipoise.report.beside import added_sections, mode_sections, probe_sections
+from equipoise.report.beside import mode_sections, probe_sections
 from equipoise.report.document import (
     Chart,
     Charts,
@@ -94,7 +94,6 @@ def run_document(run: RunFiles) -> Document:
             *mode_sections(run),
             *reply_sections(run),
             *sections(run),
-            *added_sections(run),
             *examples[1:],
             *((every_reply,) if every_reply else ()),
             *_failures(run),

@@ -67,8 +67,8 @@ class RunFiles:
     """The contents of a run directory. `evaluations` and `replies` go by stage.
 
     `probe` is what policies without skill earn, with the trained model beside them where there is
-    one. `added` are results that were written after the run, see `RunDirectory.added`. `training`
-    is the sample of the steps' rollouts, in their order. `unsealed` are files that have no seal.
+    one. `training` is the sample of the steps' rollouts, in their order. `unsealed` are files that
+    have no seal.
     """
 
     name: str = ""
@@ -80,7 +80,6 @@ class RunFiles:
     replies: Mapping[Stage, tuple[Reply, ...]] = field(default_factory=dict)
     modes: Json = field(default_factory=dict)
     probe: Json = field(default_factory=dict)
-    added: tuple[Json, ...] = ()
     presentation: Presentation = _NOTHING_SAID
     training: tuple[Reply, ...] = ()
     unsealed: tuple[str, ...] = ()
@@ -180,7 +179,6 @@ def _read(root: Path, replies: bool) -> RunFiles:
         },
         modes=(modes := read_object(run.modes)),
         probe=as_object(modes.get("trivial")) or read_object(run.probe / "probe.json"),
-        added=tuple(read_object(path) for path in sorted(run.added.glob("*.json"))),
         presentation=read_presentation(stages["after"] or stages["before"]),
         training=tuple(_reply(row) for row in read_kept(run.training)) if replies else (),
     )

@@ -9,7 +9,6 @@ results/<task>/<name>/
   training/                 rollouts.jsonl, a sample of each step's
   checkpoints/              to resume from
   final_checkpoint/         the trained model or adapter, with its model card
-  added/                    what was measured of the run after it had ended
   report.html  equipoise.log
 """
 
@@ -85,11 +84,6 @@ class RunDirectory:
     def modes(self) -> Path:
         """Policies without skill, and other ways of the task's own, beside both stages."""
         return self.root / "modes.json"
-
-    @property
-    def added(self) -> Path:
-        """The folder of what was measured of the run after it had ended."""
-        return self.root / "added"
 
     @property
     def history(self) -> Path:

@@ -90,7 +90,7 @@ def grow(run: RunDirectory, loaded: LoadedConfig, say: Callable[[str], None]) ->
         return
     say(f"training goes on from step {done} to {target}; the result of {planned} steps is removed")
     final = run.evaluation("final").parent
-    parts = [run.comparison, run.modes, run.added, final, run.final_checkpoint]
+    parts = [run.comparison, run.modes, final, run.final_checkpoint]
     unfinished = [run.config, run.history, run.training.parent]
     entry = {
         "time": now(),

@@ -206,7 +206,7 @@ def _finished_parts(run: RunDirectory) -> Iterator[Path]:
     """Yield the parts of a run that are finished and are read of it, but for its weights."""
     yield from (run.rollouts(s).parent for s in ("baseline", "final") if run.evaluation(s).exists())
     parts = [run.config, run.prompts, manifest_path(run.prompts), run.reference, run.comparison]
-    parts += [run.probe, run.modes, run.added]
+    parts += [run.probe, run.modes]
     if run.evaluation("final").exists():  # else it is training
         parts += [run.history, run.training.parent]
     yield from filter(Path.exists, parts)

@@ -103,7 +103,7 @@ def test_a_recipe_shows_its_examples_as_it_is_called() -> None:
         (("train", "fairness", "--iteratons=3"), "did you mean --iterations?"),
         (("doctor", "--seed=1"), "config.unknown-task"),
         (("export",), "say what to export: export gym or export verifiers"),
-        (("calibrate",), "calibrate.no-prompts"),
+        (("calibrate",), "LABELS"),
         ((COMPLETION, "csh"), f"{COMPLETION} is for bash, zsh"),
     ],
 )

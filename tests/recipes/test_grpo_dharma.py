@@ -63,15 +63,6 @@ def test_the_report_shows_replies_by_scope(run: Path) -> None:
     assert "S3 outside" in page
 
 
-@pytest.mark.deep
-def test_the_rules_agree_in_part_with_the_answer_key(run: Path) -> None:
-    started("calibrate", f"--run={run}", "--limit=20")
-    judges = read_json(run / "added" / "judge_agreement.json")["sections"]["judges"]
-    assert judges["n"] <= 20
-    assert 0 < judges["metrics"]["combined_r"]["value"] < 1
-    assert "Agreement of the judge" in (run / "report.html").read_text()
-
-
 def test_a_policy_that_cannot_be_used_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "mine.rego").write_text("package dharma\n")
     words = ("--dry-run", f"env.dharma.policy.path={tmp_path}")

@@ -80,10 +80,9 @@ def refused(name: str, words: tuple[str, ...], folder: Path) -> str:
 
 
 MISSING: list[tuple[str, tuple[str, ...], str]] = [
-    ("calibrate", ("--prompts=MISSING", "--output-dir=NEW"), NOT_THERE),
-    ("calibrate", ("--run=MISSING",), NOT_THERE),
-    ("calibrate", ("--run=MISSING", "--judge=TEXT"), NO_RUN),
-    ("calibrate", ("--judge=MISSING", "--prompts=PROMPTS", "--output-dir=NEW"), NOT_THERE),
+    ("calibrate", ("MISSING", "--output-dir=NEW"), NOT_THERE),
+    ("calibrate", ("PROMPTS", "--run=MISSING"), NO_RUN),
+    ("calibrate", ("PROMPTS", "--judge=MISSING", "--output-dir=NEW"), NOT_THERE),
     ("compare", ("MISSING", "MISSING", "--output=NEW"), NO_RUN),
     ("convert", ("MISSING", "NEW"), NOT_THERE),
     ("merge-lora", ("MISSING", "NEW"), NOT_THERE),

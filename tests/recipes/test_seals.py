@@ -131,7 +131,6 @@ COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
     "compare": lambda run, out: (f"{run}/baseline", f"{run}/final", f"--output={out}"),
     "export gym": lambda run, out: (str(run), f"--output={out}"),
     "export verifiers": lambda run, out: (str(run), f"--output={out}"),
-    "calibrate": lambda run, out: (f"--run={run}", f"--output-dir={out}"),
 }
 
 

@@ -1,16 +1,13 @@
-"""Modes, and what was added after the run, in the report."""
+"""Modes, and policies without skill, in the report."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from environments.presentation import Presentation, Words
-from equipoise.report.beside import added_sections, mode_sections, probe_sections
+from equipoise.report.beside import mode_sections, probe_sections
 from equipoise.report.head import alerts
-from equipoise.report.report import write_report
 from equipoise.report.run_files import RunFiles
 
 ESTIMATE = {"value": 0.5, "low": 0.4, "high": 0.6}
@@ -38,31 +35,18 @@ MODES = {
 }
 
 
-ADDED = {
-    "sections": {
-        "labels": {
-            "title": "Agreement with <b>labels</b>",
-            "note": "300 judged, 2 failed.",
-            "metrics": {"scope_kappa": {"value": 0.23, "low": 0.12, "high": 0.35}},
-            "counts": {"scope": {"S0": {"S0": 213, "S1": 1}, "S1": {"S0": 0, "S1": 1234}}},
-        }
-    }
-}
-
-
-def run(modes: Any = None, *added: Any) -> RunFiles:
+def run(modes: Any = None) -> RunFiles:
     words = {"accuracy": Words("share of right answers")}
     return RunFiles(
         evaluations={"before": {}, "after": {}},
         replies={"before": (), "after": ()},
         modes=modes or {},
-        added=added,
         presentation=Presentation(words=words),
     )
 
 
 def test_a_run_without_other_files_has_no_such_part() -> None:
-    assert mode_sections(run()) == added_sections(run()) == ()
+    assert mode_sections(run()) == ()
 
 
 def test_modes_pairs_times_and_notes_are_shown() -> None:
@@ -153,39 +137,6 @@ def test_a_task_with_an_objective_of_its_own_is_compared_by_that() -> None:
 def test_a_damaged_probe_does_no_harm(probe: Any) -> None:
     sections = probe_sections(probed(probe, {"trivial": {"not_beaten": 3}}))
     assert len(sections) == (1 if "constants" in probe else 0)
-
-
-def test_what_was_added_is_a_table_of_measures_and_one_of_each_count() -> None:
-    (section,) = added_sections(run(None, ADDED))
-    assert section.title == "Agreement with <b>labels</b>"
-    assert section.note == "300 judged, 2 failed."
-    (_, measures), (title, scopes) = section.tables
-    assert [cell.text for cell in measures.rows[0]] == ["Scope kappa", "0.230"]
-    assert measures.rows[0][1].interval == "0.120\N{EN DASH}0.350"
-    assert title == "Scope"
-    assert [cell.text for cell in scopes.rows[1]] == ["S1", "0", "1,234"]
-
-
-@pytest.mark.parametrize(
-    ("added", "shown"),
-    [
-        ({}, 0),
-        ({"sections": []}, 0),
-        ({"sections": {"a": None}}, 0),
-        ({"sections": {"a": {}}}, 1),
-        ({"sections": {"a": {"metrics": [], "counts": {"x": {"a": 1}, "y": 2}}}}, 1),
-    ],
-    ids=str,
-)
-def test_whatever_an_added_file_holds_is_no_error(added: Any, shown: int) -> None:
-    assert len(added_sections(run(None, added))) == shown
-
-
-def test_the_report_shows_it_as_text(finished_run: Path) -> None:
-    (finished_run / "added").mkdir()
-    (finished_run / "added" / "mine.json").write_text(json.dumps(ADDED))
-    page = write_report(finished_run).read_text()
-    assert "Agreement with &lt;b&gt;labels&lt;/b&gt;" in page
 
 
 def test_no_policy_without_skill_lacks_a_sentence() -> None:

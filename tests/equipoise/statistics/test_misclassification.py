@@ -7,7 +7,6 @@ from environments.measurement import Array
 from equipoise.evaluate.calibrate import (
     ErrorRates,
     corrected_bounds,
-    corrected_change_bounds,
     corrected_rate,
 )
 from equipoise.statistics.intervals import Shares, share_bounds
@@ -46,18 +45,6 @@ def corrected_held(
     return rate(held[known]), rate((naive[0] <= truth) & (truth <= naive[1])), rate(known)
 
 
-def change_held(
-    clusters: int, rounds: int, truths: tuple[float, float], judge: tuple[float, float], items: int
-) -> float:
-    """Coverage of the interval of a corrected change."""
-    rng = np.random.default_rng([clusters, items])
-    errors = judge_errors(rng, judge, np.full(rounds, float(items)))
-    pair = [said(rng, truth, judge, (rounds, clusters)) for truth in truths]
-    low, high = corrected_change_bounds(pair[0], pair[1], errors, 0.95)
-    known, change = np.isfinite(low), truths[1] - truths[0]
-    return rate(((low <= change) & (change <= high))[known])
-
-
 def test_a_rate_that_the_errors_alone_would_show_is_none() -> None:
     """A twentieth of nothing, and 19 in 20 of everything, is what this judge says."""
     errors = ErrorRates(*(np.asarray(x) for x in (0.95, 400.0, 0.95, 400.0)))
@@ -85,7 +72,6 @@ def test_a_judge_that_may_only_guess_corrects_nothing(judge: tuple[float, float]
     errors = ErrorRates(*(np.asarray(x) for x in (judge[0], 30.0, judge[1], 30.0)))
     shares = shares_of(np.tile([0.0, 1.0], 20), np.ones(40))
     assert np.isnan(corrected_bounds(shares, errors, 0.95)).all()
-    assert np.isnan(corrected_change_bounds(shares, shares, errors, 0.95)).all()
 
 
 def test_no_error_in_few_items_is_not_none() -> None:
@@ -109,7 +95,3 @@ def test_intervals_hold_where_those_of_the_judge_do_not(
     assert held > 0.93
     assert naive < held
     assert known == 1.0
-
-
-def test_intervals_of_a_change_hold() -> None:
-    assert change_held(90, 2_000, (0.3, 0.1), FAIR, 100) > 0.93
