@@ -8,7 +8,7 @@ Importing it is cheap: neither torch nor an engine is imported.
 
 from equipoise.config.checks import check_prompts, control_token_problems
 from equipoise.config.flags import Options
-from equipoise.config.load import LoadedConfig, ignored_by_local, load_config
+from equipoise.config.load import LoadedConfig, load_config
 from equipoise.config.schema import LOCAL_MODEL, Config
 
 __all__ = [
@@ -18,6 +18,5 @@ __all__ = [
     "Options",
     "check_prompts",
     "control_token_problems",
-    "ignored_by_local",
     "load_config",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord
+from equipoise.config.models import model_shape
 from equipoise.config.nemo_rl.rules import adapts, check_nemo_rl
 from equipoise.config.problems import Problem
 from equipoise.config.schema import Config, SchedulerEntry
@@ -324,6 +325,26 @@ def _nemo_rl_can_run(case: Case) -> Iterator[Problem]:
         )
 
 
+def _nemo_rl_can_generate(case: Case) -> Iterator[Problem]:
+    policy = case.config.policy
+    if case.engine != "nemo_rl":
+        return
+    length, total = policy.generation.vllm_cfg.max_model_len, policy.max_total_sequence_length
+    if length is not None and length < total:
+        yield Problem(
+            "vllm.short-context",
+            ("policy.generation.vllm_cfg.max_model_len", "policy.max_total_sequence_length"),
+            f"vLLM would end every prompt and reply at {length} tokens of {total}; leave it out",
+        )
+    experts = policy.megatron_cfg.expert_model_parallel_size
+    if policy.megatron_cfg.enabled and experts > 1 and model_shape(policy.model_name):  # dense
+        yield Problem(
+            "layout.no-experts",
+            ("policy.megatron_cfg.expert_model_parallel_size",),
+            f"{policy.model_name} has no experts for {experts} GPUs to share; set it to 1",
+        )
+
+
 _CHECKS: tuple[Check, ...] = (
     _sets_fill_batches,
     _sets_stay_together,
@@ -338,6 +359,7 @@ _CHECKS: tuple[Check, ...] = (
     _schedulers_form_a_chain,
     _local_can_run,
     _nemo_rl_can_run,
+    _nemo_rl_can_generate,
 )
 
 

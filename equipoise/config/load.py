@@ -24,6 +24,7 @@ from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.config.secrets import secret_problems
 from equipoise.config.sources import Source, read_file, run_sources, task_defaults
 from equipoise.config.task_code import TaskCode, load_task, unread_keys, unread_problems
+from equipoise.config.unread import unread_by_engine, who_trains
 from equipoise.config.validate import honoured_by_local, validate
 
 # --- engine ---------------------------------------------------------------------------------------
@@ -114,8 +115,8 @@ def largest_divisor(number: int, upper_bound: int) -> int:
 
 
 _OURS = frozenset({"data_prep", "environments"})
-#: Keys of `data` that train/nemo_rl/configuration.py hands on, or that are refused.
-_READ_DATA = ("data.max_input_seq_length", "data.num_workers", "data.shuffle")
+#: Of a GPU that vLLM shares with training.
+_FULL = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,32 +213,30 @@ def load_config(
         warnings=(
             *_outranked(sources, origins),
             *(() if config.equipoise.data.data_path else code.chosen),
-            *(_nemo_rl_warnings(config, origins) if engine == "nemo_rl" else ()),
+            *(_nemo_rl_warnings(config) if engine == "nemo_rl" else ()),
+            *_unread(config, engine, origins),
         ),
         options=options,
     )
 
 
-def ignored_by_local(loaded: LoadedConfig) -> list[str]:
-    """The keys that the user has set and that the local engine does not read."""
-    return [
-        key
-        for key, origin in loaded.origins.items()
-        if origin.by_user and not honoured_by_local(key)
-    ]
+def _unread(config: Config, engine: Engine, origins: Mapping[str, Origin]) -> Iterator[str]:
+    if unread := unread_by_engine(config, engine, origins):
+        yield f"{who_trains(config, engine)} does not read {', '.join(unread)}"
 
 
-def _nemo_rl_warnings(config: Config, origins: Mapping[str, Origin]) -> Iterator[str]:
+def _nemo_rl_warnings(config: Config) -> Iterator[str]:
     yield from nemo_rl_warnings(config)
-    unread = [  # the prompts are ours, so NeMo-RL gets little of `data`
-        key
-        for key, origin in origins.items()
-        if origin.by_user and key.startswith("data.") and key not in _READ_DATA
-    ]
-    if unread:
+    vllm = config.policy.generation.vllm_cfg
+    if config.policy.generation.colocated.enabled and vllm.gpu_memory_utilization > _FULL:
         yield (
-            f"not read: {', '.join(unread)}; NeMo-RL gets its prompts and their order from "
-            "Equipoise: say what they are in equipoise.data"
+            f"policy.generation.vllm_cfg.gpu_memory_utilization {vllm.gpu_memory_utilization:g} "
+            "leaves too little of a GPU that training shares; NeMo-RL's own recipes take 0.5 to 0.8"
+        )
+    if not config.checkpointing.save_optimizer:
+        yield (
+            "checkpointing.save_optimizer is false: a resumed run has a new optimizer, so it "
+            "differs from one that was not stopped"
         )
 
 

@@ -199,6 +199,7 @@ class MegatronConfig(Section):
     tensor_model_parallel_size: Positive = 1  #: GPUs that share each layer
     pipeline_model_parallel_size: Positive = 1  #: stages, each with a part of the layers
     context_parallel_size: Positive = 1  #: GPUs that share each sequence
+    expert_model_parallel_size: Positive = 1  #: GPUs that share the experts of a mixture
     num_layers_in_first_pipeline_stage: Positive | None = None  #: null: an equal share
     num_layers_in_last_pipeline_stage: Positive | None = None  #: null: an equal share
     sequence_parallel: bool = False  #: share sequences in a tensor-parallel group
@@ -226,6 +227,7 @@ class VllmConfig(Section):
     tensor_parallel_size: Positive = 1  #: GPUs that share each layer
     pipeline_parallel_size: Positive = 1  #: stages, each with a part of the layers
     gpu_memory_utilization: Share = 0.6  #: share of a GPU's memory that vLLM takes
+    max_model_len: Positive | None = None  #: tokens of a sequence; null: those of the policy
 
 
 class GenerationResources(Section):
@@ -353,7 +355,8 @@ class DataConfig(Section):
 class CheckpointingConfig(Section):
     """`checkpointing`: what is kept while training goes on."""
 
-    enabled: Local[bool]  #: write checkpoints
+    enabled: Local[bool]  #: write checkpoints; NeMo-RL needs them
+    save_optimizer: bool = True  #: without it a resumed run has a new optimizer
     save_period: Local[Positive]  #: steps between two checkpoints
     keep_top_k: Local[Positive | None]  #: how many are kept; null: all
     metric_name: str | None  #: ranks them; null: the last are kept

@@ -11,7 +11,6 @@ from equipoise.config import (
     LOCAL_MODEL,
     LoadedConfig,
     Options,
-    ignored_by_local,
     load_config,
 )
 from equipoise.config.nemo_rl.environment import is_launched
@@ -114,8 +113,6 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
     stand_in = loaded.env_settings.stand_in
     if stand_in and config.policy.model_name != LOCAL_MODEL:
         reporter.warn(stand_in)
-    if loaded.engine == "local" and (ignored := ignored_by_local(loaded)):
-        reporter.warn(f"the local engine does not read {', '.join(ignored)}")
 
 
 def run_directory(loaded: LoadedConfig, options: Options, label: str) -> RunDirectory | NewRun:
