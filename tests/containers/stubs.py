@@ -100,6 +100,12 @@ import os, pathlib, signal, sys, time
 stubs, words = pathlib.Path(os.environ["STUBS"]), sys.argv[1:]
 stopped = []
 signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
+if (stubs / "keeps").exists():
+    folder = pathlib.Path(words[words.index("--output-dir") + 1], "fairness")
+    run = folder / words[words.index("--run-name") + 1]
+    run.mkdir(parents=True)
+    for name in ("provenance.json", "reference.jsonl"):
+        (run / name).touch()
 (stubs / "words").write_text("\\n".join(words))
 while (stubs / "waits").exists() and not stopped:
     time.sleep(0.02)

@@ -74,6 +74,12 @@ CASES = {
     "time is up again": Case(
         1, "raise --time", files={"waits": ""}, signals="USR1", variables=RESTARTED
     ),
+    "time is up again after more was kept": Case(
+        files={"waits": "", "keeps": ""},
+        signals="USR1",
+        variables=RESTARTED,
+        queued_again=True,
+    ),
     "preempted again": Case(
         files={"waits": ""}, signals="TERM", variables=RESTARTED, queued_again=True
     ),
@@ -213,7 +219,7 @@ class TestContainers:
 
     def test_apptainer_gets_the_image_and_its_folders(self, ran):
         job = ran("Apptainer").job
-        head, worker = job.calls("apptainer")
+        worker, head = sorted(job.calls("apptainer"), key=lambda call: "node.sh head " in call)
         command = shlex.split(head)
         mounts = command[command.index("--bind") + 1].split(",")
         project, shared = job.submitted, job.submitted / "results" / "shared"

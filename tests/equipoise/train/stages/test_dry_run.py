@@ -1,8 +1,7 @@
 """What the dry run of a scale on NeMo-RL prints after its table, and how Slurm takes it."""
 
-import os
+import re
 import shlex
-import subprocess
 
 import pytest
 
@@ -39,39 +38,8 @@ def test_what_the_job_decides_becomes_its_variables(config, flag):
     assert command[-2:] == [RECIPE, LARGE]
 
 
-def test_the_job_outside_slurm_says_how_it_is_started(tmp_path):
-    script = CONFIG_FOLDER.parent / "containers" / "slurm" / "grpo.sbatch"
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
-    result = subprocess.run(
-        ["bash", str(script), RECIPE],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env=environment,
-    )
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("error: this is a job for Slurm, and here is none: sbatch ")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_part_that_was_kept_before_training_is_progress(tmp_path):
-    """A job that is queued again ends where a start has kept nothing: see grpo.sbatch."""
-    script = (CONFIG_FOLDER.parent / "containers" / "slurm" / "grpo.sbatch").read_text()
-    progress = script[script.index("progress() {") : script.index("# Training was stopped before")]
-
-    def state():
-        lines = f"run_directory() {{ echo {shlex.quote(str(tmp_path))}; }}\n{progress}\nprogress"
-        return subprocess.run(
-            ["bash", "-c", lines], capture_output=True, text=True, check=True
-        ).stdout
-
-    part = tmp_path / "parts" / "reference" / "part-00007.jsonl"
-    part.parent.mkdir(parents=True)
-    (tmp_path / "equipoise.log").write_text("started\n")
-    before = state()
-    part.write_text("{}\n")
-    assert state() == before  # without its seal it does not count
-    part.with_name(f"{part.name}.complete").write_text("{}")
-    assert state() != before
+def test_the_script_and_its_page_ask_for_the_same_time(config):
+    (time,) = [word for word in shlex.split(sbatch_line(config, [RECIPE])) if "--time" in word]
+    for path in ("containers/slurm/grpo.sbatch", "docs/cluster.md"):
+        text = (CONFIG_FOLDER.parent / path).read_text("utf-8")
+        assert set(re.findall(r"--time=\d\S*", text)) == {time}
