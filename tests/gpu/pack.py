@@ -45,7 +45,8 @@ NOT_NEEDED = re.compile(r"(flashinfer-cubin|flashinfer-python|tilelang|z3-solver
 
 def requirements(torch: str, python: str, also: Sequence[str]) -> list[str]:
     """Resolve what the project and its extras need; `also` as in `vllm==0.20.0`."""
-    words = [*EXTRAS, "--no-annotate", "--no-header", "--python-version", python]
+    words = [*EXTRAS, "--no-annotate", "--no-header", "--no-python-downloads"]
+    words += ["--python-version", python]
     with tempfile.TemporaryDirectory() as folder:
         override, more = Path(folder) / "override.txt", Path(folder) / "more.in"
         left_out = [f"{name} ; sys_platform == 'never'" for name in LEFT_OUT]
@@ -79,7 +80,7 @@ def install(packages: Path, wanted: Sequence[str], python: str) -> None:
     scratch = packages.with_suffix(".partial")
     shutil.rmtree(scratch, ignore_errors=True)
     # Wheels for the machine's Python, which need not be here.
-    wheels = ["--python-version", python, "--only-binary", ":all:"]
+    wheels = ["--no-python-downloads", "--python-version", python, "--only-binary", ":all:"]
     wheels += [word for name in SOURCES for word in ("--no-binary", name)]
     command = ["uv", "pip", "install", "--quiet", "--no-deps", "--target", str(scratch), *wheels]
     subprocess.run([*command, "-r", str(listed)], check=True)
