@@ -335,6 +335,8 @@ def one_error(watch: Watch) -> Iterator[None]:
         else:
             raise
         traceback.print_exception(error)
+        # What NeMo-RL has made calls Ray when it is deleted, so not after Ray's end.
+        traceback.clear_frames(error.__traceback__)
         raise refusal from error
 
 

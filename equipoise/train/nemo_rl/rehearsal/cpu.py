@@ -1,7 +1,7 @@
 """CUDA in a worker of NeMo-RL, done by a CPU.
 
 Devices named "cuda" are the CPU, and NCCL is gloo. Everything else that a worker calls is
-NeMo-RL's, Automodel's, vLLM's and PyTorch's own code.
+NeMo-RL's, Automodel's and PyTorch's own code.
 """
 
 import os
