@@ -362,9 +362,6 @@ BLIND = "local--blinded"
     [
         (("pubmedqa",), "audit.no-model"),
         (("pubmedqa", "--model=local", "--blinded"), "must not decide"),
-        (("pubmedqa", "--model=x=a", "--model=X=b"), "a (plain) and b (plain)"),
-        (("pubmedqa", "--model=a/m", "--model=b/m"), "a/m (plain) and b/m (plain)"),
-        (("pubmedqa", "--model=a", "--few-shot=2", "--few-shot=2"), "audit.repeated-row"),
         (("pubmedqa", "--model=x=a", "--model=x--t=b", "--system=t=Hi"), "a (t) and b (plain)"),
         (("pubmedqa", "--model=x@http://host/v1?key=secret"), "url"),
         (("pubmedqa", "--model=local", "--system=fair"), "audit.unnamed-system-prompt"),

@@ -8,7 +8,16 @@ import pytest
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.errors import UsageError
-from equipoise.evaluate.plan import Subject, endpoint_settings, label_of, read_subjects
+from equipoise.evaluate.plan import (
+    PLAIN,
+    Audit,
+    Subject,
+    Variant,
+    endpoint_settings,
+    label_of,
+    read_subjects,
+    refuse_equal_names,
+)
 from tests.refusals import refusal
 
 
@@ -25,9 +34,22 @@ def test_a_row_is_called_after_its_model(word: str, label: str) -> None:
     assert label_of(word) == label
 
 
-def test_models_of_one_name_are_told_apart() -> None:
-    labels = [subject.label for subject in read_subjects(["a/m", "b/m", "x=c/m"], [])]
-    assert labels == ["m", "m-2", "x"]
+@pytest.mark.parametrize(
+    ("models", "variants", "name"),
+    [
+        (["a/m", "b/m"], [], "m"),
+        (["x=a", "X=b"], [], "X"),
+        (["a"], ["few", "few"], "a--few"),
+        (["a", "a--few=b"], ["few"], "a--few"),
+    ],
+)
+def test_rows_of_one_name_are_refused(models: list[str], variants: list[str], name: str) -> None:
+    """Else one model's figures would stand for both."""
+    ways = (PLAIN, *(Variant(word, shots=2) for word in variants))
+    subjects = read_subjects(models, [])
+    with refusal("audit.repeated-row", f"the name {name}: ", subjects[-1].model):
+        refuse_equal_names(Audit(("rag",), subjects, ways))
+    refuse_equal_names(Audit(("rag",), read_subjects(["a/m", "m-2=b", "x=c/m"], []), (PLAIN,)))
 
 
 def test_an_adapter_goes_with_its_base() -> None:
