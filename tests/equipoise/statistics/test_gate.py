@@ -221,7 +221,7 @@ def test_replies_without_a_score_are_no_pass_of_a_task(
 @pytest.mark.deep
 @pytest.mark.parametrize("name", NAMES)
 def test_simulated_models(name: str, tasks: Callable[[str], Task]) -> None:
-    """40 rounds of each; tests/benchmarks/test_bench_gate.py has 200, and more sizes."""
+    """40 rounds of each."""
     pool = Pool.of(tasks(name))
     failed, _ = shares(verdicts({name: pool.round(24, Change())}, 40, seed=1))
     assert failed <= 0.05
