@@ -30,8 +30,8 @@ _PART = re.compile(r"\.(lora_A|lora_B)\.(?:default\.)?weight$")
 #: Where PEFT keeps a layer that it saves whole: one that is trained, and one below an adapter.
 _SAVED = re.compile(r"\.(?:modules_to_save\.(?:default\.)?|base_layer\.)")
 _EMBEDDINGS, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
-#: Keys of adapter_config.json that leave W + scale * B A as it is, or are read here. Any other one
-#: that is set is refused, those of later releases of PEFT, too.
+#: Keys of adapter_config.json that leave W + scale * B A as it is, or are read here. With any other
+#: one that is set, PEFT merges.
 KEYS = frozenset(
     {
         *("peft_type", "task_type", "auto_mapping", "peft_version", "inference_mode"),
@@ -101,47 +101,41 @@ def adapter_tensors(folder: Path) -> Tensors:
 
 
 def peft_adapter(folder: Path) -> Adapter:
-    """The adapter of a folder of PEFT's. Raises `ConversionError` for a form that is not LoRA."""
+    """Read a plain adapter of PEFT's. Raises `ConversionError` for one that is damaged."""
     config = adapter_config(folder)
-    _refuse_other_forms(folder, config)
     factors: dict[str, dict[str, LazyTensor]] = {}
     replaced: dict[str, LazyTensor] = {}
     for name, tensor in adapter_tensors(folder).items():
         key = name.removeprefix(_PREFIX)
         if match := _PART.search(key):
             factors.setdefault(key[: match.start()], {})[match[1]] = tensor
-        elif "lora_" in key:
-            refuse(
-                "lora.unknown-tensor",
-                f"{folder} holds {name}, an adapter of embeddings or of another form",
-            )
         else:
             replaced[_SAVED.sub(".", key)] = tensor
-    with _limited(folder):
+    with limited(folder):
         pairs = {f"{n}.weight": _pair(folder, n, parts, config) for n, parts in factors.items()}
     return Adapter(pairs, replaced, _targets(folder, config))
 
 
-def _refuse_other_forms(folder: Path, config: Mapping[str, Any]) -> None:
-    path = folder / CONFIG
-    if (kind := config.get("peft_type")) != "LORA":
-        refuse("lora.other-peft-type", f"{path}: peft_type is {kind}; what is merged here is LORA")
-    if extra_keys := sorted(key for key, value in config.items() if key not in KEYS and value):
-        refuse(
-            "lora.extra-setting", f"{path} has {extra_keys[0]}, which is more than W + scale * B A"
-        )
-    if (bias := config.get("bias", "none")) != "none":
-        refuse(
-            "lora.trained-bias",
-            f"{path}: bias is {bias}; an adapter of weights alone can be merged",
-        )
+def is_plain(folder: Path) -> bool:
+    """Tell whether an adapter of PEFT's is W + scale * B A alone, which is merged here.
+
+    Raises `ConversionError` for one that was trained on another base than it names.
+    """
+    config = adapter_config(folder)
     if (begun := config.get("init_lora_weights")) not in _BEGINNINGS:
         refuse(
             "lora.changed-base",
-            f"{path}: training began with init_lora_weights={begun}, which changes the base",
+            f"{folder / CONFIG}: training began with init_lora_weights={begun}, which changes the "
+            "base",
             "PEFT's save_pretrained makes a plain LoRA of it: path_initial_model_for_weight_"
             "conversion.",
         )
+    return (
+        config.get("peft_type") == "LORA"
+        and config.get("bias", "none") == "none"
+        and not any(value for key, value in config.items() if key not in KEYS)
+        and all("lora_" not in name or _PART.search(name) for name in adapter_tensors(folder))
+    )
 
 
 def _pair(
@@ -197,22 +191,23 @@ def _positive(value: object, where: str) -> float:
 
 
 @contextmanager
-def _limited(folder: Path) -> Iterator[None]:
+def limited(folder: Path, seconds: float | None = None) -> Iterator[None]:
     """Refuse patterns that take too long inside; Python's own engine may take for ever.
 
     It looks for signals while it matches, which reach the main thread alone. The time is this
     process's own, so that a busy machine is no reason.
     """
+    seconds = seconds or _PATTERN_SECONDS
 
     def stop(*_: object) -> NoReturn:
         refuse(
             "lora.slow-pattern",
-            f"{folder / CONFIG}: its patterns of modules take longer than {_PATTERN_SECONDS} s",
+            f"{folder / CONFIG}: its patterns of modules take longer than {seconds} s",
             "Write the names of the modules in place of the patterns.",
         )
 
     before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _PATTERN_SECONDS)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:
@@ -232,7 +227,7 @@ def _targets(folder: Path, config: Mapping[str, Any]) -> _Targets | None:
 
     def targets(names: Iterable[str]) -> list[str]:
         try:
-            with _limited(folder):
+            with limited(folder):
                 return [name for name in names if check_target_module_exists(settings, name)]
         except (re.error, TypeError, ValueError, AttributeError) as error:
             refuse(
@@ -331,11 +326,11 @@ def merge(base: Tensors, adapter: Adapter, *, tied: bool = False) -> Tensors:
         _refuse_other_base(base, name, tensor.shape)
     _refuse_missing_layers(base, adapter)
     _refuse_noop_merge(base, adapter.pairs, replaced)
-    merged = {**base, **{name: _cast(t, base[name].dtype) for name, t in replaced.items()}}
+    merged = {**base, **{name: cast(t, base[name].dtype) for name, t in replaced.items()}}
     return merged | {name: _merged(merged[name], pair) for name, pair in adapter.pairs.items()}
 
 
-_NOTHING = (
+NOTHING = (
     "the adapter changes nothing: all its B or A are zero",
     "Was it trained, and saved after that?",
 )
@@ -344,7 +339,7 @@ _NOTHING = (
 def refuse_nothing(adapter: Adapter) -> None:
     """Refuse an adapter that changes nothing: what it makes is the base under another name."""
     if not adapter.replaced and all(pair.is_nothing() for pair in adapter.pairs.values()):
-        refuse("lora.noop-merge", *_NOTHING)
+        refuse("lora.noop-merge", *NOTHING)
 
 
 def _refuse_noop_merge(base: Tensors, pairs: Mapping[str, Pair], replaced: Tensors) -> None:
@@ -352,7 +347,7 @@ def _refuse_noop_merge(base: Tensors, pairs: Mapping[str, Pair], replaced: Tenso
     if all(pair.is_nothing() for pair in pairs.values()) and all(
         torch.equal(tensor.read(), base[name].read()) for name, tensor in replaced.items()
     ):
-        refuse("lora.noop-merge", *_NOTHING)
+        refuse("lora.noop-merge", *NOTHING)
     for name, pair in pairs.items():
         if not all(bool(factor.read().isfinite().all()) for factor in (pair.a, pair.b)):
             refuse(
@@ -401,16 +396,20 @@ def _refuse_missing_layers(base: Tensors, adapter: Adapter) -> None:
         )
 
 
+def refuse_quantised(base: Tensors) -> None:
+    """Raise `ConversionError` for a base of fewer bits than a sum needs."""
+    for name, tensor in base.items():
+        if name.endswith((".weight", ".qweight")) and tensor.dtype not in _NUMBERS:
+            refuse(
+                "lora.quantised-base",
+                f"{name.replace('.qweight', '.weight')} of the base is quantised",
+                "Name the model that it was quantised from with --base: a sum in so few bits would "
+                "round the adapter away.",
+            )
+
+
 def _refuse_other_base(base: Tensors, name: str, shape: tuple[int, ...]) -> None:
     named = "Name the base that it was trained on with --base."
-    module = name.removesuffix(".weight")
-    if f"{module}.qweight" in base or (name in base and base[name].dtype not in _NUMBERS):
-        refuse(
-            "lora.quantised-base",
-            f"{name} of the base is quantised",
-            "Name the model that it was quantised from with --base: a sum in so few bits would "
-            "round the adapter away.",
-        )
     if name not in base:
         refuse("lora.absent-in-base", f"the adapter changes {name}, which its base has not", named)
     base_shape = base[name].shape
@@ -427,7 +426,8 @@ def _refuse_other_base(base: Tensors, name: str, shape: tuple[int, ...]) -> None
         )
 
 
-def _cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
+def cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
+    """Return the tensor in another number format."""
     if tensor.dtype == dtype:
         return tensor
     return LazyTensor(tensor.shape, dtype, lambda: tensor.read().to(dtype))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from data_prep.files import scratch_folder
 from equipoise.checkpoints.dcp import dcp_tensors, is_dcp, torch_dist_tensors
 from equipoise.checkpoints.files import check_folder, json_mapping, yaml_mapping
@@ -54,6 +56,8 @@ class Source:
     base: str | None = None  # the model that training began with
     revision: str | None = None  # of the base on the hub
     overrides: Mapping[str, Any] = field(default_factory=dict)  # of the base's config.json
+    #: The tensors of an adapter that PEFT merged, and the logits before.
+    merged: tuple[Tensors, torch.Tensor] | None = None
     unsealed: tuple[str, ...] = ()  # parts of a run that have no seal
     peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
     stated: MegatronConfig | None = None  # what it says of its model, where another says it, too

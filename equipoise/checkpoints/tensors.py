@@ -24,6 +24,8 @@ from equipoise.errors import EquipoiseError
 COPY_AGAIN = "Copy the checkpoint again, with all its files."
 #: All pages at once, where the system can: a fault for each few of them takes as long as a copy.
 _FLAGS = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+#: How much of a tensor is read at once, where it can be read in parts.
+BLOCK_BYTES = 2**26
 #: What `torch.load` raises for a file that is damaged or hostile.
 LOAD_ERRORS = (RuntimeError, ValueError, EOFError, OSError, pickle.UnpicklingError)
 
@@ -79,6 +81,28 @@ def size(count: int) -> str:
 def megabytes(count: int) -> int:
     """Whole ones; a part of one is one."""
     return -(-count // 10**6)
+
+
+def in_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor as one of bytes."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def in_blocks(name: str, tensor: LazyTensor) -> Iterator[torch.Tensor]:
+    """Read a tensor in blocks of rows where it can be read so, or else as a whole."""
+    blocks = [tensor]
+    if tensor.take and tensor.nbytes > BLOCK_BYTES:
+        rows = max(1, BLOCK_BYTES * tensor.shape[0] // tensor.nbytes)
+        blocks = [tensor[start : start + rows] for start in range(0, tensor.shape[0], rows)]
+    for block in blocks:
+        value = block.read()
+        if (tuple(value.shape), value.dtype) != (block.shape, block.dtype):
+            refuse(
+                "tensors.other-shape",
+                f"{name} is {tuple(value.shape)} of {value.dtype}, and its checkpoint says "
+                f"{block.shape} of {block.dtype}",
+            )
+        yield value
 
 
 # --- Tensors in parts ---------------------------------------------------------------------------

@@ -10,22 +10,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import snapshot_download
 
 from data_prep.files import create_folder, is_being_written, scratch_folder, write_json
+from equipoise.checkpoints.expected import (
+    architecture,
+    in_memory,
+    model_config,
+    tensors_of_model,
+)
 from equipoise.checkpoints.files import check_folder, json_mapping
-from equipoise.checkpoints.hugging_face import copy_beside, model_tensors
+from equipoise.checkpoints.hugging_face import copy_beside, is_model, model_tensors
 from equipoise.checkpoints.lora import (
     CONFIG,
     WEIGHTS,
-    Adapter,
     adapter_config,
     adapter_tensors,
+    is_plain,
     megatron_adapter,
     merge,
     peft_adapter,
     peft_files,
     refuse_nothing,
+    refuse_quantised,
 )
 from equipoise.checkpoints.megatron import FAMILIES, export_model, to_hugging_face
 from equipoise.checkpoints.nemo import folders_of_nemo
@@ -33,11 +41,10 @@ from equipoise.checkpoints.sources import ADAPTERS, Source, announce, open_sourc
 from equipoise.checkpoints.stated import NOT_IN_SHAPES, refuse_difference, refuse_overrides
 from equipoise.checkpoints.tensors import Tensors, megabytes, refuse, total_bytes
 from equipoise.checkpoints.verify import (
-    architecture,
     check_sums,
-    model_config,
+    logits_of_folder,
+    logits_with_adapter,
     of_dtype,
-    tensors_of_model,
     unverified,
     verify_beside,
     verify_model,
@@ -65,8 +72,7 @@ class _Plan:
     source: Source
     tensors: Tensors
     companions: tuple[Path, ...]
-    base: Path | None
-    adapter: Adapter | None
+    reference: Callable[[torch.dtype], torch.Tensor] | None
     unstated: tuple[str, ...]
     base_name: str | None
 
@@ -166,7 +172,17 @@ def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
 def _readable(
     source: Source, named: str | None, destination: Path, reporter: Reporter
 ) -> Iterator[Source]:
-    """The source, or what Megatron-Bridge makes of a family that the table does not know."""
+    """The source; what Megatron-Bridge or PEFT makes of it, where it cannot be read as it is."""
+    if source.form == "adapter" and not is_plain(source.path):
+        from equipoise.checkpoints.by_peft import merge_by_peft  # it takes seconds to import
+
+        _, base = _folders(source, named)
+        assert base is not None
+        with scratch_folder(destination) as scratch:
+            with reporter.progress("PEFT merges"):
+                merged = merge_by_peft(source.path, base, scratch)
+            yield replace(source, merged=merged)
+        return
     if source.form != "megatron":
         yield source
         return
@@ -222,8 +238,14 @@ def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
         reporter.warn(f"the adapter was trained on {adapter_base}, and is merged into {named}")
     config = _config(companions)
     unstated = _compare_stated(source, _configured(companions), based=base is not None)
-    tensors, adapter = source.tensors, None
-    if source.form == "adapter":
+    tensors, adapter, reference = source.tensors, None, None
+    if source.merged:
+        tensors, logits = source.merged
+
+        def reference(_: torch.dtype) -> torch.Tensor:
+            return logits
+
+    elif source.form == "adapter":
         adapter = peft_adapter(source.path)
     elif source.form == "megatron_adapter":
         adapter = megatron_adapter(tensors, source.peft or {}, config)
@@ -232,8 +254,14 @@ def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
     if adapter:
         assert base is not None
         tied = config.get("tie_word_embeddings") is True
-        tensors = merge(model_tensors(base), adapter, tied=tied)
-    return _Plan(source, tensors, companions, base, adapter, unstated, named or source.base)
+        originals = model_tensors(base)
+        refuse_quantised(originals)
+        known, others = in_memory(originals, base)
+        tensors = {**merge(known, adapter, tied=tied), **others}
+        reference = partial(logits_with_adapter, base, adapter)
+    elif is_model(source.path):
+        reference = partial(logits_of_folder, source.path)
+    return _Plan(source, tensors, companions, reference, unstated, named or source.base)
 
 
 def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, ...]:
@@ -326,7 +354,7 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
     verdict = unverified(tensors, unchecked)
     if verify:
         with reporter.progress("loading what was written"):
-            verdict = verify_model(folder, plan.base, plan.adapter, unchecked)
+            verdict = verify_model(folder, plan.reference, unchecked)
     reporter.say(f"checked: {verdict}")
     write_record(plan.source, folder, asdict(verdict), hashes)
     write_card(plan.source, folder, plan.base_name, str(verdict))
@@ -343,8 +371,8 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
     for path in companions:
         copy_beside(path, folder)
     if source.form == "adapter":
-        adapter = peft_adapter(source.path)
-        refuse_nothing(adapter)
+        if is_plain(source.path):
+            refuse_nothing(peft_adapter(source.path))
         tensors = adapter_tensors(source.path)
         config = dict(adapter_config(source.path))
         config["base_model_name_or_path"] = config.get("base_model_name_or_path") or base
@@ -363,7 +391,7 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
     write_file(folder / WEIGHTS, tensors, lambda _: None, check=True)
     write_json(folder / CONFIG, config)
     (folder / "config.json").unlink(missing_ok=True)  # of the base, which is another model
-    checked = f"an adapter of {len(adapter.pairs)} weights that changes its base"
+    checked = f"an adapter of {len(tensors)} tensors"
     reporter.say(f"checked: {checked}")
     write_card(source, folder, config["base_model_name_or_path"], checked, merged=False)
 

@@ -14,20 +14,20 @@ import torch
 
 from data_prep.files import scratch_folder, write_text
 from equipoise.checkpoints.dcp import layered_tensors
+from equipoise.checkpoints.expected import model_config, tensors_of_model
 from equipoise.checkpoints.files import yaml_mapping
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.megatron import FAMILIES, export_model, import_model, to_hugging_face
 from equipoise.checkpoints.sources import Source, announce, opened
 from equipoise.checkpoints.stated import config_of_bridge, refuse_difference
-from equipoise.checkpoints.tensors import Tensors, refuse, size, total_bytes
+from equipoise.checkpoints.tensors import Tensors, in_bytes, refuse, size, total_bytes
 from equipoise.checkpoints.to_hugging_face import (
     create_new,
     refuse_full_disk,
     refuse_taken,
     write_whole_model,
 )
-from equipoise.checkpoints.verify import model_config, tensors_of_model
-from equipoise.checkpoints.writer import in_bytes, write_record
+from equipoise.checkpoints.writer import write_record
 from equipoise.config.nemo_rl.installation import find_megatron_python
 from equipoise.terminal.console import Reporter
 

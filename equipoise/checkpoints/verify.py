@@ -7,7 +7,7 @@ folder that was converted here has the checksums of its files in conversion.json
 import resource
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,28 +17,27 @@ import psutil
 import torch
 from isal import isal_zlib
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
-    PreTrainedConfig,
 )
 
 from equipoise.checkpoints.dcp import is_dcp, places_of_tensors
+from equipoise.checkpoints.expected import ModelNames
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.lora import Adapter, Pair
 from equipoise.checkpoints.tensors import (
     COPY_AGAIN,
     Tensors,
+    in_bytes,
     mapped,
     part_of,
     refuse,
     size,
     total_bytes,
 )
-from equipoise.checkpoints.writer import RECORD, checksum, in_bytes, recorded_weights
-from equipoise.errors import EquipoiseError
-from equipoise.models.pretrained import LOADING_ERRORS, SETTINGS_ERRORS, load_config
+from equipoise.checkpoints.writer import RECORD, checksum, recorded_weights
+from equipoise.models.pretrained import LOADING_ERRORS
 
 #: Prompts of these shapes go through a model that fits into memory.
 _PROMPTS, _LENGTH = 2, 16
@@ -47,9 +46,6 @@ _TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 #: What loading takes beside the weights, which it holds in the file's mapping and of its own.
 _LOADING_BYTES = 5 * 10**8
 _CGROUPS = Path("/sys/fs/cgroup")
-_MOST_NAMED = 3
-#: Characters of a library's reason.
-_MOST_SHOWN = 300
 
 
 # --- The source -----------------------------------------------------------------------------------
@@ -105,72 +101,7 @@ def _crc(archive: memoryview, entry: zipfile.ZipInfo) -> int | None:
     return isal_zlib.crc32(archive[first : first + entry.file_size])
 
 
-# --- The tensors that config.json asks for --------------------------------------------------------
-
-
-def tensors_of_model(tensors: Tensors, folder: Path) -> Tensors:
-    """Return those that transformers loads for config.json, without second names of tied weights.
-
-    Raises `ConversionError` unless they are all that it loads, in its shapes, and no others.
-    """
-    path = folder / "config.json"
-    shapes, tied = _expected(folder)
-    weights = {name: tensor for name, tensor in tensors.items() if name not in tied}
-    if missing := [name for name in shapes if name not in weights]:
-        refuse(
-            "verify.missing-tensors",
-            f"the checkpoint lacks {_named(missing)}, which {path} asks for",
-        )
-    if extra := [name for name in weights if name not in shapes]:
-        refuse("verify.extra-tensors", f"the checkpoint holds {_named(extra)}, which no {path} has")
-    for name, shape in shapes.items():
-        if weights[name].shape != shape:
-            refuse(
-                "verify.other-shape",
-                f"{name} is {weights[name].shape}, and config.json makes it {shape}",
-                "Name the model that training began with: --base. In a checkpoint of several "
-                "ranks, a file of the last rank may be missing.",
-            )
-    return weights
-
-
-def _expected(folder: Path) -> tuple[Mapping[str, tuple[int, ...]], Set[str]]:
-    """Name -> shape of every tensor of the model, and the names that are tied to one of these."""
-    config = model_config(folder)
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except SETTINGS_ERRORS as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        refuse(
-            "verify.impossible-config",
-            f"{folder / 'config.json'}: no model can be made of it: {reason[:_MOST_SHOWN]}",
-        )
-    tied = set(model.all_tied_weights_keys) if config.tie_word_embeddings else set()
-    state = model.state_dict()
-    return {name: tuple(tensor.shape) for name, tensor in state.items() if name not in tied}, tied
-
-
-def model_config(folder: Path) -> PreTrainedConfig:
-    """Read config.json, with the defaults of its family. Raises `ConversionError`."""
-    try:
-        return load_config(str(folder))
-    except EquipoiseError as error:
-        refuse(
-            "verify.refused-config",
-            f"{folder / 'config.json'}: no model can be made of it: {error.message}",
-        )
-
-
-def architecture(folder: Path) -> str:
-    """The class that transformers makes of config.json, by which others know the model."""
-    config = model_config(folder)
-    return str(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__)
-
-
-def _named(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+# --- The result -----------------------------------------------------------------------------------
 
 
 def of_dtype(tensors: Tensors) -> torch.dtype:
@@ -181,16 +112,13 @@ def of_dtype(tensors: Tensors) -> torch.dtype:
     return max(sizes, key=lambda dtype: sizes[dtype])
 
 
-# --- The result -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The checks made, and those left out.
 
-    `logits` is the largest difference from those of the base with the adapter beside it, as a share
-    of the largest logit; None where there is nothing to compare with. `unchecked` has a sentence
-    for everything that was left out, with the reason.
+    `logits` is the largest difference from those of the source (an adapter's with its base), as a
+    share of the largest logit; None where there is nothing to compare with. `unchecked` has a
+    sentence for everything that was left out, with the reason.
     """
 
     tensors: int
@@ -208,7 +136,7 @@ class Verdict:
         if self.loads:
             parts.append("loads with these weights and answers")
         if self.logits is not None:
-            parts.append(f"logits within {self.logits:.1g} of base and adapter")
+            parts.append(f"logits within {self.logits:.1g} of the source's")
         return "; ".join([*parts, *(f"not checked: {item}" for item in self.unchecked)])
 
 
@@ -239,38 +167,45 @@ def verify_beside(folder: Path) -> tuple[str, ...]:
 
 
 def verify_model(
-    folder: Path, base: Path | None, adapter: Adapter | None, unchecked: tuple[str, ...]
+    folder: Path,
+    reference: Callable[[torch.dtype], torch.Tensor] | None,
+    unchecked: tuple[str, ...],
 ) -> Verdict:
-    """Let the model answer, where it fits into memory.
+    """Let the model answer, where it fits into memory, and compare its logits with a reference.
 
-    The bytes of the weights were compared when they were written; `unchecked` is what else was left
-    out. Raises `ConversionError` for a weight or a logit that is not as it must be.
+    `reference` computes them from the source, in a dtype. The bytes of the weights were compared
+    when they were written; `unchecked` is what else was left out. Raises `ConversionError` for a
+    weight or a logit that is not as it must be.
     """
     written = model_tensors(folder)
-    # The weights twice, for they are copied out of a mapping; those of the base are with them.
-    needed = (4 if adapter else 2) * total_bytes(written) + _LOADING_BYTES
+    # The weights twice, for they are copied out of a mapping.
+    needed = 2 * total_bytes(written) + _LOADING_BYTES
     free = free_memory()
     if needed > free:
         reason = f"whether it loads: that takes {size(needed)} of memory, and {size(free)} are free"
         return Verdict(len(written), total_bytes(written), True, False, None, (*unchecked, reason))
-    model = _loaded(folder)
-    state = model.state_dict()
+    dtype = of_dtype(written)
+    expected = reference(dtype) if reference else None
+    model = load_whole(folder, dtype)
+    names = ModelNames(model)
+    state = {**names.state, **names.saved}
     for name, tensor in written.items():  # transformers may fill in random ones
-        if not torch.equal(in_bytes(state[name]), in_bytes(tensor.read())):
+        if not torch.equal(in_bytes(state[name].to(tensor.dtype)), in_bytes(tensor.read())):
             refuse(
                 "verify.other-weights", f"{folder}: from_pretrained gives other numbers for {name}"
             )
-    logits = _logits(model)
+    logits = logits_of(model)
     if not bool(logits.isfinite().all()):
         refuse("verify.infinite-logits", f"{folder}: the model's logits are not finite")
-    difference = _difference(logits, base, adapter) if base and adapter else None
-    return Verdict(len(written), total_bytes(written), True, True, difference, unchecked)
+    off = None if expected is None else difference(logits, expected)
+    return Verdict(len(written), total_bytes(written), True, True, off, unchecked)
 
 
-def _loaded(folder: Path) -> Any:
+def load_whole(folder: Path, dtype: torch.dtype) -> Any:
+    """Load a model. Raises `ConversionError` for one that lacks tensors or has others."""
     try:
         model, loading_info = AutoModelForCausalLM.from_pretrained(
-            folder, output_loading_info=True, trust_remote_code=False
+            folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
         )
     except LOADING_ERRORS as error:
         refuse("verify.unloadable-model", f"{folder}: from_pretrained does not load it: {error}")
@@ -280,6 +215,56 @@ def _loaded(folder: Path) -> Any:
             f"{folder}: from_pretrained has trouble with {names[0]} ({len(names)} such)",
         )
     return model
+
+
+def logits_of_folder(folder: Path, dtype: torch.dtype) -> torch.Tensor:
+    """Return the logits of a model as transformers itself loads it."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
+    return logits_of(model)
+
+
+def logits_with_adapter(base: Path, adapter: Adapter, dtype: torch.dtype) -> torch.Tensor:
+    """Return the logits of a base with the adapter beside its linear maps."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, trust_remote_code=False)
+    modules = dict(model.named_modules())
+    for name, tensor in adapter.replaced.items():
+        model.get_parameter(name).data.copy_(tensor.read())
+    for name, pair in adapter.pairs.items():
+        modules[name.removesuffix(".weight")].register_forward_hook(partial(_beside, pair))
+    return logits_of(model)
+
+
+def difference(logits: torch.Tensor, expected: torch.Tensor, remedy: str = "") -> float:
+    """Return the largest difference as a share of the largest logit.
+
+    Raises `ConversionError` for one that rounding does not explain.
+    """
+    expected, dtype = expected.float(), logits.dtype
+    share = float((logits.float() - expected).abs().max() / expected.abs().max())
+    if not share <= _TOLERANCE.get(dtype, 0.0):  # NaN is not
+        refuse(
+            "verify.other-logits",
+            f"the result is not the source: logits are {share:.2g} off",
+            remedy,
+        )
+    return share
+
+
+def _beside(
+    pair: Pair, _: object, inputs: tuple[torch.Tensor], output: torch.Tensor
+) -> torch.Tensor:
+    """The output of a linear map with its adapter's added."""
+    a, b = (factor.read().to(output.dtype) for factor in (pair.a, pair.b))
+    return output + pair.scale * (inputs[0] @ a.T @ b.T)
+
+
+def logits_of(model: Any) -> torch.Tensor:
+    """Return the logits of some prompts."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    ids = torch.arange(_PROMPTS * _LENGTH).reshape(_PROMPTS, _LENGTH) * 7 % vocabulary
+    with torch.inference_mode():
+        logits: torch.Tensor = model.eval()(ids).logits
+    return logits
 
 
 def free_memory() -> int:
@@ -303,39 +288,3 @@ def _rooms_of_groups() -> Iterator[int]:
                 # Files in the cache count as used, and are dropped for what needs the room.
                 stat = dict(line.split() for line in statistics.read_text().splitlines())
                 yield int(text) - int(stat["anon"]) - int(stat["shmem"])
-
-
-def _difference(merged: torch.Tensor, base: Path, adapter: Adapter) -> float:
-    """Compare the merged model with its base that has the adapter beside its linear maps."""
-    model = AutoModelForCausalLM.from_pretrained(base, trust_remote_code=False)
-    modules = dict(model.named_modules())
-    for name, tensor in adapter.replaced.items():
-        model.get_parameter(name).data.copy_(tensor.read())
-    for name, pair in adapter.pairs.items():
-        modules[name.removesuffix(".weight")].register_forward_hook(partial(_beside, pair))
-    reference = _logits(model)
-    difference = float(
-        (merged.float() - reference.float()).abs().max() / reference.float().abs().max()
-    )
-    if not difference <= _TOLERANCE.get(merged.dtype, 0.0):  # no number is none, too
-        refuse(
-            "verify.other-logits",
-            f"the merged model is not its base with the adapter: logits are {difference:.2g} off",
-        )
-    return difference
-
-
-def _beside(
-    pair: Pair, _: object, inputs: tuple[torch.Tensor], output: torch.Tensor
-) -> torch.Tensor:
-    """The output of a linear map with its adapter's added."""
-    a, b = (factor.read().to(output.dtype) for factor in (pair.a, pair.b))
-    return output + pair.scale * (inputs[0] @ a.T @ b.T)
-
-
-def _logits(model: Any) -> torch.Tensor:
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    ids = torch.arange(_PROMPTS * _LENGTH).reshape(_PROMPTS, _LENGTH) * 7 % vocabulary
-    with torch.inference_mode():
-        logits: torch.Tensor = model.eval()(ids).logits
-    return logits

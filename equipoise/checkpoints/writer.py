@@ -23,7 +23,14 @@ from data_prep.hub import is_folder_name
 from equipoise.checkpoints.files import json_mapping
 from equipoise.checkpoints.hugging_face import DTYPES, INDEX, file_tensors
 from equipoise.checkpoints.sources import ADAPTERS, Source
-from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse, total_bytes
+from equipoise.checkpoints.tensors import (
+    LazyTensor,
+    Tensors,
+    in_blocks,
+    in_bytes,
+    refuse,
+    total_bytes,
+)
 from equipoise.terminal.console import is_visible
 
 # --- record ---------------------------------------------------------------------------------------
@@ -143,8 +150,6 @@ def _code(text: str) -> str:
 
 #: Larger models are cut into files of about this size, as Hugging Face does.
 SHARD_BYTES = 5 * 10**9
-#: How much of a tensor is read at once, where it can be read in parts.
-BLOCK_BYTES = 2**26
 #: How much is written at once: what is compared next is in the processor's cache then.
 _PIECE_BYTES = 2**18
 _KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
@@ -199,7 +204,7 @@ def write_file(path: Path, tensors: Tensors, progress: Progress, *, check: bool)
     with path.open("xb+", buffering=0) as file, ThreadPoolExecutor(1) as hasher:
         _write(file, memoryview(header), "its header", check=check)
         for name, tensor in tensors.items():
-            for block in _blocks(name, tensor):
+            for block in in_blocks(name, tensor):
                 data = content(block)
                 # Neither needs Python's lock, nor both together longer than writing alone.
                 hashing = hasher.submit(digest.update, data)
@@ -239,23 +244,6 @@ def _header(tensors: Tensors) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _blocks(name: str, tensor: LazyTensor) -> Iterator[torch.Tensor]:
-    """The tensor in blocks of rows where it can be read so, or else as a whole."""
-    blocks = [tensor]
-    if tensor.take and tensor.nbytes > BLOCK_BYTES:
-        rows = max(1, BLOCK_BYTES * tensor.shape[0] // tensor.nbytes)
-        blocks = [tensor[start : start + rows] for start in range(0, tensor.shape[0], rows)]
-    for block in blocks:
-        value = block.read()
-        if (tuple(value.shape), value.dtype) != (block.shape, block.dtype):
-            refuse(
-                "writer.other-shape",
-                f"{name} is {tuple(value.shape)} of {value.dtype}, and its checkpoint says "
-                f"{block.shape} of {block.dtype}",
-            )
-        yield value
-
-
 def _write(file: FileIO, data: memoryview, name: str, *, check: bool) -> None:
     back = bytearray(min(len(data), _PIECE_BYTES))
     for start in range(0, len(data), _PIECE_BYTES):
@@ -276,8 +264,3 @@ def _write(file: FileIO, data: memoryview, name: str, *, check: bool) -> None:
 def content(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor, without a copy where it is in one piece."""
     return in_bytes(tensor).numpy().data
-
-
-def in_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor as one of bytes."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)

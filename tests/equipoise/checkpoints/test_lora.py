@@ -1,21 +1,35 @@
 """Adapters and their base: PEFT's own merging is the measure, in float32."""
 
-import dataclasses
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import (
+    IA3Config,
+    LoHaConfig,
+    LoraConfig,
+    OFTConfig,
+    PeftModel,
+    PromptTuningConfig,
+    get_peft_model,
+)
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from equipoise.checkpoints import to_hugging_face
-from equipoise.checkpoints.lora import KEYS, megatron_adapter
+from equipoise.checkpoints import by_peft, to_hugging_face
+from equipoise.checkpoints.lora import megatron_adapter
 from equipoise.checkpoints.tensors import ConversionError, LazyTensor
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.terminal.console import Reporter
-from tests.equipoise.checkpoints.samples import change_config, refused, save_adapter, weights_of
+from tests.equipoise.checkpoints.samples import (
+    SIZES,
+    change_config,
+    random_weights,
+    refused,
+    save_adapter,
+    weights_of,
+)
 from tests.recipes.audits import started
 from tests.refusals import holds, refusal
 
@@ -73,7 +87,7 @@ def test_answers_as_base_and_adapter_do(tied, tmp_path, capsys):
     adapter = tmp_path / "adapter"
     save_adapter(tied, adapter)
     merged(adapter, tmp_path / "out")
-    assert "of base and adapter" in capsys.readouterr().out
+    assert "of the source's" in capsys.readouterr().out
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.tie_word_embeddings
 
 
@@ -106,24 +120,15 @@ def test_embeddings_that_are_tied(tied, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"use_dora": True}, "lora.extra-setting | use_dora"),
-        ({"peft_type": "IA3"}, "lora.other-peft-type | IA3"),
-        ({"bias": "all"}, "lora.trained-bias | all"),
-        ({"peft_type": "LOHA"}, "lora.other-peft-type | LOHA"),
-        ({"peft_type": "PROMPT_TUNING"}, "lora.other-peft-type | PROMPT_TUNING"),
-        ({"peft_type": None}, "lora.other-peft-type | None"),
-        ({"bias": "lora_only"}, "lora.trained-bias | lora_only"),
-        ({"lora_bias": True}, "lora.extra-setting | lora_bias"),
-        ({"fan_in_fan_out": True}, "lora.extra-setting | fan_in_fan_out"),
-        (
-            {"target_parameters": ["mlp.experts.gate_up_proj"]},
-            "lora.extra-setting | target_parameters",
-        ),
-        ({"layer_replication": [[0, 2], [1, 2]]}, "lora.extra-setting | layer_replication"),
-        ({"trainable_token_indices": [1, 2]}, "lora.extra-setting | trainable_token_indices"),
-        ({"use_qalora": True}, "lora.extra-setting | use_qalora"),
-        ({"alora_invocation_tokens": [7]}, "lora.extra-setting | alora_invocation_tokens"),
-        ({"a_key_of_a_later_peft": 0.5}, "lora.extra-setting | a_key_of_a_later_peft"),
+        ({"use_dora": True}, "lora.other-tensor | lora_magnitude_vector"),
+        ({"bias": "all", "lora_bias": True}, "lora.other-tensor | lora_B"),
+        ({"peft_type": "PROMPT_TUNING"}, "lora.unknown-setting"),
+        ({"peft_type": None}, "lora.refused-by-peft"),
+        ({"layer_replication": [[0, 2], [1, 2]]}, "lora.other-tensor | layers.2"),
+        ({"trainable_token_indices": [1, 2]}, "lora.other-tensor | trainable_tokens_delta"),
+        ({"alora_invocation_tokens": [7]}, "lora.refused-by-peft"),
+        ({"megatron_config": {"a": 1}}, "lora.foreign-code"),
+        ({"a_key_of_a_later_peft": 0.5}, "lora.unknown-setting | a_key_of_a_later_peft"),
         ({"init_lora_weights": "pissa"}, "lora.changed-base | pissa"),
         ({"init_lora_weights": "pissa_niter_4"}, "lora.changed-base"),
         ({"init_lora_weights": "olora"}, "lora.changed-base"),
@@ -146,21 +151,73 @@ def test_another_form(changes, told, model, tmp_path):
     assert holds(refused(tmp_path / "a", tmp_path / "out"), told)
 
 
-def test_every_key_that_peft_writes_is_known(model):
-    """One that a later release adds is refused where it is set, until someone decides about it."""
-    refused = {
-        *(
-            "fan_in_fan_out",
-            "megatron_config",
-            "trainable_token_indices",
-            "use_dora",
-            "kasa_config",
-        ),
-        *("alora_invocation_tokens", "use_qalora", "monteclora_config", "layer_replication"),
-        *("lora_bias", "target_parameters", "use_bdlora", "arrow_config"),
-    }
-    written = {field.name for field in dataclasses.fields(LoraConfig)}
-    assert written - KEYS == refused
+KINDS = {
+    "dora": LoraConfig(use_dora=True, target_modules=["q_proj", "up_proj"]),
+    "embeddings": LoraConfig(target_modules=["embed_tokens", "q_proj"]),
+    "tokens": LoraConfig(trainable_token_indices=[0, 7, 14], target_modules=["q_proj"]),
+    "lora_bias": LoraConfig(lora_bias=True, target_modules=["q_proj"]),
+    "bias": LoraConfig(bias="all", target_modules=["q_proj"]),
+    "ia3": IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
+    "loha": LoHaConfig(target_modules=["q_proj", "up_proj"]),
+    "oft": OFTConfig(target_modules=["q_proj"], oft_block_size=8),
+    "experts": LoraConfig(
+        target_parameters=["mlp.experts.gate_up_proj"], target_modules=[], lora_dropout=0.0
+    ),
+}
+#: Kind -> another base than a Llama: experts, or linear maps that have a bias.
+BASES = {
+    "experts": (
+        "qwen3_moe",
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    ),
+    "bias": ("qwen2", {}),
+    "lora_bias": ("qwen2", {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_kinds_are_merged_by_peft(kind, tmp_path):
+    family, more = BASES.get(kind, ("llama", {}))
+    shape = AutoConfig.for_model(family, **SIZES, **more, tie_word_embeddings=False)
+    random_weights(AutoModelForCausalLM.from_config(shape)).save_pretrained(tmp_path / "base")
+    settings = KINDS[kind]
+    settings.task_type = "CAUSAL_LM"
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), settings)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                noise = 0.3 * torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(parameter + noise)
+    adapted.save_pretrained(tmp_path / "a")
+    expected = answers_of(adapted)
+    own = merged(tmp_path / "a", tmp_path / "out", tmp_path / "base")
+    assert own.keys() == weights_of(tmp_path / "base").keys()
+    answers = answers_of(AutoModelForCausalLM.from_pretrained(tmp_path / "out"))
+    before = answers_of(AutoModelForCausalLM.from_pretrained(tmp_path / "base"))
+    assert torch.allclose(answers, expected, atol=1e-5)
+    assert (before - expected).abs().max() > 5e-5
+
+
+def answers_of(model):
+    with torch.no_grad():
+        return model.eval()(torch.arange(24).reshape(2, 12)).logits
+
+
+def test_peft_needs_the_base_in_memory(model, tmp_path, monkeypatch):
+    save_adapter(model, tmp_path / "a", use_dora=True)
+    monkeypatch.setattr(by_peft, "free_memory", lambda: 10**4)
+    assert holds(refused(tmp_path / "a", tmp_path / "out"), "lora.large-base")
+
+
+def test_an_adapter_of_no_weights_stays_one(model, tmp_path):
+    settings = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(model), settings).save_pretrained(
+        tmp_path / "a"
+    )
+    assert holds(refused(tmp_path / "a", tmp_path / "out", model), "lora.unmergeable")
+    convert(tmp_path / "a", tmp_path / "kept", Reporter(), keep_adapter=True)
+    assert (tmp_path / "kept" / "adapter_model.safetensors").exists()
 
 
 def test_a_beginning_that_changes_the_base_is_peft_s_own(model, tmp_path):
@@ -245,7 +302,7 @@ UP = "base_model.model.model.layers.1.mlp.up_proj"
         ),
         (
             lambda t: t.update({f"{UP}.lora_magnitude_vector": torch.ones(48)}),
-            "lora.unknown-tensor | layers.1.mlp.up_proj.lora_magnitude_vector",
+            "lora.extra-tensor | layers.1.mlp.up_proj.lora_magnitude_vector",
         ),
         (
             lambda t: t.update({"base_model.model.other.weight": torch.ones(4)}),
@@ -312,7 +369,7 @@ def test_tied_embeddings_that_were_replaced_together(tied, tmp_path):
     ("settings", "told"),
     [
         ({"target_modules": ["q_proj", "lm_head"]}, "lora.tied-output | lm_head.weight"),
-        ({"target_modules": ["q_proj", "embed_tokens"]}, "lora.unknown-tensor"),
+        ({"target_modules": ["q_proj", "embed_tokens"]}, "verify.other-logits"),
         (
             {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
             "lora.tied-copy | lm_head.weight",

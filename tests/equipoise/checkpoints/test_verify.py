@@ -74,15 +74,15 @@ def test_names_in_the_wrong_order_are_seen(model, tmp_path, monkeypatch):
 
 
 def test_other_weights_in_memory_than_on_the_disk_are_seen(model, tmp_path, monkeypatch):
-    load = verify._loaded
+    load = verify.load_whole
 
-    def changed(folder):
-        loaded = load(folder)
+    def changed(folder, dtype):
+        loaded = load(folder, dtype)
         with torch.no_grad():
             loaded.model.norm.weight[3] += 1
         return loaded
 
-    monkeypatch.setattr(verify, "_loaded", changed)
+    monkeypatch.setattr(verify, "load_whole", changed)
     with refusal("verify.other-weights", "model.norm.weight"):
         convert(model, tmp_path / "out", Reporter())
 
