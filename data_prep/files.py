@@ -93,7 +93,7 @@ def read_jsonl(path: Path) -> Iterator[Any]:
 def parse_json(path: Path, data: bytes, line: int | None = None) -> Any:
     """The JSON value of a file or of one line. Raises `DamagedFileError`."""
     try:
-        return json.loads(data.decode(), parse_constant=_refuse_number, parse_float=_finite_float)
+        return json.loads(data.decode(), **_NUMBERS)
     except RecursionError:
         raise DamagedFileError("file.deep-json", path, "is nested too deeply", line) from None
     except json.JSONDecodeError as error:
@@ -114,6 +114,19 @@ def _refuse_number(text: str) -> Any:
 def _finite_float(text: str) -> float:
     value = float(text)
     return value if math.isfinite(value) else _refuse_number(text)
+
+
+def _finite_int(text: str) -> int:
+    """Refuse integers that no float can hold, which arithmetic would end with."""
+    _finite_float(text)
+    return int(text)
+
+
+_NUMBERS: Any = {
+    "parse_constant": _refuse_number,
+    "parse_float": _finite_float,
+    "parse_int": _finite_int,
+}
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
@@ -226,6 +239,16 @@ def _lock(descriptor: int, operation: int) -> bool | None:
     except OSError:
         return None
     return True
+
+
+def below(root: Path, name: str) -> Path:
+    """Join a name that a file holds to a folder. Raises `ValueError` where it leads out of it."""
+    path = root / name
+    if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
+        raise ValueError(f"{name!r} leads out of its folder")
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise ValueError(f"{name!r} is a link that leads out of its folder")
+    return path
 
 
 def hash_file(path: Path) -> str:

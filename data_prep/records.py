@@ -14,17 +14,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError, field_validator
 
 from data_prep.files import finite, write_json, write_text
 from data_prep.text_files import DataError
 from environments.base import PromptRecord
+from environments.replies import is_broken
 
 SCHEMA_VERSION = 1
 
 KIND = "prompt file"
 
-Filled = Annotated[str, Field(min_length=1)]
+
+def _whole(text: str) -> str:
+    if is_broken(text):
+        raise ValueError("holds half of a surrogate pair, or the character NUL")
+    return text
+
+
+#: numpy drops a NUL at the end of a name, and half of a surrogate pair has no bytes in UTF-8.
+Name = Annotated[str, AfterValidator(_whole)]
+Filled = Annotated[str, Field(min_length=1), AfterValidator(_whole)]
 
 
 class _Turn(BaseModel, extra="forbid", strict=True):

@@ -16,8 +16,13 @@ def plain_url(url: str, instead: str) -> str:
     Raises `ValueError` for what is no http or https address, and for one with a user, a password
     or a query: `instead` says what to do.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        (parts.hostname or "").encode("idna")  # no label is empty or too long
+    except ValueError:
+        valid = False
+    if not valid:
         raise ValueError(
             "not an http or https address: it must start with http:// or https:// and name a host"
         )

@@ -3,6 +3,7 @@
 The environment itself is in `contract`. This package imports neither torch nor ray.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypedDict, TypeVar, get_args
@@ -35,6 +36,10 @@ class SetupError(CodedError, ValueError):
 
 class IncompleteSetError(ValueError):
     """A set-scoped environment was called with a part of a counterfactual set."""
+
+
+class ScoreError(CodedError, ValueError):
+    """A score that nothing can be trained on: NaN or infinity."""
 
 
 class OutcomeError(CodedError, ValueError):
@@ -132,6 +137,9 @@ class Score:
     def __post_init__(self) -> None:
         if (self.value is None) != (self.error is not None):
             raise ValueError("a score has either a value or the failure that prevented it")
+        for name, number in {"value": self.value, **self.components}.items():
+            if number is not None and not math.isfinite(number):
+                raise ScoreError("score.not-finite", f"{name} of a score is {number}")
 
 
 Outcome = TypeVar("Outcome", bound=BaseModel)

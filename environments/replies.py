@@ -20,6 +20,7 @@ MAX_OBJECT_CHARACTERS = 20_000
 MAX_OBJECT_OPENINGS = 64
 
 _FENCE = "```"
+_BROKEN = re.compile(r"[\0\ud800-\udfff]")
 #: What may follow an opening fence: the name of a language.
 _LANGUAGE = re.compile(r"[ \t]*[\w+-]{0,20}[ \t]*")
 _HALF_A_CHARACTER = re.compile(r"[\ud800-\udfff]")
@@ -88,6 +89,11 @@ def _reasoning(own_tag: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     ends = [rf"</{prefix}(?:{names})>", *(end for _, end in _MARKS)]
     flags = re.IGNORECASE | re.ASCII
     return re.compile("|".join(starts), flags), re.compile("|".join(ends), flags)
+
+
+def is_broken(text: str) -> bool:
+    """Whether a text holds NUL, or half of a surrogate pair, which UTF-8 has no bytes for."""
+    return _BROKEN.search(text) is not None
 
 
 def answer_of(reply: str, longest: int | None = None, *, own_tag: str = "") -> str:

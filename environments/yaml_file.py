@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from typing_extensions import is_typeddict
 
 from environments.errors import CodedError
+from environments.replies import is_broken
 
 Content = TypeVar("Content", bound=BaseModel)
 
@@ -38,7 +39,24 @@ def shown_faults(faults: Sequence[str]) -> list[str]:
     return [*faults[:SHOWN], *ending]
 
 
-class _Loader(yaml.SafeLoader):
+class CheckedLoader(yaml.SafeLoader):
+    """Names the line of a value that is not what its tag says, and of text that is not Unicode."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """Construct a value. Raises `ConstructorError` with its line."""
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{str(node.value)[:60]!r} is not a {kind}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+        if isinstance(value, str) and is_broken(value):
+            problem = "text with half of a surrogate pair, or with the character NUL"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return value
+
+
+class _Loader(CheckedLoader):
     """Refuses what PyYAML takes silently: a key that is there twice, and aliases."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:

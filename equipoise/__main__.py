@@ -93,7 +93,6 @@ def main(arguments: Sequence[str] | None = None, about: str | None = None) -> No
     script = Path(sys.argv[0])
     recipe = script.parent.name == "recipes"
     prog = f"uv run recipes/{script.name}" if recipe else f"equipoise {name}"
-    sys.path.append(str(Path.cwd()))  # a user's own task; behind ours, so that it hides nothing
     if "--offline" in words:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the Hub's client is imported
     try:

@@ -18,6 +18,8 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 #: What the client itself puts into a request.
 _RESERVED = frozenset({"model", "messages", "response_format", "stream", "n"})
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+#: Variables that Equipoise and its libraries read for other services.
+_NOT_FOR_MODELS = re.compile(r"HF_TOKEN|HUGGING_FACE_HUB_TOKEN|WANDB_API_KEY|AWS_.*")
 
 
 class _Section(BaseModel):
@@ -104,6 +106,8 @@ class EndpointSettings(_Section):
                 "should be the name of an environment variable, in capitals; the key itself goes "
                 "into .env"
             )
+        if name is not None and _NOT_FOR_MODELS.fullmatch(name):
+            raise ValueError(f"{name} is a key of another service, never sent to a model's server")
         return name
 
     @field_validator("parameters")

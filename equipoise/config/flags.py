@@ -27,13 +27,18 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a command line; `fitted` are values made to fit them, which win."""
+    """The options of a command line; `fitted` are values made to fit them, which win.
+
+    `stored` says that the file is a run folder's, which may be somebody else's: no code is
+    imported because it names it, and no key of the environment is read because it names one.
+    """
 
     config_files: tuple[Path, ...]
     settings: tuple[Setting, ...] = ()
     assignments: tuple[str, ...] = ()
     fitted: tuple[Setting, ...] = ()
     resume: Path | None = None
+    stored: bool = False
     dry_run: bool = False
     ask: bool = False
     rehearse: bool = False

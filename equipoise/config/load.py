@@ -21,7 +21,7 @@ from equipoise.config.nemo_rl.keys import whole_schema
 from equipoise.config.nemo_rl.rules import nemo_rl_warnings
 from equipoise.config.problems import SEPARATOR, Origin, Problem, add_problems, usage_error
 from equipoise.config.schema import LOCAL_MODEL, Config
-from equipoise.config.secrets import secret_problems
+from equipoise.config.secrets import secret_problems, without_keys
 from equipoise.config.sources import Source, read_file, run_sources, task_defaults
 from equipoise.config.task_code import TaskCode, load_task, unread_keys, unread_problems
 from equipoise.config.unread import unread_by_engine, who_trains
@@ -165,6 +165,8 @@ def load_config(
     sources = run_sources(task, options)
     composition = compose(sources)
     values, origins = composition.values, composition.origins
+    if options.stored:
+        values = without_keys(values)
     problems = [*composition.problems, *secret_problems(values)]
     config, errors = validate(values, whole_schema())
     # Wrong values give way to the defaults, so that what else is wrong is told as well.
@@ -173,7 +175,7 @@ def load_config(
     if config is None:
         raise usage_error(problems, origins, composition.references)
 
-    code, errors = load_task(config, task)
+    code, errors = load_task(config, task, stored=options.stored)
     # Only now it is known how large a set is.
     options, rounded = whole_sets(options, code.set_size)
     if rounded:

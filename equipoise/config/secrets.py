@@ -131,3 +131,10 @@ def _texts(value: Any, key: str = "", name: str = "") -> Iterator[tuple[str, str
             yield from _texts(below, f"{key}{SEPARATOR}{index}", name)
     elif isinstance(value, str | int) and not isinstance(value, bool):
         yield key, name, str(value)
+
+
+def without_keys(tree: Any) -> Any:
+    """The values of a configuration, with no name of a variable that holds a key."""
+    if isinstance(tree, dict):
+        return {name: without_keys(value) for name, value in tree.items() if name != "api_key_env"}
+    return [without_keys(value) for value in tree] if isinstance(tree, list) else tree

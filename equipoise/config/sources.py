@@ -17,7 +17,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from equipoise.config.flags import CONFIG_FOLDER, Options, scale_file, task_file
 from equipoise.config.problems import SEPARATOR, Origin, Problem
-from equipoise.config.yaml_text import refuse_bombs, yaml_text
+from equipoise.config.yaml_text import parse_yaml, yaml_text
 from equipoise.errors import UsageError
 
 _ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
@@ -156,7 +156,7 @@ def read_assignment(text: str) -> Source:
     key, _, value = text.partition("=")
 
     def parse() -> DictConfig:
-        refuse_bombs(value)
+        parse_yaml(value)
         return OmegaConf.from_dotlist([text])
 
     return _read(origin, parse, key)

@@ -5,7 +5,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,9 +17,11 @@ from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.problems import Origins, Problem, within
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.config.validate import validate
+from equipoise.errors import UsageError
 
 _ENVIRONMENT_KEY, _MODULE_KEY = "equipoise.environment", "equipoise.data.module"
 _MODULE_NAMES = ("PromptSettings", "build_prompts")
+_SHIPPED = frozenset({"data_prep", "environments"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,12 @@ class TaskCode:
         return self.prompt_settings.chosen if self.prompt_settings else ()
 
 
-def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
-    """Import what the configuration names and validate its settings with the task's own models."""
+def load_task(config: Config, task: str, *, stored: bool = False) -> tuple[TaskCode, list[Problem]]:
+    """Import what the configuration names and validate its settings with the task's own models.
+
+    Of a `stored` configuration nothing is imported but what is shipped or installed, or was named
+    by the user.
+    """
     problems: list[Problem] = []
     ours = config.equipoise
     if ours.task != task:
@@ -65,8 +71,8 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
                 f"this recipe trains {task}, not {ours.task}",
             )
         )
-    environment = _find_environment(config, problems)
-    module = _find_data_module(config, problems)
+    environment = _find_environment(config, problems, stored)
+    module = _find_data_module(config, problems, stored)
 
     def settings(values: Mapping[str, Any], owner: Any, name: str, key: str) -> Any:
         if owner is None:
@@ -123,10 +129,12 @@ def set_size(environment: type[Environment] | None, settings: EnvironmentSetting
     return (settings and settings.set_size) or environment.set_size
 
 
-def _find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:
+def _find_environment(
+    config: Config, problems: list[Problem], stored: bool
+) -> type[Environment] | None:
     """The class `equipoise.environment`; None with a problem added when there is none."""
     module_name, _, class_name = config.equipoise.environment.rpartition(".")
-    module = _import(module_name, [class_name], _ENVIRONMENT_KEY, problems)
+    module = _import(module_name, [class_name], _ENVIRONMENT_KEY, problems, stored)
     if module is None:
         return None
     environment = getattr(module, class_name, None)
@@ -161,10 +169,10 @@ def _unfit_environment(environment: Any) -> str:
     return ""
 
 
-def _find_data_module(config: Config, problems: list[Problem]) -> DataModule | None:
+def _find_data_module(config: Config, problems: list[Problem], stored: bool) -> DataModule | None:
     """The module `equipoise.data.module`; None with problems added when its hooks are unfit."""
     name = config.equipoise.data.module
-    module = _import(name, _MODULE_NAMES, _MODULE_KEY, problems)
+    module = _import(name, _MODULE_NAMES, _MODULE_KEY, problems, stored)
     if module is None:
         return None
     if missing := [hook for hook in _MODULE_NAMES if not hasattr(module, hook)]:
@@ -184,9 +192,18 @@ def _find_data_module(config: Config, problems: list[Problem]) -> DataModule | N
 
 
 def _import(
-    name: str, needed: Sequence[str], key: str, problems: list[Problem]
+    name: str, needed: Sequence[str], key: str, problems: list[Problem], stored: bool
 ) -> ModuleType | None:
     """The module, which runs its code; one whose source lacks what is needed is not run."""
+    if stored and not _is_trusted(name):
+        message = (
+            f"the run names the code {name}, which is neither shipped nor installed: if it is your "
+            f"own, give --own-code {name.partition('.')[0]}"
+        )
+        problems.append(Problem("task.untrusted-code", (key,), message))
+        return None
+    if not stored and name.partition(".")[0] not in _SHIPPED:
+        add_working_folder()
     try:
         if (reason := _unfit(name, needed)) is None:
             return importlib.import_module(name)
@@ -194,6 +211,46 @@ def _import(
         reason = f"cannot import {name}: {error}"
     problems.append(Problem("task.failed-import", (key,), reason))
     return None
+
+
+def add_working_folder() -> None:
+    """Find a user's own task in the working folder; behind ours, so that it hides nothing."""
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.append(folder)
+
+
+def import_own_code(name: str) -> None:
+    """Import a module that the user names, so that a run may name it too. Raises `UsageError`."""
+    add_working_folder()
+    try:
+        found = _find_module(name)
+        if found is None or any(_is_of_run(path) for path in _paths_of(found)):
+            raise ImportError("there is no such module outside a run's folder")
+        importlib.import_module(name)
+    except (ImportError, SyntaxError) as error:
+        raise UsageError(
+            "task.no-own-code", f"cannot import {name}: {error}", "Start in the folder that has it."
+        ) from error
+
+
+def _is_trusted(name: str) -> bool:
+    """Whether a module is shipped, installed, or was imported because the user named it."""
+    package = name.partition(".")[0]
+    if name in sys.modules or package in _SHIPPED:
+        return True
+    folder = Path.cwd().resolve()
+    installed = [entry for entry in sys.path if Path(entry).resolve() != folder]
+    found = PathFinder.find_spec(package, installed)
+    return found is not None and not any(_is_of_run(path) for path in _paths_of(found))
+
+
+def _paths_of(spec: ModuleSpec) -> list[Path]:
+    names = [spec.origin] if spec.has_location else spec.submodule_search_locations or ()
+    return [Path(name).resolve() for name in names if name]
+
+
+def _is_of_run(path: Path) -> bool:
+    return any((folder / "provenance.json").exists() for folder in (path, *path.parents))
 
 
 def _unfit(name: str, needed: Sequence[str]) -> str | None:

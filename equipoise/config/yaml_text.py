@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, SequenceNode
 
+from environments.yaml_file import CheckedLoader
+
 #: Far more than any configuration has.
 _BYTES, _VALUES = 200_000, 50_000
 
@@ -19,23 +21,27 @@ class TooMuchError(ValueError):
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a file. Raises what `refuse_bombs` does, and `OSError`."""
-    return yaml.safe_load(yaml_text(path))
+    """The content of a file. Raises what `parse_yaml` does, and `OSError`."""
+    return parse_yaml(_text(path))
 
 
 def yaml_text(path: Path) -> str:
-    """The text of a file that can be expanded. Raises what `refuse_bombs` does, and `OSError`."""
+    """The text of a file that can be read. Raises what `parse_yaml` does, and `OSError`."""
+    text = _text(path)
+    parse_yaml(text)
+    return text
+
+
+def _text(path: Path) -> str:
     with path.open("rb") as file:
         data = file.read(_BYTES + 1)
     if len(data) > _BYTES:
         raise TooMuchError(f"is longer than {_BYTES:,} bytes")
-    text = data.decode()
-    refuse_bombs(text)
-    return text
+    return data.decode()
 
 
-def refuse_bombs(text: str) -> None:
-    """Raise `TooMuchError` for what would not fit, and `YAMLError` for what is no YAML."""
+def parse_yaml(text: str) -> Any:
+    """The value of a text. Raises `TooMuchError` for what would not fit, and `YAMLError`."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         values = _count(node, {}) if node is not None else 0
@@ -43,6 +49,7 @@ def refuse_bombs(text: str) -> None:
         raise TooMuchError("is nested too deeply") from None
     if values > _VALUES:
         raise TooMuchError(f"its aliases are more than {_VALUES:,} values")
+    return yaml.load(text, Loader=CheckedLoader)  # noqa: S506 (a SafeLoader)
 
 
 def _count(node: Node, counts: dict[int, int]) -> int:

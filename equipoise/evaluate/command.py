@@ -6,10 +6,12 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
+from equipoise.config.task_code import import_own_code
 from equipoise.errors import UsageError
 from equipoise.run.directory import usable_folder
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import (
+    OwnCode,
     Repeated,
     Unsealed,
     option,
@@ -40,6 +42,7 @@ class CompareOptions:
         bool, option("compare although scores were given with other settings, models or code")
     ] = False
     unsealed: Unsealed = False
+    own_code: OwnCode = None
     dry_run: Annotated[bool, option("show the comparison, and write nothing")] = False
 
 
@@ -51,6 +54,8 @@ def compare(options: CompareOptions, reporter: Reporter) -> None:
             "name two entries at least",
             "Both stages of one run are DIR/baseline DIR/final.",
         )
+    if options.own_code:
+        import_own_code(options.own_code)
     if not options.dry_run:
         usable_folder(options.output_dir, "--output-dir")
     # matplotlib, which the page brings, takes a second to import.
@@ -95,10 +100,13 @@ class GateOptions:
     ] = None
     markdown: Annotated[Path | None, option("write a table for a pull request", "FILE")] = None
     unsealed: Unsealed = False
+    own_code: OwnCode = None
 
 
 def gate(options: GateOptions, reporter: Reporter) -> None:
     """Gate. Raises `EquipoiseError`, also for a verdict that is no pass."""
+    if options.own_code:
+        import_own_code(options.own_code)
     usable_folder(options.output_dir, "--output-dir")
     for flag, path in (("--junit", options.junit), ("--markdown", options.markdown)):
         if path is not None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from equipoise.train.stages.around_training import BASELINE, FINAL, REFERENCE
 _STAGES = (FINAL, BASELINE)
 #: Values of so many characters are shown beside the name of what differs.
 _LONGEST_VALUES = 60
+_TASK = re.compile(r"[\w-]+")  # a name, which becomes one of a YAML file
 #: Parts of keys below `env` that decide how a judge is reached, and no score.
 _NOT_SCORING = frozenset({"url", "api_key_env", "limits", "budget", "cache_dir"})
 #: Keys that decide how replies are drawn.
@@ -205,14 +207,17 @@ def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
             f"{min(missing)!r}",
             "Put back the file that the run was made with.",
         )
-    loaded = load_config(task_of(run), Options((run.config,)))
+    loaded = load_config(task_of(run), Options((run.config,), stored=True))
     return Evaluated(opened, stages[0], loaded, items, rollouts, scores)
 
 
 def task_of(run: RunDirectory) -> str:
     """The task that a run's configuration names. Raises `EquipoiseError`."""
     try:
-        return str(read_yaml(run.config)["equipoise"]["task"])
+        task = read_yaml(run.config)["equipoise"]["task"]
+        if not isinstance(task, str) or not _TASK.fullmatch(task):
+            raise ValueError("no name")
+        return task
     except OSError as error:
         raise UsageError(
             "entry.no-run",

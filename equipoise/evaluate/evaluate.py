@@ -63,7 +63,7 @@ from equipoise.train.stages.around_training import (
     score,
     take_reference,
 )
-from equipoise.train.stages.job import Job, check_environment
+from equipoise.train.stages.job import Job, check_environment, scores_of
 from equipoise.train.stages.tracking import Tracker
 
 # --- turns ----------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def _reference_is_unreadable(job: Job, plain: RunDirectory) -> bool:
     reference = read_rollouts(plain.reference)
     variants = [rollout for rollout in reference if rollout.split != CONTROL_SPLIT]
     job.environment.set_reference(reference)
-    scores = job.environment.score(variants)
+    scores = scores_of(job.environment, variants)
     readable = {
         rollout.set_id
         for rollout, score in zip(variants, scores, strict=True)

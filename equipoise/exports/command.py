@@ -7,9 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
+from equipoise.config.task_code import import_own_code
 from equipoise.run.directory import RunDirectory
 from equipoise.terminal.console import Column, Reporter
-from equipoise.terminal.options import DryRun, RunFolder, Unsealed, option
+from equipoise.terminal.options import DryRun, OwnCode, RunFolder, Unsealed, option
 
 OutputDir = Annotated[Path, option("a new folder", "DIR")]
 
@@ -32,6 +33,7 @@ class GymOptions:
         int | None, option("Gym's limit of requests (num_samples_in_parallel), if any", "N")
     ] = None
     unsealed: Unsealed = False
+    own_code: OwnCode = None
     dry_run: DryRun = False
 
 
@@ -51,6 +53,7 @@ class VerifiersOptions:
     run: RunFolder
     output_dir: OutputDir
     unsealed: Unsealed = False
+    own_code: OwnCode = None
     dry_run: DryRun = False
 
 
@@ -75,6 +78,8 @@ def _write(
     """Write into a new folder and say so; a dry run writes into a scratch one and lists it."""
     from equipoise.exports.task import refuse_used_folder
 
+    if options.own_code:
+        import_own_code(options.own_code)
     folder = options.output_dir
     if not options.dry_run:
         reporter.say("\n".join(export(folder=folder, unsealed=options.unsealed)))

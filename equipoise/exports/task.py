@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -188,6 +189,10 @@ def _finite(score: Score) -> Score:
 
 
 ROOT = Path(__file__).resolve().parents[2]
+_NO_KEY = (
+    "the run's model has a key, which is read where your own file names its variable: write "
+    "api_key_env into the settings of this export"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,14 +225,16 @@ class Exported:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on the run's files."""
-        return [unsealed_note(self.unsealed)] if self.unsealed else []
+        """Notes on the run's files, and on keys, which no run folder names."""
+        unsealed = [unsealed_note(self.unsealed)] if self.unsealed else []
+        named = re.search(r"api_key_env: (?!null)", self.run.config.read_text(encoding="utf-8"))
+        return unsealed + ([_NO_KEY] if named else [])
 
 
 def task_of_run(run: RunDirectory, *, unsealed: bool) -> Exported:
     """The prompts to train on and to validate with. Raises `EquipoiseError` with the remedy."""
     unsealed_parts = open_run(run.root, unsealed=unsealed).unsealed
-    loaded = load_config(task_of(run), Options((run.config,)))
+    loaded = load_config(task_of(run), Options((run.config,), stored=True))
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     reference = None
     if environment.reference_generations:

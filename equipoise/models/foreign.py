@@ -3,6 +3,7 @@
 A folder is looked through once, before transformers or anything else opens a file of it.
 """
 
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -87,7 +88,8 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         _check_size(path, path.stat().st_size)
         value = parse_json(path, path.read_bytes())
-    except (DamagedFileError, OSError) as error:
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no name
+    except (DamagedFileError, OSError, UnicodeEncodeError) as error:
         raise EquipoiseError(
             code_of(error, "model.unreadable-file"), str(error), _ANOTHER
         ) from error

@@ -38,7 +38,7 @@ from environments.errors import code_of
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems, load_config
 from equipoise.config.dry_run import Row
 from equipoise.config.flags import tasks
-from equipoise.config.task_code import set_size
+from equipoise.config.task_code import add_working_folder, set_size
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.hub import clear_errors
 from equipoise.models.libraries import offline
@@ -359,6 +359,7 @@ def find_task(task: str) -> DataModule:
         raise UsageError(
             "prepare.invalid-name", f"{task!r} is no name of a task or module", shipped
         )
+    add_working_folder()
     own_name = "." in task or find_spec(f"data_prep.{task}") is None
     name = task if own_name else f"data_prep.{task}"
     try:

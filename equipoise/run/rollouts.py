@@ -20,6 +20,7 @@ from data_prep.files import (
     write_jsonl,
     write_lines,
 )
+from data_prep.records import Name
 from environments.base import Failure, FailureKind, PromptRecord, Rollout, Score
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
@@ -34,9 +35,9 @@ def rollout_of(record: PromptRecord, completion: str) -> Rollout:
 class _Line(BaseModel, strict=True, allow_inf_nan=False):
     """The fields of `Rollout`, checked."""
 
-    prompt_id: str
-    set_id: str
-    split: str
+    prompt_id: Name
+    set_id: Name
+    split: Name
     prompt: str
     completion: str
     metadata: dict[str, Any]

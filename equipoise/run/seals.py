@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from data_prep.files import flush, hash_file, write_json
+from data_prep.files import below, flush, hash_file, write_json
 from data_prep.records import manifest_path
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory
@@ -115,18 +115,26 @@ def _seal_file(path: Path) -> Seal:
 def _check(root: Path, seals: Seals) -> list[str]:
     names = sorted(seals)
     with ThreadPoolExecutor(_READERS) as pool:
-        damages = pool.map(lambda name: _file_damage(root / name, seals[name]), names)
+        damages = pool.map(lambda name: _file_damage(root, name, seals[name]), names)
         return [f"{name} {reason}" for name, reason in zip(names, damages, strict=True) if reason]
 
 
-def _file_damage(path: Path, expected: Seal) -> str | None:
+def _file_damage(root: Path, name: str, expected: Seal) -> str | None:
     try:
+        first, _, remainder = name.partition("/")
+        if first == RunDirectory(root).final_checkpoint.name and remainder:
+            root, name = root / first, remainder  # weights may lie on another disk, behind a link
+        path = below(root, name)
         size = path.stat().st_size
+        if not path.is_file():
+            return "is not a file"
         if size != expected.bytes:
             return f"has {size:,} bytes of {expected.bytes:,}"
         return None if hash_file(path) == expected.hash else "was changed since it was written"
     except FileNotFoundError:
         return "is missing"
+    except ValueError:
+        return "is not a name of a file in this folder"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
 
@@ -139,6 +147,17 @@ def _file_damage(path: Path, expected: Seal) -> str | None:
 
 
 _KEY = "files"
+_ANY = RunDirectory(Path())
+#: The parts of a run that are sealed.
+PARTS = frozenset(
+    path.name
+    for path in (
+        *(_ANY.config, _ANY.prompts, manifest_path(_ANY.prompts), _ANY.reference),
+        *(_ANY.evaluation("baseline").parent, _ANY.evaluation("final").parent, _ANY.comparison),
+        *(_ANY.probe, _ANY.modes, _ANY.added, _ANY.history, _ANY.training.parent),
+        _ANY.final_checkpoint,
+    )
+)
 #: The flag by which a user accepts files that nothing vouches for.
 UNSEALED = "--unsealed"
 #: The way to accept one file where there is no flag.
@@ -327,9 +346,16 @@ def _read_seals(run: RunDirectory) -> dict[str, Any]:
 
 
 def _seals_in(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The seals by part; one that is forgotten is None."""
-    seals = provenance.get(_KEY)
-    return {k: v for k, v in seals.items() if v is not None} if isinstance(seals, dict) else {}
+    """The seals by part, without those that are forgotten. Raises `EquipoiseError` for others."""
+    found = provenance.get(_KEY)
+    seals = {k: v for k, v in found.items() if v is not None} if isinstance(found, dict) else {}
+    if strange := sorted(seals.keys() - PARTS):
+        raise EquipoiseError(
+            "run.strange-part",
+            f"{strange[0]!r} is not a part of a run, and its provenance.json lists it",
+            "Nothing was read or moved. Take the folder from where it was made.",
+        )
+    return seals
 
 
 # --- checkpoints ----------------------------------------------------------------------------------

@@ -46,6 +46,9 @@ RunFolder = Annotated[Path, Positional, option("the folder of a run", "RUN")]
 Destination = Annotated[Path, Positional, option("a new folder for the model", "DEST")]
 DryRun = Annotated[bool, option("show what would be done, and do nothing")]
 Unsealed = Annotated[bool, option(UNSEALED_HELP)]
+OwnCode = Annotated[
+    str | None, option("a module of yours that scores, where a run names one", "MODULE")
+]
 #: A flag that may be given several times.
 Repeated = Annotated[tuple[str, ...], UseAppendAction]
 Files = Annotated[tuple[Path, ...], UseAppendAction]

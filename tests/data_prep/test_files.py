@@ -12,6 +12,7 @@ import pytest
 from data_prep import files
 from data_prep.files import (
     DamagedFileError,
+    below,
     create_folder,
     finite,
     is_being_written,
@@ -169,3 +170,20 @@ def test_a_folder_that_gets_its_name_while_another_looks_at_it_is_no_error(tmp_p
     with files.scratch_folder(tmp_path / "out") as scratch:
         assert scratch.is_dir()
     assert (tmp_path / "other" / "weights").is_file()
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "-" + "9" * 5_000, "1e999", "NaN"])
+def test_a_number_that_no_float_can_hold_is_refused(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "comparison.json"
+    path.write_text(f'{{"difference": {number}}}')
+    with pytest.raises(DamagedFileError, match="no finite number"):
+        read_json(path)
+
+
+def test_names_that_lead_out_of_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "link").symlink_to(tmp_path)
+    assert below(tmp_path / "run", "final/a.json") == tmp_path / "run" / "final" / "a.json"
+    for name in ("/etc/passwd", "../other", "a/../../b", "link/x", "a\0"):
+        with pytest.raises(ValueError, match="leads out"):
+            below(tmp_path / "run", name)

@@ -192,3 +192,13 @@ def test_a_missing_file_is_named(path: Path) -> None:
     path.unlink()
     with refusal("prompts.unreadable-file", "No such file"):
         read_prompts(path)
+
+
+@pytest.mark.parametrize("text", ["a\0", "\0", "a\ud800"])
+@pytest.mark.parametrize("field", ["id", "set_id", "split"])
+def test_a_name_that_numpy_or_utf_8_would_change_is_refused(
+    path: Path, field: str, text: str
+) -> None:
+    rewrite(path, [json.dumps(json.loads(path.read_text().split("\n")[0]) | {field: text})])
+    with refusal("prompts.invalid-file", "line 1"):
+        read_prompts(path)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from data_prep.files import read_json
 from equipoise.run.directory import RunDirectory
-from equipoise.run.seals import record_files
+from equipoise.run.seals import PARTS, record_files
 
 
 def seal_run(root: Path) -> None:
@@ -13,4 +13,4 @@ def seal_run(root: Path) -> None:
     content = read_json(run.provenance) if run.provenance.exists() else {}
     known = {key: value for key, value in content.items() if key != "sha256"}
     run.ledger.create(known | {"files": {}})
-    record_files(run, *(path for path in root.iterdir() if path != run.provenance))
+    record_files(run, *(path for path in root.iterdir() if path.name in PARTS))

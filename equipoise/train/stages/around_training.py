@@ -32,7 +32,7 @@ from equipoise.run.rollouts import (
 from equipoise.run.seals import is_whole, record_files, seal_file
 from equipoise.statistics.evaluation import evaluation_dict
 from equipoise.statistics.learning_signal import learning_signal
-from equipoise.train.stages.job import Job, refuse_failures, refuse_unmeasured
+from equipoise.train.stages.job import Job, refuse_failures, refuse_unmeasured, scores_of
 
 #: Records, completions of each, the stage -> their rollouts, siblings adjacent.
 Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
@@ -239,7 +239,7 @@ def score_replies(
 
     An environment is shown the empty text there, for a set or a group must be whole.
     """
-    scores = environment.score(rollouts)
+    scores = scores_of(environment, rollouts)
     pairs = zip(scores, failures, strict=True)
     return [
         Score(None, error=failure, evidence={NO_REPLY: True}) if failure else score

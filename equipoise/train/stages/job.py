@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from environments.base import Failure, PromptRecord, Rollout, Score
+from environments.base import Failure, PromptRecord, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from equipoise.config import Config, LoadedConfig
@@ -95,6 +95,18 @@ def check_environment(environment: Environment, reporter: Reporter) -> None:
 # Scores that failed: when there are so many, or of such a kind, that a run must stop.
 
 
+def scores_of(environment: Environment, rollouts: Sequence[Rollout]) -> list[Score]:
+    """The environment's scores. Raises `EquipoiseError` where one is NaN or infinite."""
+    try:
+        return environment.score(rollouts)
+    except ScoreError as error:
+        raise EquipoiseError(
+            error.code,
+            f"the environment {environment.name} ({type(environment).__module__}): {error}",
+            "Correct its `score`: what cannot be scored is Score(None, error=Failure(...)).",
+        ) from error
+
+
 #: A score that has not failed.
 _MEASURED = Score(0.0)
 
@@ -102,7 +114,7 @@ _MEASURED = Score(0.0)
 def score_within_budget(environment: Environment, rollouts: Sequence[Rollout]) -> list[Score]:
     """The environment's scores; when a budget is used up, all failed, for `FailureMonitor`."""
     try:
-        return environment.score(rollouts)
+        return scores_of(environment, rollouts)
     except BudgetSpentError as error:
         return [Score(None, error=Failure("budget", str(error)))] * len(rollouts)
 

@@ -54,7 +54,7 @@ from equipoise.statistics.trivial import (
     vote,
 )
 from equipoise.train.stages.around_training import BASELINE, FINAL, Sample
-from equipoise.train.stages.job import Job, refuse_failures
+from equipoise.train.stages.job import Job, refuse_failures, scores_of
 
 SCHEMA = 1
 PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"
@@ -178,7 +178,7 @@ def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, C
 
 def _worth(environment: Environment, prompts: Sequence[Rollout], figure: str, reply: str) -> float:
     rollouts = [replace(rollout, completion=reply) for rollout in prompts]
-    return Measured.of(environment, rollouts, environment.score(rollouts)).worth(figure)
+    return Measured.of(environment, rollouts, scores_of(environment, rollouts)).worth(figure)
 
 
 def _drawn(
@@ -214,7 +214,7 @@ def _without_model(
 
 
 def _score(job: Job, name: str, rollouts: Sequence[Rollout]) -> Scored:
-    scores = job.environment.score(rollouts)
+    scores = scores_of(job.environment, rollouts)
     refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the policy {name!r}")
     return rollouts, scores
 

@@ -1,11 +1,20 @@
 """Code is imported, which runs it, only where it holds what the configuration says."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.refusals import holds
+from equipoise.config import Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.secrets import without_keys
+from equipoise.config.task_code import import_own_code
+from equipoise.errors import UsageError
+from tests.refusals import holds, refusal
+
+LOCAL = CONFIG_FOLDER / "local.yaml"
 
 ENVIRONMENT = """
 from pathlib import Path
@@ -106,3 +115,61 @@ def test_code_of_ones_own_is_named(module, load, tmp_path: Path) -> None:
     module(CLASS)
     loaded = load("equipoise.environment=own_code.Mine")
     assert loaded.own_code() == [("own_code", str(tmp_path / "own_code.py"))]
+
+
+class TestOfARunFolder:
+    """It may be somebody else's: what it names is not run because it names it."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", ".")])
+        yield tmp_path
+        for name in [name for name in sys.modules if name.split(".")[0] in ("hostile", "run")]:
+            del sys.modules[name]
+
+    @staticmethod
+    def stored(folder: Path, **ours: str) -> Path:
+        loaded = load_config("fairness", Options((LOCAL,)))
+        tree = yaml.safe_load(loaded.to_yaml())
+        tree["equipoise"] |= {k: v for k, v in ours.items() if k != "module"}
+        tree["equipoise"]["data"] |= {k: v for k, v in ours.items() if k == "module"}
+        (folder / "config.yaml").write_text(yaml.safe_dump(tree))
+        return folder / "config.yaml"
+
+    @pytest.mark.parametrize("place", ["hostile", "run.hostile"])
+    @pytest.mark.parametrize("key", ["environment", "module"])
+    def test_its_code_is_not_run(self, folder: Path, place: str, key: str) -> None:
+        (folder / "run").mkdir()
+        path = folder / (place.replace(".", "/") + ".py")
+        path.write_text(ENVIRONMENT.format(CLASS))
+        name = f"{place}.Mine" if key == "environment" else place
+        config = self.stored(folder / "run", **{key: name})
+        with pytest.raises(UsageError) as refused:
+            load_config("fairness", Options((config,), stored=True))
+        assert f"--own-code {place.partition('.')[0]}" in str(refused.value)
+        assert not path.with_suffix(".ran").exists()
+        assert not set(sys.path) & {str(folder), ""}
+
+    def test_what_the_user_names_is_theirs_unless_a_run_holds_it(self, folder: Path) -> None:
+        (folder / "run").mkdir()
+        (folder / "run" / "provenance.json").write_text("{}")
+        (folder / "run" / "hostile.py").write_text(ENVIRONMENT.format(CLASS))
+        with refusal("task.no-own-code", "run.hostile"):
+            import_own_code("run.hostile")
+        assert not (folder / "run" / "hostile.ran").exists()
+        (folder / "hostile.py").write_text(CLASS)
+        config = self.stored(folder / "run", environment="hostile.Mine")
+        import_own_code("hostile")
+        loaded = load_config("fairness", Options((config,), stored=True))
+        assert loaded.environment_class.__module__ == "hostile"
+
+    def test_its_names_of_keys_are_not_read(self) -> None:
+        judge = {"endpoint": {"url": "http://h/v1", "api_key_env": "HOME", "model": "m"}}
+        assert without_keys({"judges": [judge]}) == {
+            "judges": [{"endpoint": {"url": "http://h/v1", "model": "m"}}]
+        }
+        word = f"env.dharma.judge={json.dumps(judge)}"
+        for stored, key in ((False, "HOME"), (True, None)):
+            loaded = load_config("dharma", Options((LOCAL,), assignments=(word,), stored=stored))
+            assert loaded.env_settings.judge.endpoint.api_key_env == key

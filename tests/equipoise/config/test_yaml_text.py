@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+from yaml import MarkedYAMLError
 
-from equipoise.config.yaml_text import TooMuchError, read_yaml, refuse_bombs
+from environments.yaml_file import YamlFileError, read_tree
+from equipoise.config.yaml_text import TooMuchError, parse_yaml, read_yaml
 
 NAMES = string.ascii_lowercase
 
@@ -30,19 +32,19 @@ def levels(number: int, *, merged: bool = False) -> str:
 def test_aliases_without_end_are_refused_at_once(text: str) -> None:
     started = time.process_time()
     with pytest.raises(TooMuchError, match="aliases"):
-        refuse_bombs(text)
+        parse_yaml(text)
     assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize("text", ["", "a: 1", levels(4), levels(4, merged=True), "a: &a 1\nb: *a"])
 def test_aliases_that_end_soon_are_allowed(text: str) -> None:
-    refuse_bombs(text)
+    parse_yaml(text)
 
 
 @pytest.mark.parametrize("deep", ["[" * 5_000, "{a: " * 5_000, "- " * 5_000])
 def test_nesting_without_end_is_refused(deep: str) -> None:
     with pytest.raises(TooMuchError, match="nested"):
-        refuse_bombs(deep)
+        parse_yaml(deep)
 
 
 def test_a_file_without_end_is_refused() -> None:
@@ -64,3 +66,19 @@ def test_an_alias_that_ends_soon_is_expanded(load, tmp_path: Path) -> None:
         "equipoise: {threads: &n 3}\ngrpo: {max_num_steps: *n}\n", encoding="utf-8"
     )
     assert load("--config", str(tmp_path / "own.yaml")).config.grpo.max_num_steps == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("!!bool maybe", "!!timestamp abc", "2026-02-30", "!!int x", "!!float y", "!!null [1]"),
+        *('"\\ud800"', '"a\\0"', "!!binary é", "{[1]: 2}"),
+    ],
+)
+def test_a_value_that_is_not_its_tag_s_is_named(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text(f"a: 1\nb: {value}\n")
+    for read in (read_yaml, read_tree):
+        with pytest.raises((MarkedYAMLError, YamlFileError)) as refused:
+            read(path)
+        assert "line 2" in str(refused.value)

@@ -182,3 +182,28 @@ def test_a_model_behind_a_link_is_the_run_s(run: RunDirectory, tmp_path_factory)
 def test_what_lies_in_no_run_has_nothing_to_be_compared_with(run: RunDirectory, name: str):
     run.provenance.unlink()
     assert check_part(run.root / name) == ()
+
+
+@pytest.mark.parametrize("name", ["{outside}", "..", "../other", "checkpoints", "baseline/../.."])
+def test_a_part_that_is_none_of_a_run_moves_and_reads_nothing(
+    run: RunDirectory, tmp_path_factory, name: str
+):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "kept.txt").write_text("x")
+    seal = {"bytes": 9, "hash": "sha256:0"}
+    run.ledger.update({"files": {name.format(outside=outside): {"kept.txt": seal}}})
+    before = sorted(run.root.rglob("*"))
+    for action in (lambda: checked(run), lambda: open_run(run.root)):
+        with refusal("run.strange-part", "provenance.json"):
+            action()
+    assert sorted(run.root.rglob("*")) == before
+    assert (outside / "kept.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../x", "baseline/link"])
+def test_a_file_outside_is_not_looked_at(run: RunDirectory, name: str, monkeypatch):
+    (run.root / "baseline" / "link").symlink_to("/dev/zero")
+    seals = read_json(run.provenance)["files"]["baseline"]
+    run.ledger.update({"files": {"baseline": seals | {name: {"bytes": 0, "hash": "sha256:0"}}}})
+    with refusal("run.damaged-files", f"{name} is not a name of a file"):
+        open_run(run.root)

@@ -1,5 +1,6 @@
 """What every engine does around its stages."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 import pytest
 
 from data_prep.files import read_json
+from environments.base import Rollout, Score, ScoreError
 from environments.contract import Environment
 from equipoise.run.directory import RunDirectory
 from equipoise.train.stages.job import (
     Job,
     check_environment,
     record_sources,
+    score_within_budget,
 )
 from tests.refusals import refusal
 
@@ -80,3 +83,17 @@ def test_it_is_told_before_anything_is_generated(job: Job) -> None:
         check_environment(Judged("judge: HTTP 401"), job.reporter)
     check_environment(Judged(), job.reporter)
     check_environment(job.environment, job.reporter)  # which asks nobody
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_a_number_ends_the_run_with_the_environment_s_name(
+    job: Job, number: float
+) -> None:
+    class Broken(type(job.environment)):
+        def score(self, rollouts):
+            return [Score(1.0, {"part": number}) for _ in rollouts]
+
+    with refusal("score.not-finite", "toy", __name__, "part"):
+        score_within_budget(Broken(), [Rollout("p", "p", "test", "Q", "A")])
+    with pytest.raises(ScoreError, match="value"):
+        Score(number)
