@@ -46,3 +46,12 @@ def test_the_errors_that_troubleshooting_explains_are_in_the_code() -> None:
     assert len(errors) > 8
     for error in errors:
         assert re.sub(r"^HTTP \d+", "HTTP {status}", error) in code, error
+
+
+def test_every_promise_to_refuse_names_its_test() -> None:
+    promises = (ROOT / "SECURITY.md").read_text("utf-8").partition("## Not trusted")[2]
+    for promise in promises.split("\n- ")[1:]:
+        names = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", promise)
+        assert names, promise
+        for file, test in names:
+            assert f"def {test}" in (ROOT / file).read_text("utf-8"), (file, test)

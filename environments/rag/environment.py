@@ -1,5 +1,6 @@
 """The environment of the rewriter: what a frozen generator answers from what its queries find."""
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -117,6 +118,10 @@ class _Question:
         return len(self.relevant.intersection(documents.ids)) / len(self.relevant)
 
 
+def _digest(exam: Exam) -> bytes:
+    return hashlib.sha256(repr(exam).encode()).digest()
+
+
 class RagEnvironment(Environment):
     """Searches for all queries of a step in one batch and lets the generator answer."""
 
@@ -135,7 +140,7 @@ class RagEnvironment(Environment):
             self._reader = ChatGenerator(EndpointModel(settings.generator.endpoint))
         elif not settings.generator.model_name:
             self._reader = ExtractiveReader()
-        self._with_question: dict[Exam, Answer] = {}
+        self._with_question: dict[bytes, Answer] = {}  # by a hash: the documents are long
         self._seconds: dict[str, list[float]] = {"search": [0, 0], "answer": [0, 0]}
 
     def wanted_chat_model(self) -> str | None:
@@ -199,10 +204,11 @@ class RagEnvironment(Environment):
             return [None] * len(questions)
         documents = self._find([(question.text,) for question in questions])
         exams = [q.exam(d) for q, d in zip(questions, documents, strict=True)]
-        missing = [exam for exam in dict.fromkeys(exams) if exam not in self._with_question]
-        answers = dict(zip(missing, self._answer(missing), strict=True))
-        self._with_question |= {e: a for e, a in answers.items() if a.letter is not None}
-        return [self._with_question.get(exam) or answers[exam] for exam in exams]
+        keys = [_digest(exam) for exam in exams]
+        missing = {k: e for k, e in zip(keys, exams, strict=True) if k not in self._with_question}
+        answers = dict(zip(missing, self._answer([*missing.values()]), strict=True))
+        self._with_question |= {k: a for k, a in answers.items() if a.letter is not None}
+        return [self._with_question.get(key) or answers[key] for key in keys]
 
     def _find(self, queries: Sequence[Sequence[str]]) -> list[Documents]:
         search = self.open()

@@ -42,8 +42,8 @@ class Source:
 def run_sources(task: str, options: Options) -> list[Source]:
     """All that a run is composed of; later ones win.
 
-    base <- scale <- task <- task at that scale <- a user's own files <- flags <- `key=value`. A
-    run that is resumed has all but the last two in its own config.yaml.
+    base <- scale <- task <- task at that scale (and in smoke.yaml) <- a user's own files <- flags
+    <- `key=value`. A run that is resumed has all but the last two in its own config.yaml.
     """
     chosen = _of_user(options)
     base, *of_task = task_defaults(task)
@@ -57,13 +57,15 @@ def run_sources(task: str, options: Options) -> list[Source]:
         for name in ("project", "entity", "name")
         if (value := os.environ.get(variable := f"WANDB_{name.upper()}"))
     ]
-    at_scale = scale_file(task, scales[-1].scale or "" if scales else "")
+    names = [source.scale or "" for source in scales[-1:]]
+    names += [Path(s.origin.label).stem for s in chosen if s.scale_below and s.origin.shipped]
+    at_scale = [file for name in names if (file := scale_file(task, name)).is_file()]
     return [
         base,
         *wandb,
         *scales,
         *of_task,
-        *([read_file(at_scale, by_user=False)] if at_scale.is_file() else []),
+        *(read_file(file, by_user=False) for file in at_scale),
         *(source for source in chosen if not source.scale),
         *(read_value(s.flag, s.key, s.value, by_user=False) for s in options.fitted),
     ]

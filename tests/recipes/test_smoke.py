@@ -22,7 +22,9 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
         f"report: {run / 'report.html'}",
         f"model:  {run / 'final_checkpoint'}",
     ]
+    assert said.index("FIRST STAGE") < said.index("GRPO TRAINING")
     assert steps_done(run) == 2
+    assert len((run / "reference.jsonl").read_text().splitlines()) < 200
     for stage in ("baseline", "final"):
         assert json.loads((run / stage / "evaluation.json").read_text())["n_rollouts"] < 100
     assert (run / "report.html").is_file()

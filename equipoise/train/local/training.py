@@ -31,7 +31,7 @@ from equipoise.train.local.generation import render_prompt
 from equipoise.train.local.reward import reward_function
 from equipoise.train.local.trainer import build_trainer, trainable
 from equipoise.train.stages.alarms import watching_steps
-from equipoise.train.stages.around_training import begin_training
+from equipoise.train.stages.around_training import check_signal
 from equipoise.train.stages.job import FailureMonitor, Job
 
 
@@ -40,7 +40,7 @@ def train(job: Job, loaded: LoadedModel) -> None:
     config, run = job.config, job.run
     steps = total_steps(len(job.split(TRAIN_SPLIT)), config)
     if steps:
-        begin_training(job, steps)
+        check_signal(job)
     checkpoint = latest_checkpoint(run.checkpoints, job.reporter.warn)
     restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
     rollouts.restore(run.training, checkpoint.path / run.training.name if checkpoint else None)
@@ -68,6 +68,7 @@ def _grpo(
 ) -> PreTrainedModel | PeftModel:
     """The model after its last step. Raises `Stopped` where it was stopped before."""
     config, run = job.config, job.run
+    job.reporter.heading(f"GRPO training, {steps} steps")
     monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
     with (
         job.timed("training"),

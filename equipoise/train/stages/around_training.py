@@ -118,7 +118,13 @@ def use_reference(job: Job) -> None:
 
 
 def begin_training(job: Job, steps: int) -> None:
-    """Say what the baseline promises of training, and that it begins or goes on.
+    """Say what the baseline promises of GRPO, and that it begins or goes on. See `check_signal`."""
+    check_signal(job)
+    job.reporter.heading(f"GRPO training, {steps} steps")
+
+
+def check_signal(job: Job) -> None:
+    """Say what the baseline promises of training.
 
     Raises `EquipoiseError` when there is nothing to learn from, unless the configuration wants to
     go on.
@@ -135,7 +141,6 @@ def begin_training(job: Job, steps: int) -> None:
         job.reporter.warn(f"there is {amount} to learn from: {summary}")
     else:
         job.reporter.say(f"signal: {signal}")
-    job.reporter.heading(f"GRPO training, {steps} steps")
 
 
 def evaluate(job: Job, stage: str, sample: Sample) -> None:
