@@ -154,7 +154,7 @@ PARTS = frozenset(
     for path in (
         *(_ANY.config, _ANY.prompts, manifest_path(_ANY.prompts), _ANY.reference),
         *(_ANY.evaluation("baseline").parent, _ANY.evaluation("final").parent, _ANY.comparison),
-        *(_ANY.probe, _ANY.modes, _ANY.added, _ANY.history, _ANY.training.parent),
+        *(_ANY.probe, _ANY.modes, _ANY.history, _ANY.training.parent),
         _ANY.final_checkpoint,
     )
 )

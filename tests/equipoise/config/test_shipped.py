@@ -34,7 +34,7 @@ def test_there_are_tasks_and_scales():
 
 
 def test_every_file_of_a_task_at_a_scale_is_read():
-    read = {f"{task}.{scale.stem}" for task in TASKS for scale in SCALES}
+    read = {f"{task}.{scale.stem}" for task in TASKS for scale in (*SCALES, SMOKE)}
     assert {path.stem for path in TASK_FILES if "." in path.stem} <= read
 
 
