@@ -10,6 +10,7 @@ Every reader begins with `answer_of`; tests/environments/test_readers.py holds t
 
 import json
 import re
+import unicodedata
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,6 +19,11 @@ from typing import Any
 #: wrong with it: a bound on depth and on work. Reasoning in tags may be of any length.
 MAX_OBJECT_CHARACTERS = 20_000
 MAX_OBJECT_OPENINGS = 64
+#: A text is read for its words up to here.
+MAX_TEXT_CHARACTERS = 50_000
+#: And so many combining marks in a row, as in UAX 15's stream-safe format: to put them in order
+#: takes time quadratic in their number.
+MAX_MARKS = 30
 
 _FENCE = "```"
 _BROKEN = re.compile(r"[\0\ud800-\udfff]")
@@ -192,6 +198,21 @@ def refuse_half_characters(text: str) -> None:
     """Raise `UnreadableError` for a text that no file can hold."""
     if not text.isascii() and _HALF_A_CHARACTER.search(text):
         raise UnreadableError("not valid Unicode")
+
+
+def normal_text(text: str) -> str:
+    """A text in NFKC, small letters, with the first marks of a run and the first characters."""
+    text = text[:MAX_TEXT_CHARACTERS]
+    if text.isascii():  # most are, and it is ten times faster
+        return text.lower()
+    kept, run = [], 0
+    for character in text:
+        # A character may be made of marks alone, or of a letter with marks.
+        for part in unicodedata.normalize("NFKD", character):
+            run = run + 1 if unicodedata.combining(part) else 0
+        if run <= MAX_MARKS:
+            kept.append(character)
+    return unicodedata.normalize("NFKC", "".join(kept)).lower()
 
 
 def has_text(text: str) -> bool:

@@ -93,12 +93,24 @@ def import_prompts(path: Path) -> list[PromptRecord]:
     """The different prompts of a JSONL file, with the labels that it gives.
 
     Prompts that begin with the same four words are a family, which one split holds whole.
-    Raises `DataError` with every bad line.
+    Raises `DataError` with every bad line, and for a prompt that is there twice with other labels.
     """
-    first_of: dict[str, PromptRecord] = {}
+    first_of: dict[str, tuple[int, PromptRecord]] = {}
+    faults = []
     for number, row in _rows(path, _KIND, _row_faults):
-        first_of.setdefault(_plain(row["prompt"]), _imported(number, row))
-    return list(first_of.values())
+        record = _imported(number, row)
+        line, first = first_of.setdefault(_plain(row["prompt"]), (number, record))
+        if (labels := _labels(record)) != (others := _labels(first)):
+            faults.append(
+                f"line {number}: the prompt of line {line}, {labels} here and {others} there"
+            )
+    if faults:
+        raise DataError("dharma.invalid-rows", path, _KIND, faults)
+    return [record for _, record in first_of.values()]
+
+
+def _labels(record: PromptRecord) -> str:
+    return ", ".join(f"{name} {record.metadata.get(name, 'unknown')}" for name in ("tier", "scope"))
 
 
 def import_verdicts(path: Path) -> list[Rollout]:

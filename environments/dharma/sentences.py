@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from environments.dharma.ratings import REFERRALS, DomainScope, Referral
+from environments.replies import normal_text
 from environments.yaml_file import read_yaml_file
 
 # --- the lexicon ----------------------------------------------------------------------------------
@@ -291,5 +292,5 @@ def _negates(word: str) -> bool:
 
 def _plain(text: str) -> str:
     """Small letters in their plain form, without invisible characters."""
-    folded = unicodedata.normalize("NFKC", text).lower().replace("\u2019", "'")
+    folded = normal_text(text).replace("\u2019", "'")
     return "".join(c for c in folded if unicodedata.category(c) != "Cf")

@@ -2,7 +2,6 @@
 
 import math
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from environments.replies import (
     UnreadableError,
     answer_of,
     has_words,
+    normal_text,
     undecorated,
     without_fence,
 )
@@ -325,9 +325,7 @@ def without_marks(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    if text.isascii():  # most are, and it is ten times faster
-        return text.lower()
-    return unicodedata.normalize("NFKC", text).translate(_ALIKE).lower()
+    return normal_text(text).translate(_ALIKE)
 
 
 def _words(plain: str) -> list[str]:

@@ -50,6 +50,8 @@ _MOST_GROWTH = 8
 SPACES = (" ", "\t", "\n", "\u00a0", "\u200b", "\0")
 JSON = (*SPACES[:3], "{", "}", "[", "]", ":", ",", '"', "\\", "\\u0061", "1", "-", ".", "e", "null")
 REASONING = ("<", ">", "/", "<think>", "</think>", "<seed:", "[THINK]", "<|channel", "\n")
+#: Combining marks out of order, and a letter that is made of two: see `normal_text`.
+MARKS = ("\u0301", "\u0327\u0301", "\u0f73")
 FENCES = ("```", "`", "```json", "\n", " ", "json", "{}")
 WORDS = (
     "a",
@@ -143,7 +145,9 @@ PARSERS = (
         ("%s", json.dumps(PERFECT)[:-1] + "%s"),
     ),
     Parser("ratings: fences", lambda text: parse_answer(text, Ratings), (*FENCES, *REASONING)),
-    Parser("key judge: response", rated_by_key, ("rest", "it", "ask an", "and you", ".", ",")),
+    Parser(
+        "key judge: response", rated_by_key, ("rest", "it", "ask an", "and you", ".", ",", *MARKS)
+    ),
     Parser("no word", unreadable, SPACES),
     Parser(
         "PubMedQA",
@@ -153,7 +157,7 @@ PARSERS = (
     Parser(
         "grounding",
         lambda text: grounds(text, Abstract("RESULTS: a", "a")),
-        ("1", ".", ",", "-", '"', "a", "word", "_", " ", "\n"),
+        ("1", ".", ",", "-", '"', "a", "word", "_", " ", "\n", *MARKS),
     ),
     Parser("abstract", findings_of, ("RESULTS", ": ", "\n", "a", " ")),
     Parser(

@@ -1,18 +1,24 @@
 """What every reader of a model's reply shares."""
 
 import json
+import re
+import time
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.replies import (
+    MAX_MARKS,
     MAX_OBJECT_CHARACTERS,
     MAX_OBJECT_OPENINGS,
+    MAX_TEXT_CHARACTERS,
     UnreadableError,
     answer_of,
     has_text,
     has_words,
+    normal_text,
     read_object,
 )
 
@@ -121,3 +127,25 @@ def test_a_letter_or_a_digit_is_text_and_no_words(text: str) -> None:
 )
 def test_letters_of_any_script_are_words(text: str) -> None:
     assert has_words(text)
+
+
+# --- marks ---------------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=100))
+def test_ordinary_text_is_in_nfkc_and_small_letters(text):
+    expected = unicodedata.normalize("NFKC", text).lower()
+    assert normal_text(text) == expected or len(re.findall(r"[^\w\s]", text)) > MAX_MARKS
+
+
+def test_of_a_run_of_marks_and_of_a_text_the_beginning_is_read():
+    assert normal_text("x" + "\u0316\u0301" * 500) == normal_text("x" + "\u0316\u0301" * 15)
+    assert normal_text("Cafe\u0301 " * 3) == "caf\u00e9 " * 3
+    assert len(normal_text("\u00e9" * 60_000)) == MAX_TEXT_CHARACTERS
+
+
+@pytest.mark.parametrize("marks", ["\u0301", "\u0327\u0301", "\u0f73", "\u0f71\u0f72"])
+def test_many_marks_take_no_long_time(marks):
+    started = time.process_time()
+    normal_text("e" + marks * 24_000)
+    assert time.process_time() - started < 1

@@ -299,6 +299,17 @@ def test_fifty_lines_are_enough_to_train_on(tmp_path):
     assert fitted.config.grpo.num_prompts_per_step <= trained
 
 
+def test_a_prompt_that_is_there_twice_has_the_same_labels(tmp_path):
+    rows = [{"prompt": "My toe hurts", "tier": "B", "scope": "S0"}, {"prompt": "my toe hurts!"}]
+    same = write(tmp_path / "same.jsonl", rows[0], rows[0], {"prompt": "My ear hurts"})
+    assert len(import_prompts(same)) == 2
+    for other in (rows[1], rows[0] | {"tier": "A"}):
+        path = write(tmp_path / "p.jsonl", {"prompt": "My ear hurts"}, rows[0], other)
+        tier = other.get("tier", "unknown")
+        with refusal("dharma.invalid-rows", "line 3", "line 2", "tier B, scope S0", f"tier {tier}"):
+            import_prompts(path)
+
+
 def test_prompts_that_all_begin_alike_cannot_be_split(tmp_path):
     path = write(
         tmp_path / "p.jsonl", *({"prompt": f"What helps against a {n}"} for n in range(50))
