@@ -233,6 +233,11 @@ def _header(tensors: Tensors) -> bytes:
     start = 0
     for name, tensor in tensors.items():
         end = start + tensor.nbytes
+        if tensor.dtype not in _KINDS:
+            refuse(
+                "writer.unknown-dtype",
+                f"{name} has numbers of a kind that no model here has: {tensor.dtype}",
+            )
         entries[name] = {
             "dtype": _KINDS[tensor.dtype],
             "shape": list(tensor.shape),

@@ -5,6 +5,7 @@ A folder is looked through once, before transformers or anything else opens a fi
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +23,9 @@ _MOST_BYTES = 2**26
 _READ_WHOLE = frozenset({".json", ".jinja", ".txt", ".yaml", ".model", ".tiktoken"})
 #: Layers, experts and labels, of which transformers makes as many.
 _MOST_PARTS = 1_000
-_PARTS = ("layer", "expert", "label", "block")
+_PARTS = re.compile(r"(num|n)_.*(layer|expert|label|block)|.*(layers|experts|labels|blocks)")
+#: Experts of all layers; the largest models have some 25,000.
+_MOST_MODULES = 100_000
 #: What attends and what the experts do; a name with a slash is code, which would be downloaded.
 _IMPLEMENTATIONS = (
     *("attn_implementation", "_attn_implementation"),
@@ -110,13 +113,25 @@ def check_settings(name: str, settings: Mapping[str, Any]) -> None:
                 f"{name}: config.json has {key} {settings[key]!r}, which is code of the hub's",
                 "No code of others is run: take the key out of a copy of the model.",
             )
-    for key, value in _counts(settings):
+    counts = list(_counts(settings))
+    for key, value in counts:
         if value > _MOST_PARTS:
             raise EquipoiseError(
                 "model.implausible-size",
                 f"{name}: config.json has {key} {value:,}; no model has more than {_MOST_PARTS:,}",
                 _ANOTHER,
             )
+    layers, experts = (
+        max((value for key, value in counts if part in key), default=0)
+        for part in ("layer", "expert")
+    )
+    if layers * experts > _MOST_MODULES:
+        raise EquipoiseError(
+            "model.implausible-size",
+            f"{name}: config.json has {layers:,} layers of {experts:,} experts; no model has more "
+            f"than {_MOST_MODULES:,} in all",
+            _ANOTHER,
+        )
 
 
 def _counts(settings: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -124,5 +139,5 @@ def _counts(settings: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     for key, value in settings.items():
         if isinstance(value, Mapping):
             yield from _counts(value)
-        elif type(value) is int and key.startswith(("num", "n_")) and any(p in key for p in _PARTS):
+        elif type(value) is int and _PARTS.match(key):
             yield key, value

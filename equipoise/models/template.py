@@ -4,6 +4,8 @@ Imports no torch: NeMo-RL's actor renders too.
 """
 
 import hashlib
+import os
+import resource
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +20,9 @@ CHAT_TEMPLATE = "chat_template"
 _ERRORS = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 #: The function by which a template reads the clock, and the variable with which some let it be set.
 _CLOCK, _DATE = "strftime_now", "date_string"
+#: Of one prompt, which takes milliseconds.
+_MOST_SECONDS, _MOST_BYTES = 20, 10**9
+_OUT_OF_MEMORY = 3
 _FOLDED = (
     "the model's chat template has no system role: the system's text stands in front of the first "
     "user turn"
@@ -51,6 +56,37 @@ def _apply(tokenizer: Any, messages: Sequence[Message], how: dict[str, Any]) -> 
     return str(tokenizer.apply_chat_template(chat, **settings))
 
 
+def _render_with_limits(tokenizer: Any, messages: Sequence[Message]) -> None:
+    """Render once in a process of limited time and memory: loops within loops may have no end.
+
+    Raises `EquipoiseError` for a template that goes beyond; what else it does is seen afterwards.
+    """
+    import psutil  # of which NeMo-RL's actor has no need
+
+    # Linux alone knows how much of the memory is data, and limits that.
+    held = getattr(psutil.Process().memory_info(), "data", 0)
+    child = os.fork()
+    if child == 0:
+        status = 0
+        try:
+            resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS + 1))
+            if held:
+                resource.setrlimit(resource.RLIMIT_DATA, (held + _MOST_BYTES,) * 2)
+            _apply(tokenizer, messages, {})
+        except MemoryError:
+            status = _OUT_OF_MEMORY
+        finally:
+            os._exit(status)  # what else it raises is raised again by the parent
+    _, ending = os.waitpid(child, 0)
+    if os.WIFSIGNALED(ending) or os.WEXITSTATUS(ending) == _OUT_OF_MEMORY:
+        raise EquipoiseError(
+            "tokenizer.endless-template",
+            f"the chat template of {tokenizer.name_or_path} takes more than {_MOST_SECONDS} s or "
+            f"{_MOST_BYTES / 1e9:.0f} GB for one prompt",
+            "Take another one: policy.tokenizer.chat_template=FILE.jinja.",
+        )
+
+
 def template_hash(tokenizer: Any) -> str:
     """SHA-256 of the chat template, which decides what a model reads."""
     return hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest()
@@ -71,7 +107,10 @@ def check_template(tokenizer: Any, records: Iterable[PromptRecord]) -> str:
     the baseline, a resumed run and the final evaluation would read different prompts.
     """
     note = ""
-    for messages in {tuple(m["role"] for m in r.messages): r.messages for r in records}.values():
+    prompts = {tuple(m["role"] for m in r.messages): r.messages for r in records}
+    for messages in prompts.values():
+        _render_with_limits(tokenizer, messages)
+    for messages in prompts.values():
         text = render(tokenizer, messages)
         template = str(tokenizer.chat_template)
         if _CLOCK in template:

@@ -13,6 +13,8 @@ from huggingface_hub import ModelCardData
 from markupsafe import Markup
 
 from data_prep.files import write_text
+from equipoise.errors import EquipoiseError
+from equipoise.models.foreign import check_folder
 from equipoise.report.head import alerts, evaluated_on, run_name, run_notes, run_title
 from equipoise.report.renderers import escaped, grid, templates
 from equipoise.report.run_files import Json, RunFiles, as_list, as_object, read_object, read_run
@@ -33,11 +35,18 @@ _STAGES = {
 def write_card(run_dir: Path) -> None:
     """Write README.md into the run's `final_checkpoint`, where it has one.
 
-    Raises `EquipoiseError` for a file that is damaged.
+    Raises `EquipoiseError` for a file that is damaged, or a link that leads out of the folder.
     """
     run = RunDirectory(run_dir)
     if not run.final_checkpoint.is_dir():
         return
+    if run.final_checkpoint.is_symlink():
+        raise EquipoiseError(
+            "card.link",
+            f"{run.final_checkpoint} is a link; the card would be written where it leads",
+            "Put the folder itself there.",
+        )
+    check_folder(run.final_checkpoint)
     path = run.final_checkpoint / "README.md"
     adapter = read_object(run.final_checkpoint / "adapter_config.json")
     text = _card(read_run(run_dir, replies=False), adapter)

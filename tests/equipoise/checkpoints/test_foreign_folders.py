@@ -158,6 +158,13 @@ class TestPickledWeights:
         pickled.write_bytes(pickle.dumps({"a": 1}))
         assert holds(refused(pickled.parent, tmp_path / "out"), "torch-file.no-archive")
 
+    def test_of_complex_numbers(self, pickled, tmp_path):
+        state = torch.load(pickled, weights_only=True)
+        norm = state["model.norm.weight"].to(torch.complex64)
+        torch.save(state | {"model.norm.weight": norm}, pickled)
+        told = "writer.unknown-dtype | model.norm.weight | torch.complex64"
+        assert holds(refused(pickled.parent, tmp_path / "out"), told)
+
     def test_that_are_a_bomb(self, pickled, tmp_path):
         whole = zipfile.ZipFile(pickled)
         with zipfile.ZipFile(tmp_path / "small", "w", zipfile.ZIP_DEFLATED) as small:

@@ -118,6 +118,11 @@ def test_a_configuration_that_is_no_object(text, folder):
             {"num_hidden_layers": 10_000_000},
             "model.implausible-size | num_hidden_layers 10,000,000",
         ),
+        ({"decoder_layers": 300_000}, "model.implausible-size | decoder_layers 300,000"),
+        (
+            {"num_hidden_layers": 900, "num_local_experts": 900},
+            "model.implausible-size | 900 layers of 900 experts",
+        ),
         ({"rope_parameters": [1]}, "model.unloadable | rope_parameters"),
         ({"dtype": "float99"}, "model.unloadable | float99"),
         ({"_attn_implementation": "org/kernel"}, "model.foreign-code | org/kernel"),

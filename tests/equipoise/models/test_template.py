@@ -4,6 +4,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from environments.base import PromptRecord
+from equipoise.models import template
 from equipoise.models.template import check_template, render
 from tests.refusals import refusal
 
@@ -20,12 +21,12 @@ DATED = (
 )
 
 
-def tokenizer(template: str) -> PreTrainedTokenizerFast:
+def tokenizer(text: str) -> PreTrainedTokenizerFast:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
     made = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0})))
-    made.chat_template = template
+    made.chat_template = text
     return made
 
 
@@ -41,10 +42,23 @@ def test_a_system_text_goes_in_front_of_the_first_user_turn_where_its_role_is_re
     assert check_template(tokenizer(TURNS), [prompt(*CHAT)]) == ""
 
 
-@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{{ 1 / 0 }}", "{{ a.b.c }}"])
-def test_a_template_that_refuses_every_chat_is_one_error(template):
+@pytest.mark.parametrize("refusing", ["{{ raise_exception('no') }}", "{{ 1 / 0 }}", "{{ a.b.c }}"])
+def test_a_template_that_refuses_every_chat_is_one_error(refusing):
     with refusal("tokenizer.refused-messages", "system, user"):
-        check_template(tokenizer(template), [prompt(*CHAT)])
+        check_template(tokenizer(refusing), [prompt(*CHAT)])
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 'x' * 10000000000 }}",
+    ],
+)
+def test_a_template_without_an_end_is_refused(endless, monkeypatch):
+    monkeypatch.setattr(template, "_MOST_SECONDS", 1)
+    with refusal("tokenizer.endless-template"):
+        check_template(tokenizer(endless + TURNS), [prompt(*CHAT)])
 
 
 def test_a_template_that_writes_the_date_is_refused_until_it_is_pinned():
