@@ -92,7 +92,7 @@ class Driver:
 
 
 def driver(case: Case) -> Driver | None:
-    """The driver, where GPUs are to be looked at; a start does without."""
+    """The driver, where GPUs are to be looked at."""
     if not case.gpu:
         raise NotCheckedError("--no-gpu")
     return read_driver()
@@ -234,7 +234,7 @@ def local_memory(case: Case) -> Finding:
     nvidia = case.once(driver) if case.gpu and case.purpose != "start" else None
     if config.equipoise.device == "cpu":
         pass
-    elif nvidia and nvidia.gpus:
+    elif nvidia and nvidia.gpus and nvidia.gpus[0].total:  # else its memory is the machine's
         has, where = nvidia.gpus[0].total, "the GPU"
     elif case.purpose == "start" and count_gpus():
         import torch
