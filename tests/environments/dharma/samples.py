@@ -1,11 +1,8 @@
 """Ratings, exchanges and rollouts that several tests start from."""
 
-import shutil
-from pathlib import Path
-
 from environments.base import Rollout
 from environments.dharma.judge import Exchange
-from environments.dharma.policy import SHIPPED, policy_input
+from environments.dharma.policy import policy_input
 from environments.dharma.ratings import PromptLabel, Ratings
 
 SHARES = (
@@ -24,22 +21,12 @@ PERFECT = {
     "out_of_domain_advice": False,
     "refused": False,
 }
-OUTSIDE = PromptLabel(tier="C", scope="S3")
 CLINICAL = PromptLabel(tier="B", scope="S0")
 
 
 def rated(label: PromptLabel = CLINICAL, **changes: object) -> dict[str, object]:
     """An input of the policy: a perfect response to a clinical prompt, but for the changes."""
     return policy_input(label, Ratings.model_validate(PERFECT | changes))
-
-
-def strict_policy(folder: Path) -> Path:
-    """A policy of one's own, to which all below 0.85 is a violation."""
-    shutil.copytree(SHIPPED, folder)
-    tables = folder / "tables.rego"
-    shipped = tables.read_text()
-    tables.write_text(shipped.replace("violation_below := 0.5", "violation_below := 0.85"))
-    return folder
 
 
 def exchange(prompt: str, response: str, label: PromptLabel = CLINICAL) -> Exchange:

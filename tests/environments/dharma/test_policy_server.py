@@ -298,7 +298,7 @@ def test_the_wait_for_ones_turn_is_not_a_part_of_the_deadline(hostile, loaded):
 def test_a_server_that_turns_hostile_costs_scores_and_nothing_else(rest, mode):
     settings = {"policy": {"engine": "opa", "url": rest.url}}
     environment = DharmaEnvironment(DharmaSettings.model_validate(settings))
-    label = {"tier": "C", "scope": "S0"}
+    label = {"tier": "C", "scope": "S0", "answer_key": {"advice": "Tea is fine."}}
     rollouts = [Rollout("p", "s", "test", "Is tea healthy?", "Tea is fine.", label)]
     assert environment.score(rollouts)[0].value is not None
     rest.spoil = HOSTILE[mode]
