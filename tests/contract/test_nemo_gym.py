@@ -282,7 +282,7 @@ class TestBadInput:
 
 TASKS = {
     "fairness": {},
-    "dharma": {},
+    "dharma": {"tier": "C", "scope": "S3", "answer_key": {"declines": "cooking"}},
     "rag": {"question": "Q", "options": {"A": "x"}, "gold": "A"},
     "pubmedqa": {
         "gold": "yes",
@@ -320,11 +320,11 @@ def test_nemo_gym_s_own_validation_takes_every_environment(tmp_path):
     lines = done.stdout.splitlines()
     said = [line for line in lines if line.startswith("equipoise_")]
     assert said == [f"equipoise_{task} custom-gym-verifier" for task in TASKS]
-    # No reply to the prompts of these two has the best reward that there can be, as Gym says.
+    # No reply to fairness's prompts has the best reward that there can be, as Gym says.
     cases = [line.removeprefix("cases: equipoise_") for line in lines if line.startswith("cases: ")]
     assert cases == [
         "fairness full_reward",
-        "dharma full_reward",
+        "dharma 23",
         "rag 26",
         "pubmedqa 31",
     ]
