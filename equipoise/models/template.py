@@ -20,6 +20,7 @@ CHAT_TEMPLATE = "chat_template"
 _ERRORS = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 #: The function by which a template reads the clock, and the variable with which some let it be set.
 _CLOCK, _DATE = "strftime_now", "date_string"
+_OTHER_CLOCK = "{% macro strftime_now(form) %}another day{% endmacro %}"
 #: Of one prompt, which takes milliseconds.
 _MOST_SECONDS, _MOST_BYTES = 20, 10**9
 _OUT_OF_MEMORY = 3
@@ -113,18 +114,18 @@ def check_template(tokenizer: Any, records: Iterable[PromptRecord]) -> str:
     for messages in prompts.values():
         text = render(tokenizer, messages)
         template = str(tokenizer.chat_template)
-        if _CLOCK in template:
-            dated = render(tokenizer, messages, **{_CLOCK: lambda _: "another day"}) != text
-            if dated:
-                raise EquipoiseError(
-                    "tokenizer.dated-template",
-                    f"the chat template of {tokenizer.name_or_path} writes today's date into every "
-                    "prompt, so the model would read other prompts tomorrow",
-                    f"Set policy.tokenizer.chat_template_kwargs.{_DATE}='26 Jul 2024'."
-                    if _DATE in template
-                    else "Write a fixed date in place of strftime_now into a copy of the template: "
-                    "policy.tokenizer.chat_template=FILE.jinja.",
-                )
+        # transformers 5.24 passes data alone to a template, and no function.
+        another_day = {"chat_template": _OTHER_CLOCK + template}
+        if _CLOCK in template and render(tokenizer, messages, **another_day) != text:
+            raise EquipoiseError(
+                "tokenizer.dated-template",
+                f"the chat template of {tokenizer.name_or_path} writes today's date into every "
+                "prompt, so the model would read other prompts tomorrow",
+                f"Set policy.tokenizer.chat_template_kwargs.{_DATE}='26 Jul 2024'."
+                if _DATE in template
+                else "Write a fixed date in place of strftime_now into a copy of the template: "
+                "policy.tokenizer.chat_template=FILE.jinja.",
+            )
         if messages[0]["role"] == "system":
             folded = render(tokenizer, without_system(messages))
             note = note or (_FOLDED if folded == text else "")
