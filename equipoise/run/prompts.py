@@ -44,7 +44,6 @@ from equipoise.models.hub import clear_errors
 from equipoise.models.libraries import offline
 from equipoise.models.task_environment import load_chat_model, load_encoder, make_environment
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.seals import record_unsealed
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import option
 
@@ -97,7 +96,6 @@ def record_prompts(run: RunDirectory) -> list[PromptRecord]:
     """The run's prompts as its file holds them; the provenance has their hash."""
     records = read_records(run.prompts)
     run.ledger.record_hash("prompts", content_hash(records))
-    record_unsealed(run, run.prompts, manifest_path(run.prompts))
     return records
 
 

@@ -281,7 +281,7 @@ def record_files(run: RunDirectory, *parts: Path, without: Path | None = None) -
 
 
 def record_unsealed(run: RunDirectory, *parts: Path) -> None:
-    """Seal what is sound by another check and has no seal yet, as in runs of earlier versions."""
+    """Seal what a kill kept from its seal."""
     seals = _read_seals(run)
     if missing := [part for part in parts if part.name not in seals]:
         record_files(run, *missing)

@@ -118,6 +118,7 @@ class TestMoreSteps:
             grow(copy, asked(copy, "--iterations=200"), lambda _: None)
             assert not any(part.exists() for part in result(copy))
             assert "max_num_steps: 200" in copy.config.read_text()
+            assert "config.yaml" in json.loads(copy.provenance.read_text())["files"]
         assert number > 8
 
     def test_fewer_are_refused(self, run: RunDirectory) -> None:
