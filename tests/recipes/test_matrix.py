@@ -338,7 +338,6 @@ def test_own_cases_with_three_values(name: str, words: tuple[str, ...], folder: 
 
 DRY: list[tuple[str, tuple[str, ...]]] = [
     *trains("--dry-run"),
-    *trains("--dry-run", "--device=cuda"),
     *(("evaluate", (task, "--model=local", *EVALUATE, "--dry-run")) for task in TASKS),
 ]
 
