@@ -376,13 +376,6 @@ def test_an_audit_goes_on_after_the_time_limit(cluster_of_two, submit, tmp_path)
     assert (audit / "fairness" / "policy" / "report.html").is_file()
 
 
-@pytest.mark.parametrize("word", ["--run-name=mine", "--output-dir=x", "--resume=x"])
-def test_words_that_the_job_decides_are_refused(word, cluster_of_two, submit, tmp_path):
-    job = submit(word)
-    cluster_of_two.wait_for(job, "FAILED", seconds=60)
-    assert f"not with {word}" in log(tmp_path, job)
-
-
 def test_nothing_is_left_of_a_job(cluster_of_two, submit):
     job = submit("--steps=1")
     cluster_of_two.wait_for(job, "COMPLETED", seconds=60)

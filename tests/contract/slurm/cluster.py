@@ -119,10 +119,11 @@ class Slurm:
         """As a power cut: the node's daemon and all processes of its jobs end at once."""
         self.daemons[name].kill()
         self.daemons[name].wait()
-        mark = f"SLURMD_NODENAME={name}".encode()
+        variables = (f"SLURMD_NODENAME={name}", f"SLURM_CONF={self.folder / 'slurm.conf'}")
+        marks = {variable.encode() for variable in variables}
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if mark in (path / "environ").read_bytes().split(b"\0"):
+                if marks <= set((path / "environ").read_bytes().split(b"\0")):
                     os.kill(int(path.name), signal.SIGKILL)
 
 
