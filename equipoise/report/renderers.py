@@ -166,16 +166,11 @@ def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any], stage: S
 
 
 def print_comparison(
-    reporter: Reporter,
-    comparison: Mapping[str, Any],
-    words: Mapping[str, Words],
-    *,
-    title: str = "Before and after, on the same items",
-    stages: tuple[str, str] = ("Before", "After"),
-    all_in: str = "report.html",
+    reporter: Reporter, comparison: Mapping[str, Any], words: Mapping[str, Words]
 ) -> None:
     """Both sides of a comparison with the verdict, metric by metric; then guards and cuts."""
-    print_table(reporter, title, comparison_table(comparison["metrics"], words, stages), all_in)
+    table = comparison_table(comparison["metrics"], words, ("Before", "After"))
+    print_table(reporter, "Before and after, on the same items", table, "report.html")
 
 
 def print_beside(reporter: Reporter, run: RunFiles, all_in: str) -> None:

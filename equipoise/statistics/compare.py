@@ -301,12 +301,10 @@ def _share_cut(joint: Clusters, metric: Metric, settings: StatisticsSettings) ->
     return Excess(float(cut.at(joint.total)), share.low, share.high)
 
 
-def comparison_dict(
-    comparisons: Mapping[str, MetricComparison], before: str = "baseline", after: str = "final"
-) -> dict[str, Any]:
-    """The content of comparison.json; `before` and `after` name what was compared."""
+def comparison_dict(comparisons: Mapping[str, MetricComparison]) -> dict[str, Any]:
+    """The content of comparison.json."""
     metrics = {name: asdict(comparison) for name, comparison in comparisons.items()}
-    return {"schema": SCHEMA, "before": before, "after": after, "metrics": metrics}
+    return {"schema": SCHEMA, "before": "baseline", "after": "final", "metrics": metrics}
 
 
 def _bootstrapped(

@@ -11,8 +11,6 @@ from data_prep.records import manifest_path, write_prompts
 from data_prep.text_files import UnsuitablePromptsError
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
-from environments.contract import Environment
-from environments.measurement import Measurement
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.hub import located, refuse_missing_tokenizer
@@ -42,13 +40,11 @@ from equipoise.run.rollouts import read_stage_rollouts, refuse_other_sizes
 from equipoise.run.seals import COPY, check_files, check_part, record_files
 from equipoise.run.usage import Meter
 from equipoise.statistics.compare import Halves, compare, comparison_dict
-from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.exits import Stopped
 from equipoise.train.stages.around_training import BASELINE, FINAL
 from equipoise.train.stages.job import Job, check_environment, record_sources
 from equipoise.train.stages.modes import write_modes
-from equipoise.train.stages.probe import Scored
 from equipoise.train.stages.tracking import Tracker
 
 #: Configuration, prompts and model of a run -> what takes its job through its stages.
@@ -240,23 +236,17 @@ def report(job: Job) -> None:
     write_card(job.run.root)
 
 
-def stage_comparison(
-    environment: Environment, baseline: Scored, after: Measurement, settings: StatisticsSettings
-) -> dict[str, Any]:
-    """The content of comparison.json, from the baseline's scored replies and the final measures."""
-    before, halves = environment.measure(*baseline), Halves.of(environment.measure, *baseline)
-    return comparison_dict(compare(before, after, settings, frozen=True, halves=halves))
-
-
 def compare_stages(job: Job) -> dict[str, Any]:
     """The content of comparison.json, from the files of both stages."""
     run, settings = job.run, job.config.equipoise.evaluation.statistics
     baseline, final = (read_stage_rollouts(run, stage) for stage in (BASELINE, FINAL))
     refuse_other_sizes(run, {BASELINE: baseline[0], FINAL: final[0]})
     with job.reporter.progress("comparing"):
-        after = job.environment.measure(*final)
+        measure = job.environment.measure
+        after = measure(*final)
         del final  # the halves of the baseline take as much
-        return stage_comparison(job.environment, baseline, after, settings)
+        before, halves = measure(*baseline), Halves.of(measure, *baseline)
+        return comparison_dict(compare(before, after, settings, frozen=True, halves=halves))
 
 
 def finish(job: Job) -> None:

@@ -21,7 +21,7 @@ from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.train.stages.around_training import BASELINE, FINAL
 from equipoise.train.stages.job import Job
-from equipoise.train.stages.probe import Scored, compare_with_trained
+from equipoise.train.stages.probe import compare_with_trained
 
 SCHEMA = 2
 
@@ -35,43 +35,23 @@ def write_modes(job: Job) -> None:
         trivial = compare_with_trained(job.run, job.environment, settings)
     task_modes: dict[str, Any] = {}
     if job.environment.offers(Environment.modes):
-        stages = (BASELINE, FINAL)
-        scored = {stage: read_scored_rollouts(job.run.rollouts(stage)) for stage in stages}
+        scored = {s: read_scored_rollouts(job.run.rollouts(s)) for s in (BASELINE, FINAL)}
         with job.timed("modes"), job.reporter.progress("answering in other ways"):
-            task_modes = own_modes(job.environment, scored, settings)
-    content = modes_content(task_modes, trivial, settings)
+            modes, measure = job.environment.modes(scored[FINAL][0]), job.environment.measure
+            stages = {name: measure(*scored[stage]) for stage, name in modes.stages.items()}
+            task_modes = modes_dict(modes, stages, settings)
+    content = {
+        "schema": SCHEMA,
+        "confidence": settings.confidence,
+        **task_modes,
+        "trivial": dict(trivial),
+    }
     if not trivial and not content.get("modes"):
         return
     write_json(job.run.modes, content)
     record_files(job.run, job.run.modes)
     run = RunFiles(modes=content, probe=trivial, presentation=job.environment.presentation)
     print_beside(job.reporter, run, "report.html")
-
-
-def modes_content(
-    task_modes: Mapping[str, Any], trivial: Mapping[str, Any], settings: StatisticsSettings
-) -> dict[str, Any]:
-    """The content of modes.json: the task's `own_modes`, and what `compare_with_trained` says."""
-    return {
-        "schema": SCHEMA,
-        "confidence": settings.confidence,
-        **task_modes,
-        "trivial": dict(trivial),
-    }
-
-
-def own_modes(
-    environment: Environment, scored: Mapping[str, Scored], settings: StatisticsSettings
-) -> dict[str, Any]:
-    """The ways that the environment knows; empty where it knows none. `scored` is of both stages.
-
-    The environment answers in them now, whatever is stored.
-    """
-    if not environment.offers(Environment.modes):
-        return {}
-    modes = environment.modes(scored[FINAL][0])
-    stages = {name: environment.measure(*scored[stage]) for stage, name in modes.stages.items()}
-    return modes_dict(modes, stages, settings)
 
 
 def modes_dict(
