@@ -269,7 +269,7 @@ def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:
     # C(changed, k) / C(changed, middle) of k = middle, ..., 0: floats, for these are huge integers.
     k = np.arange(middle, 0, -1)
     ways = np.cumprod(np.concatenate([[1.0], k / (changed - k + 1)]))
-    every = 2 * ways.sum() - (changed % 2 == 0)  # the middle of an even number is there once
+    every = 2 * ways[1:].sum() + 1 + changed % 2  # an odd number has two middles
     as_few = ways[middle - fewer :]
     return float(min(1.0, (2 * as_few[1:].sum() + as_few[0]) / every))
 
