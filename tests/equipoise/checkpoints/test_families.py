@@ -37,6 +37,7 @@ FAMILIES = {
         {"text_config": TEXT, "vision_config": VISION, "mm_tokens_per_image": 4},
         r".*language_model.*\.(q_proj|down_proj)",
     ),
+    "gemma4_text": (TEXT | {"hidden_size_per_layer_input": 0}, ["q_proj", "down_proj"]),
     "gemma3_text": (TEXT, ["q_proj", "down_proj"]),
     "llama": (SIZES | {"tie_word_embeddings": True}, ["q_proj", "down_proj"]),
     "qwen3": (SIZES | HEAD, ["q_proj"]),
