@@ -1,11 +1,7 @@
 """Every environment as a task of Inspect: its providers ask, our code scores and measures.
 
-    uv run --with "inspect-ai==0.3.285" inspect eval equipoise/exports/inspect_tasks.py \
-        -T task=TASK --model openai/gpt-4o-mini
-
 One sample is one reply to a prompt of the evaluated split. Where rewards are of single replies, a
-sample's score is its reward; where whole counterfactual sets are scored together, they are scored
-when all samples are there, and sets of which a part is missing (`--limit`) are left out.
+sample's score is its reward; whole counterfactual sets are scored when all samples are there.
 """
 
 import logging
@@ -34,11 +30,7 @@ from equipoise.run.seals import COPY, check_part
 
 _LOG = logging.getLogger(__name__)
 _ROOT = CONFIG_FOLDER.parent
-_ROLES = {
-    "system": ChatMessageSystem,
-    "user": ChatMessageUser,
-    "assistant": ChatMessageAssistant,
-}
+_ROLES = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
 
 
 @task(name="equipoise")
@@ -104,11 +96,10 @@ def scoring(environment: Environment, records: Sequence[PromptRecord], generatio
                 rollout_of(by_id[prompt_id], score.score.answer or "")
                 for prompt_id, score in zip(prompt_ids, scores, strict=True)
             ]
-            counts = Counter(rollout.set_id for rollout in replies)
-            if environment.scope == "set":
-                replies = [
-                    r for r in replies if counts[r.set_id] == generations * prompts[r.set_id]
-                ]
+            if environment.scope == "set":  # without those that --limit cut
+                counts = Counter(rollout.set_id for rollout in replies)
+                whole = {s for s, count in counts.items() if count == generations * prompts[s]}
+                replies = [rollout for rollout in replies if rollout.set_id in whole]
             count = {"replies_measured": float(len(replies))}
             if not replies:
                 return count

@@ -3,7 +3,7 @@
 environment.score     a value, or None with the failure
 TRL                   the same
 NeMo-RL's actor       the value, or the mean of the prompt's valid ones
-NeMo Gym's service    the same number; what failed is masked, with its kind and its reason
+NeMo Gym's server     the same number; what failed is masked, with its kind and its reason
 """
 
 import asyncio
@@ -18,8 +18,8 @@ import pytest
 
 from environments.base import Failure, Message, PromptRecord, Rollout, Score
 from environments.contract import Environment
-from equipoise.exports.gym.cohorts import GYM_KINDS, Answer
-from equipoise.exports.gym.service import RolloutRequest, ServiceSettings, make_service
+from equipoise.exports.gym.sets import GYM_KINDS, Answer, Sets
+from equipoise.exports.task import RewardSettings
 from equipoise.run.rollouts import write_rollouts
 from equipoise.train.local.reward import reward_function
 from equipoise.train.nemo_rl.scoring import StepScorer, metadata_of
@@ -123,21 +123,22 @@ def through_nemo_rl(case: Case) -> list[float]:
 async def through_nemo_gym(case: Case) -> list[Answer]:
     """One request for each rollout, in an order of its own."""
     number = Counter(rollout.prompt_id for rollout in case.rollouts)
-    settings = ServiceSettings(
+    settings = RewardSettings(
         environment="", prompts=Path(), reference=case.reference, generations=max(number.values())
     )
-    service = make_service(case.environment, case.records, settings)
+    sets = Sets(case.environment, case.records, settings)
     seen: Counter[str] = Counter()
-    asked = []
+    asked: list[tuple[str, int, int, str]] = []
     for rollout in case.rollouts:
-        seat = seen[rollout.prompt_id]
+        asked.append((rollout.prompt_id, seen[rollout.prompt_id], 0, rollout.completion))
         seen[rollout.prompt_id] += 1
-        name = f"{rollout.prompt_id} {seat}"
-        asked.append(RolloutRequest(rollout.prompt_id, seat, 0, rollout.completion, name))
     shuffled = random.Random(0).sample(range(len(asked)), len(asked))
-    answers = await asyncio.gather(*(service.verify(asked[n]) for n in shuffled))
-    service.close()
-    return [answer for _, answer in sorted(zip(shuffled, answers, strict=True))]
+    answers = await asyncio.gather(*(sets.ask(*asked[n]) for n in shuffled))
+    return [answer for _, answer in sorted(zip(shuffled, answers, strict=True), key=first)]
+
+
+def first(pair: tuple[int, Answer]) -> int:
+    return pair[0]
 
 
 def test_trl_gets_what_score_gives(case: Case) -> None:
@@ -169,7 +170,7 @@ def test_nemo_gym_gets_the_rewards_of_nemo_rl_with_failures_masked(case: Case) -
     for answer, score in zip(answers, case.scores, strict=True):
         assert answer.components == score.components
         if score.error:
-            assert answer.failure_kind == GYM_KINDS[score.error.kind]
+            assert answer.failure_kind == GYM_KINDS.get(score.error.kind, score.error.kind)
             assert answer.failure_reason == score.error.text
         else:
             assert (answer.failure_kind, answer.reward) == (None, score.value)

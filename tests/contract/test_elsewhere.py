@@ -65,11 +65,10 @@ def test_the_function_for_trl_trains(tmp_path):
     examples = [Example(record.messages, "<answer>yes</answer>") for record in RECORDS]
     model = warm_start(examples, WarmStart(steps=1, batch_size=2, vocab_size=400), tmp_path / "c")
     code = block("TRL", "python").replace("Qwen/Qwen2.5-0.5B-Instruct", str(model))
-    # What a user without a GPU would set, and less to write.
     code = code.replace(
         'GRPOConfig("grpo",', 'GRPOConfig("grpo", **LESS, max_steps=2, logging_steps=1,'
     )
-    less = 'LESS = {"use_cpu": True, "bf16": False, "max_completion_length": 8}'
+    less = 'LESS = {"max_completion_length": 8}'
     shown = "print(trainer.state.global_step, 'reward' in trainer.state.log_history[0])"
     said = run(f"{less}\n{code}\n{shown}", tmp_path, HF_HUB_OFFLINE="1")
     assert said.splitlines()[-1] == "2 True"

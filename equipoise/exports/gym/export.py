@@ -3,7 +3,6 @@
     FOLDER/resources_servers/equipoise_TASK/
         app.py  requirements.txt  task_data.py
         data/prompts.jsonl  data/reference.jsonl    what the server reads, beside itself
-        data/verifier_cases.jsonl                   replies and their rewards, for Gym to check it
     FOLDER/environments/equipoise_TASK/
         manifest.yaml  config.yaml                  what `gym env validate` and `start` read
         data/train.jsonl  validation.jsonl  example.jsonl
@@ -11,126 +10,110 @@
 A row names its prompt, and nothing that decides the reward: that stays with the server.
 """
 
-from collections.abc import Sequence
+import json
 from importlib.metadata import version
 from pathlib import Path
+from string import Template
 from typing import Any
+
+import yaml
 
 from data_prep.files import write_jsonl, write_text
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
-from environments.contract import Environment
-from equipoise.config import LoadedConfig
 from equipoise.errors import UsageError
-from equipoise.exports.gym.service import (
-    ServiceSettings,
-    fixture_cases,
-    refuse_small_limit,
-    seats_by_group,
-    settings_of,
-)
-from equipoise.exports.task import (
-    ROOT,
-    group_of,
-    own_requirement,
-    refuse_used_folder,
-    render,
-    task_of_run,
-)
+from equipoise.exports.task import ROOT, as_yaml, groups_of, own_requirement, task_of_run
 from equipoise.run.directory import RunDirectory
 
-NEMO_GYM = "nemo-gym==0.7.0"
-#: So many prompts, and the rest of their last set, to try a server with.
+#: Prompts, and the rest of their last set, to try a server with.
 _EXAMPLES = 5
+_APP = Template('''"""The resources server $name."""
+
+import sys
+
+sys.path.insert(0, "$root")  # NeMo Gym has a package `environments` too
+
+from equipoise.exports.gym.server import EquipoiseServer
+
+if __name__ == "__main__":
+    EquipoiseServer.run_webserver()
+''')
+_TASK_DATA = '''from pydantic import BaseModel, ConfigDict, Field
 
 
-def export(
-    run: RunDirectory, folder: Path, in_flight: int | None = None, *, unsealed: bool = False
-) -> list[str]:
+class TaskData(BaseModel):
+    """The server has the prompt, and all that decides the reward."""
+
+    model_config = ConfigDict(extra="allow")
+
+    prompt_id: str = Field(json_schema_extra={"consumed_by": ["verify"]})
+'''
+#: Our server, and Gym's own agent, which asks the model once.
+_CONFIG = Template("""
+$name: {resources_servers: {$name: {
+  entrypoint: app.py, domain: other, verified: false, description: Rewards of Equipoise,
+  value: Rewards that were attacked before they were believed, equipoise: $settings}}}
+${name}_simple_agent: {responses_api_agents: {simple_agent: {
+  entrypoint: app.py, resources_server: {type: resources_servers, name: $name},
+  model_server: {type: responses_api_models, name: policy_model}, datasets: $datasets}}}
+${name}_environment_server: {environment_servers: {legacy_agent: {
+  entrypoint: app.py, agent_server: {type: responses_api_agents, name: ${name}_simple_agent}}}}
+""")
+_MANIFEST = Template("""
+{name: $name, version: $version, experimental: true, kind: environment, lifecycle: active,
+ integration_profile: custom-gym-verifier, domain: other, description: Rewards of Equipoise,
+ modality: text, licensing: unknown, authors: [Equipoise], determinism: unknown,
+ reward: {range: $range, higher_is_better: true}, resources_server: $name,
+ agent_server: simple_agent, model_server: policy_model, datasets: $datasets}
+""")
+
+
+def export(run: RunDirectory, folder: Path, *, unsealed: bool = False) -> list[str]:
     """Write the folder; what there is to say of it. Raises `EquipoiseError`."""
-    refuse_used_folder(folder)
-    task = task_of_run(run, unsealed=unsealed)
-    environment, records, reference = task.environment, task.records, task.reference
-    reward_range = _reward_range(environment)
-    settings = task.settings | {
-        "generations": task.loaded.config.grpo.num_generations_per_prompt,
-        "deadline_seconds": ServiceSettings.model_fields["deadline_seconds"].default,
-        "in_flight": in_flight,
-        "answers": "answers.sqlite3",
-    }
-    checked = ServiceSettings.model_validate(settings)
-    refuse_small_limit(checked, seats_by_group(records, environment.scope, checked))
-
-    name = f"equipoise_{environment.name}"
+    task = task_of_run(run, folder, unsealed=unsealed)
+    name, scope = f"equipoise_{task.environment.name}", task.environment.scope
+    if (reward_range := task.environment.reward_range()) is None:
+        raise UsageError(
+            "gym.no-reward-range",
+            f"{name} does not say between what its rewards are, which a manifest must",
+            "Give the environment a method reward_range, see environments/contract.py.",
+        )
     server, home = folder / "resources_servers" / name, folder / "environments" / name
     task.write_data(server)
-    datasets = _write_datasets(home, records, environment)
-    licensed = [d if d["type"] == "example" else d | {"license": "TBD"} for d in datasets]
-    render("gym_config.yaml", home / "config.yaml", name=name, settings=settings, datasets=licensed)
-    cases = _fixture(server, task.loaded, environment, records, reward_range)
+    train, validation = (
+        [record for record in task.records if record.split == split]
+        for split in (TRAIN_SPLIT, VALIDATION_SPLIT)
+    )
+    first = {record.id for record in train[:_EXAMPLES]}
+    tried = [g for g in groups_of(train, scope).values() if first & {r.id for r in g}]
+    splits = {"train": train, "validation": validation, "example": [r for g in tried for r in g]}
+    datasets = []
+    for split, records in splits.items():
+        if records:
+            write_jsonl(home / "data" / f"{split}.jsonl", map(row, records))
+            path = f"environments/{name}/data/{split}.jsonl"
+            datasets.append({"name": split, "type": split, "jsonl_fpath": path})
     words = {
         "name": name,
-        "environment": checked.environment,
+        "root": str(ROOT),
         "version": version("equipoise"),
-        "root": repr(str(ROOT)),
-        "fixture": bool(cases),
-        "reward_range": list(reward_range),
-        "datasets": [dataset | {"num_repeats": 1} for dataset in datasets],
+        "range": list(reward_range),
+        "settings": json.dumps(task.settings),
     }
-    render("gym_app.py", server / "app.py", **words)
-    render("gym_task_data.py", server / "task_data.py", **words)
-    write_text(server / "requirements.txt", f"{NEMO_GYM}\n{own_requirement(f'-e {ROOT}')}\n")
-    render("gym_manifest.yaml", home / "manifest.yaml", **words)
-    return [
-        f"{folder}: {name}, {len(records):,} prompts to train on and to validate with",
-        *([] if reference is None else [f"the reference has {len(reference):,} rollouts"]),
-        f"{len(cases)} cases to check the server with",
-        *task.notes,
-    ]
-
-
-def _fixture(
-    server: Path,
-    loaded: LoadedConfig,
-    environment: Environment,
-    records: Sequence[PromptRecord],
-    reward_range: tuple[float, float],
-) -> list[dict[str, Any]]:
-    """Cases to check the server with; none where another model would have to be asked."""
-    if loaded.env_settings.model_calls(records[:1], 1):
-        return []
-    cases = fixture_cases(settings_of(server), environment, records[0], reward_range)
-    if cases:
-        write_jsonl(server / "data" / "verifier_cases.jsonl", cases)
-    return cases
-
-
-def _reward_range(environment: Environment) -> tuple[float, float]:
-    if reward_range := environment.reward_range():
-        return reward_range
-    raise UsageError(
-        "gym.no-reward-range",
-        f"{environment.name} does not say between what its rewards are, which a manifest must",
-        "Give the environment a method reward_range, see environments/contract.py.",
-    )
-
-
-def _write_datasets(
-    home: Path, records: Sequence[PromptRecord], environment: Environment
-) -> list[dict[str, Any]]:
-    """One file of rows for each split that there is, and one to try the server with."""
-    splits = {
-        name: [record for record in records if record.split == name]
-        for name in (TRAIN_SPLIT, VALIDATION_SPLIT)
-    }
-    groups = [group_of(record, environment.scope) for record in splits[TRAIN_SPLIT]]
-    tried = set(groups[:_EXAMPLES])
-    both = zip(splits[TRAIN_SPLIT], groups, strict=True)
-    splits["example"] = [record for record, group in both if group in tried]
-    present = {name: chosen for name, chosen in splits.items() if chosen}
-    for name, chosen in present.items():
-        write_jsonl(home / "data" / f"{name}.jsonl", map(row, chosen))
-    path = f"environments/{home.name}/data"
-    return [{"name": n, "type": n, "jsonl_fpath": f"{path}/{n}.jsonl"} for n in present]
+    # Gym asks for a licence of training data; that of these prompts is not known here.
+    licensed = [d if d["type"] == "example" else d | {"license": "TBD"} for d in datasets]
+    repeated = [d | {"num_repeats": 1} for d in datasets]
+    for file, template, held in (
+        ("config.yaml", _CONFIG, licensed),
+        ("manifest.yaml", _MANIFEST, repeated),
+    ):
+        text = template.substitute(words, datasets=json.dumps(held))
+        write_text(home / file, as_yaml(yaml.safe_load(text)))
+    write_text(server / "app.py", _APP.substitute(words))
+    write_text(server / "task_data.py", _TASK_DATA)
+    requirements = f"nemo-gym==0.7.0\n{own_requirement(f'-e {ROOT}')}\n"
+    write_text(server / "requirements.txt", requirements)
+    counts = f"{len(task.records):,} prompts to train on and to validate with"
+    return [f"{folder}: {name}, {counts}", *task.notes]
 
 
 def row(record: PromptRecord) -> dict[str, Any]:

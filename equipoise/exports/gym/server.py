@@ -1,9 +1,10 @@
-"""The shell for NeMo Gym: its resources server, around `Service`.
+"""NeMo Gym's resources server around `Sets`.
 
 The one module that imports nemo-gym, which brings fastapi. NeMo Gym has a package `environments`
 too; ours must be first on the path (see `export.py`).
 """
 
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from fastapi import HTTPException
@@ -17,15 +18,16 @@ from nemo_gym.base_resources_server import (
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticSerializationError
 
-from equipoise.exports.gym.cohorts import NoSuchSeatError, SeatTakenError
-from equipoise.exports.gym.service import RolloutRequest, Service, ServiceSettings, open_service
+from equipoise.exports.gym.sets import NoSuchSeatError, Sets
+from equipoise.exports.task import RewardSettings, open_environment
+from equipoise.run.prompts import read_records
 
 
 class EquipoiseConfig(BaseResourcesServerConfig):
     """Gym's keys, and ours in a section of their own."""
 
     REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNSUPPORTED
-    equipoise: ServiceSettings
+    equipoise: RewardSettings
 
     @model_validator(mode="after")
     def _one_process(self) -> "EquipoiseConfig":
@@ -43,22 +45,15 @@ class EquipoiseVerifyRequest(BaseVerifyRequest):
     rollout_index: int | None = Field(None, alias="_ng_rollout_index", ge=0)
     group_attempt: int = Field(0, alias="_ng_group_attempt", ge=0)
 
-    def rollout_request(self) -> RolloutRequest:
-        """Return the rollout as a `RolloutRequest`."""
-        texts = [
+    @property
+    def reply(self) -> str:
+        """The text of the response."""
+        return "".join(
             part.text
             for item in self.response.output
             if item.type == "message" and item.role == "assistant"
             for part in item.content
             if part.type == "output_text"
-        ]
-        return RolloutRequest(
-            self.prompt_id,
-            self.rollout_index,
-            self.group_attempt,
-            "".join(texts),
-            f"{self.response.id} {self.response.created_at}",
-            self.response.created_at,
         )
 
 
@@ -74,32 +69,29 @@ class EquipoiseServer(SimpleResourcesServer):
 
     ray_enabled = False
     config: EquipoiseConfig
-    _service: Service = PrivateAttr()
+    _sets: Sets = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         """Build the environment, before there is a port to ask at."""
         super().model_post_init(context)
-        self._service = open_service(self.config.equipoise)
+        settings = self.config.equipoise
+        self._sets = Sets(open_environment(settings), read_records(settings.prompts), settings)
 
     async def verify(self, body: EquipoiseVerifyRequest) -> EquipoiseVerifyResponse:
-        """The answer, when all that is scored with the rollout has come or the deadline is over."""
+        """Answer when all that is scored with the rollout has come, or the deadline is over."""
         try:
             body.response.model_dump_json()
         except PydanticSerializationError as error:
             raise HTTPException(422, f"the response is not valid Unicode: {error}") from None
+        seat = (body.prompt_id, body.rollout_index, body.group_attempt)
         try:
-            answer = await self._service.verify(body.rollout_request())
+            answer = await self._sets.ask(*seat, body.reply)
         except NoSuchSeatError as error:
             raise HTTPException(422, str(error)) from None
-        except SeatTakenError as error:
-            raise HTTPException(409, str(error)) from None
         return EquipoiseVerifyResponse(
             responses_create_params=body.responses_create_params,
             response=body.response,
             prompt_id=body.prompt_id,
-            reward=answer.reward,
-            components=dict(answer.components),
             mask_sample=answer.failure_kind is not None,
-            failure_kind=answer.failure_kind,
-            failure_reason=answer.failure_reason,
+            **asdict(answer),
         )

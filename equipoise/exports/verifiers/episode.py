@@ -7,30 +7,25 @@ episode.
 """
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
 import aiohttp
 import verifiers.v1 as vf
-from pydantic import Field
 from verifiers.v1.dialects.chat import message_to_wire
 
-from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord, Rollout, Score
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord, Rollout, Scope, Score
 from equipoise.config.yaml_text import read_yaml
-from equipoise.exports.task import RewardSettings, Scorer, give_reference, open_environment
+from equipoise.exports.task import RewardSettings, Scorer, groups_of, open_environment
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import rollout_of
 
 #: An agent that needs no sandbox: it starts nothing.
 IN_THIS_PROCESS = vf.AgentConfig(runtime=vf.SubprocessConfig())
 _LOST = "a reply of the set was lost, and its rewards are of all of them together"
-
-
-# --- Tasks ----------------------------------------------------------------------------------------
+_ROLES = {"system": vf.SystemMessage, "user": vf.UserMessage, "assistant": vf.AssistantMessage}
 
 
 class PromptsData(vf.TaskData):
@@ -57,54 +52,32 @@ class PromptsTaskset(vf.Taskset[PromptsTask, PromptsConfig]):
     def load(self) -> Iterator[PromptsTask]:
         """One task for each seat of the episode's agents, in the order of the file."""
         split = VALIDATION_SPLIT if self.config.validation else TRAIN_SPLIT
-        for records in together(self.FOLDER, split):
-            ids = tuple(record.id for record in records)
+        settings = settings_of(self.FOLDER)
+        records = [record for record in read_records(settings.prompts) if record.split == split]
+        for group in groups_of(records, settings.scope).values():
+            ids = tuple(record.id for record in group)
             yield PromptsTask(PromptsData(id=ids[0], prompt_ids=ids, prompt=[]), self.config.task)
-
-
-def together(folder: Path, split: str) -> Iterator[Sequence[PromptRecord]]:
-    """The prompts of a split that are scored together; the file has them one after the other."""
-    settings = settings_of(folder)
-    prompts = (r for r in read_records(settings.prompts) if r.split == split)
-    if not settings.sets:
-        yield from ([record] for record in prompts)
-        return
-    for _, records in groupby(prompts, key=lambda record: record.set_id):
-        yield list(records)
 
 
 class ExportSettings(RewardSettings, frozen=True):
     """settings.yaml of an exported package."""
 
-    sets: bool
+    scope: Scope
 
 
 def settings_of(folder: Path) -> ExportSettings:
     """The settings of an exported package; their paths are below it."""
     content = read_yaml(folder / "settings.yaml")
-    return ExportSettings.below(folder, content)
+    paths = {name: folder / content[name] for name in ("prompts", "reference") if content[name]}
+    return ExportSettings.model_validate(content | paths)
 
 
-def messages_of(record: PromptRecord) -> list[vf.Message]:
-    """A prompt's messages as verifiers has them. Raises `KeyError` for a role of its own."""
-    kinds = {"system": vf.SystemMessage, "user": vf.UserMessage, "assistant": vf.AssistantMessage}
-    return [kinds[m["role"]](content=m["content"]) for m in record.messages]
-
-
-# --- Agents ---------------------------------------------------------------------------------------
-
-
-class AskOnceConfig(vf.HarnessConfig):
-    """It has no keys of its own."""
-
-
-class AskOnce(vf.Harness[AskOnceConfig]):
+class AskOnce(vf.Harness[vf.HarnessConfig]):
     """One chat completion from the messages of a task.
 
     The harnesses of verifiers start a program for each rollout, which takes seconds of CPU time.
     """
 
-    APPENDS_SYSTEM_PROMPT = True
     EXECUTES_CODE = False
     NEEDS_CONTAINER = False
 
@@ -119,12 +92,7 @@ class AskOnce(vf.Harness[AskOnceConfig]):
         data: vf.TaskData,
     ) -> vf.ProgramResult:
         """Ask; what was answered is recorded on the way. A status that is not 200 is a failure."""
-        system, prompt = self.resolve_prompt(data)
-        messages: list[Any] = (
-            [vf.UserMessage(content=prompt)] if isinstance(prompt, str) else prompt
-        )
-        if system is not None:
-            messages = [vf.SystemMessage(content=system), *messages]
+        messages: Any = data.prompt
         body = {"model": ctx.model, "messages": [message_to_wire(message) for message in messages]}
         unlimited = aiohttp.ClientTimeout(total=None)  # an agent's timeout is in its configuration
         async with aiohttp.ClientSession(timeout=unlimited) as session:
@@ -137,19 +105,13 @@ class AskOnce(vf.Harness[AskOnceConfig]):
         return vf.ProgramResult(exit_code=1, stdout="", stderr=f"HTTP {response.status}: {text}")
 
 
-# --- Episodes -------------------------------------------------------------------------------------
-
-
 class EpisodeConfig(vf.EnvConfig):
     """Agents are added by the exported package: one for each prompt of a task."""
 
     max_concurrent_agents: int | None = None
-    generations: int = Field(1, ge=1, description="replies of each agent in an episode")
-    centered: bool = Field(
-        False,
-        description="rewards minus the mean of their prompt's, for a trainer that subtracts the "
-        "mean of the whole episode",
-    )
+    generations: int = 1
+    #: Rewards minus their prompt's mean, for a trainer that subtracts that of the whole episode.
+    centered: bool = False
 
 
 class EpisodeEnv(vf.Env[EpisodeConfig]):
@@ -162,10 +124,8 @@ class EpisodeEnv(vf.Env[EpisodeConfig]):
     async def start(self) -> None:
         """Open what rewards are made with. Raises `EquipoiseError` with the remedy."""
         settings = settings_of(self.FOLDER)
-        environment = await asyncio.to_thread(open_environment, settings)
-        give_reference(environment, settings)
         self._records = {record.id: record for record in read_records(settings.prompts)}
-        self._scorer = Scorer(environment)
+        self._scorer = Scorer(await asyncio.to_thread(open_environment, settings))
 
     async def stop(self) -> None:
         """Let the thread go, where one was started."""
@@ -174,18 +134,13 @@ class EpisodeEnv(vf.Env[EpisodeConfig]):
 
     async def run(self, task: PromptsTask, agents: vf.Agents) -> None:
         """Ask for every prompt as often as there are generations, all at once."""
-        seats = zip(self._agent_specs, task.data.prompt_ids, strict=True)
-        calls: list[tuple[Any, PromptsTask]] = []
-        for seat, name in seats:
-            prompt = messages_of(self._records[name])
-            calls.append((getattr(agents, seat), task.with_data(id=name, prompt=prompt)))
-        await asyncio.gather(
-            *(
-                agent.run(agent_task)
-                for agent, agent_task in calls
-                for _ in range(self.config.generations)
-            )
-        )
+        calls = []
+        for agent, name in zip(self._agent_specs, task.data.prompt_ids, strict=True):
+            messages = self._records[name].messages
+            prompt: list[Any] = [_ROLES[m["role"]](content=m["content"]) for m in messages]
+            of_prompt = task.with_data(id=name, prompt=prompt)
+            calls += [(getattr(agents, agent), of_prompt)] * self.config.generations
+        await asyncio.gather(*(agent.run(of_prompt) for agent, of_prompt in calls))
 
     async def finalize(self, task: PromptsTask, episode: vf.Episode) -> None:
         """Give the rewards. A trace without one fails, so that no trainer uses it."""
@@ -197,23 +152,18 @@ class EpisodeEnv(vf.Env[EpisodeConfig]):
             return
         rollouts = [self._rollout(trace) for trace in traces]
         scores = await self._scorer.score(task.data.id, rollouts)
-        means = prompt_means(rollouts, scores) if self.config.centered else {}
+        values: dict[str, list[float]] = {}
+        for rollout, score in zip(rollouts, scores, strict=True):
+            if score.value is not None and self.config.centered:
+                values.setdefault(rollout.prompt_id, []).append(score.value)
         for trace, rollout, score in zip(traces, rollouts, scores, strict=True):
-            record(trace, score, means.get(rollout.prompt_id))
+            of_prompt = values.get(rollout.prompt_id)
+            record(trace, score, fmean(of_prompt) if of_prompt else None)
 
     def _rollout(self, trace: vf.Trace) -> Rollout:
         replies = trace.assistant_messages
         completion = replies[-1].content if replies else None
         return rollout_of(self._records[trace.task.data.id], completion or "")
-
-
-def prompt_means(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str, float]:
-    """The mean of each prompt's valid scores."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for rollout, score in zip(rollouts, scores, strict=True):
-        if score.value is not None:
-            values[rollout.prompt_id].append(score.value)
-    return {prompt_id: fmean(of_prompt) for prompt_id, of_prompt in values.items()}
 
 
 def record(trace: vf.Trace, score: Score, baseline: float | None) -> None:

@@ -1,84 +1,87 @@
-"""The package of a run's task for verifiers.
+"""The package of a run's task for verifiers, which finds it by its name.
 
-    FOLDER/
-        pyproject.toml
-        equipoise_TASK/__init__.py          the taskset, the agents, the harness
-        equipoise_TASK/settings.yaml        what is scored, and with what
-        equipoise_TASK/data/prompts.jsonl, reference.jsonl
-
-`verifiers` finds it by the name of the package.
+FOLDER/pyproject.toml
+FOLDER/equipoise_TASK/__init__.py       the taskset, the agents, the harness
+FOLDER/equipoise_TASK/settings.yaml     what is scored, and with what
+FOLDER/equipoise_TASK/data/             prompts.jsonl, reference.jsonl
 """
 
-from collections import Counter
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from string import Template
 
 from data_prep.files import write_text
-from environments.base import TRAIN_SPLIT, PromptRecord, Scope
 from equipoise.errors import UsageError
-from equipoise.exports.task import (
-    ROOT,
-    as_yaml,
-    group_of,
-    own_requirement,
-    refuse_used_folder,
-    render,
-    task_of_run,
-)
+from equipoise.exports.task import ROOT, as_yaml, groups_of, own_requirement, task_of_run
 from equipoise.run.directory import RunDirectory
 
-VERIFIERS = "verifiers==0.4.0"
+_PROJECT = Template("""[project]
+name = "$name"
+version = "$version"
+requires-python = ">=3.11"
+dependencies = ["verifiers==0.4.0", "$equipoise"]
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.hatch.build.targets.wheel]
+packages = ["$package"]
+""")
+_PACKAGE = Template('''from pathlib import Path
+
+import verifiers.v1 as vf
+
+from equipoise.exports.verifiers import episode
+
+__all__ = ["AskOnce", "Prompts", "Rewards"]
+AskOnce = episode.AskOnce
+
+
+class Prompts(episode.PromptsTaskset):
+    FOLDER = Path(__file__).parent
+
+
+class Agents(episode.EpisodeConfig):
+    """One agent for each prompt whose replies are scored together; all are one model."""
+
+$agents
+    generations: int = $generations
+
+
+class Rewards(episode.EpisodeEnv, vf.Env[Agents]):
+    FOLDER = Path(__file__).parent
+''')
 
 
 def export(run: RunDirectory, folder: Path, *, unsealed: bool = False) -> list[str]:
     """Write the package; return what there is to say of it. Raises `EquipoiseError`."""
-    refuse_used_folder(folder)
-    task = task_of_run(run, unsealed=unsealed)
-    name = f"equipoise-{task.environment.name}"
-    package = folder / name.replace("-", "_")
-    config = task.loaded.config
-    generations = config.grpo.num_generations_per_prompt
-    alone = task.environment.scope == "rollout"
-    agents = agents_of(task.records, task.environment.scope)
-
-    task.write_data(package)
-    settings = task.settings | {"sets": task.environment.scope == "set"}
-    write_text(package / "settings.yaml", as_yaml(settings))
-    words = {
-        "name": name,
-        "version": version("equipoise"),
-        "environment": config.equipoise.environment,
-        "package": package.name,
-        "verifiers": VERIFIERS,
-        "equipoise": own_requirement(f"equipoise @ {ROOT.as_uri()}"),
-        "tasks": sum(record.split == TRAIN_SPLIT for record in task.records) // len(agents),
-        "agents": agents,
-        "generations": 1 if alone else generations,
-    }
-    # The keys of a source of prime-rl with which a reward's baseline is its prompt's mean.
-    advice = 'algo.type = "grpo", group_size = 1, env.centered = true'
-    if alone:
-        advice = f'algo.type = "grpo", group_size = {generations}; batch_size a multiple of it'
-    render("verifiers_project.toml", folder / "pyproject.toml", **words)
-    render("verifiers_package.py", package / "__init__.py", **words)
-    return [
-        f"{folder}: {package.name}, {len(task.records):,} prompts to train on and to validate with",
-        f"prime-rl: {advice}",
-        *task.notes,
-    ]
-
-
-def agents_of(records: Sequence[PromptRecord], scope: Scope) -> list[str]:
-    """The names of an episode's agents. Raises `UsageError` where sets are of several sizes."""
-    if scope != "set":
-        return ["agent"]
-    sizes = set(Counter(group_of(record, scope) for record in records).values())
+    task = task_of_run(run, folder, unsealed=unsealed)
+    name, scope = f"equipoise-{task.environment.name}", task.environment.scope
+    sizes = {len(group) for group in groups_of(task.records, scope).values()}
     if len(sizes) > 1:
         raise UsageError(
             "verifiers.uneven-sets",
-            f"the sets have {', '.join(map(str, sorted(sizes)))} prompts: an episode has one agent"
-            " for each prompt",
+            f"the sets have {sorted(sizes)} prompts: an episode has one agent for each prompt",
             "Take a run whose sets are all of one size.",
         )
-    return [f"variant_{n + 1}" for n in range(sizes.pop())]
+    agents = [f"variant_{n + 1}" for n in range(sizes.pop())] if scope == "set" else ["agent"]
+    generations, package = task.settings["generations"], folder / name.replace("-", "_")
+    task.write_data(package)
+    write_text(package / "settings.yaml", as_yaml(task.settings | {"scope": scope}))
+    words = {
+        "name": name,
+        "version": version("equipoise"),
+        "package": package.name,
+        "equipoise": own_requirement(f"equipoise @ {ROOT.as_uri()}"),
+        "agents": "\n".join(f"    {a}: vf.AgentConfig = episode.IN_THIS_PROCESS" for a in agents),
+        "generations": 1 if scope == "rollout" else generations,
+    }
+    write_text(folder / "pyproject.toml", _PROJECT.substitute(words))
+    write_text(package / "__init__.py", _PACKAGE.substitute(words))
+    # The keys of a source of prime-rl with which a reward's baseline is its prompt's mean.
+    advice = 'algo.type = "grpo", group_size = 1, env.centered = true'
+    if scope == "rollout":
+        advice = f'algo.type = "grpo", group_size = {generations}; batch_size a multiple of it'
+    counts = f"{len(task.records):,} prompts to train on and to validate with"
+    return [f"{folder}: {package.name}, {counts}", f"prime-rl: {advice}", *task.notes]

@@ -1,6 +1,5 @@
 """The folder for NeMo Gym: what is in it, what is not, what is refused."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -10,14 +9,9 @@ import yaml
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import read_prompts
 from environments.base import Message, PromptRecord
-from equipoise.exports.command import GymOptions, gym
+from equipoise.exports.command import ExportOptions, gym
 from equipoise.exports.gym.export import export
-from equipoise.exports.gym.service import (
-    FixtureRequest,
-    FixtureServer,
-    ServiceSettings,
-    settings_of,
-)
+from equipoise.exports.task import RewardSettings
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import read_options
 from tests.contract.gym.served import made_run, rollout
@@ -68,14 +62,13 @@ def test_sets_are_whole_adjacent_and_of_the_reference(fairness, tmp_path):
 
 
 def test_the_server_s_section_is_valid_and_moves_with_the_folder(fairness, tmp_path):
-    export(fairness, tmp_path / "gym", in_flight=64)
+    export(fairness, tmp_path / "gym")
     config = yaml.safe_load(
         (tmp_path / "gym" / "environments" / NAME / "config.yaml").read_text("utf-8")
     )
     section = config[NAME]["resources_servers"][NAME]["equipoise"]
-    settings = ServiceSettings.model_validate(section)
+    settings = RewardSettings.model_validate(section)
     assert settings.generations == 16
-    assert settings.in_flight == 64
     assert not Path(section["prompts"]).is_absolute()
     manifest = yaml.safe_load(
         (tmp_path / "gym" / "environments" / NAME / "manifest.yaml").read_text("utf-8")
@@ -83,24 +76,13 @@ def test_the_server_s_section_is_valid_and_moves_with_the_folder(fairness, tmp_p
     assert manifest["reward"]["range"] == [-5.0, 6.0]
 
 
-def test_a_limit_below_a_set_is_refused(fairness, tmp_path):
-    with refusal("gym.small-limit", "63", "64"):
-        export(fairness, tmp_path / "gym", in_flight=63)
-    assert not (tmp_path / "gym").exists()
-
-
-def test_a_run_without_its_reference_is_refused(tmp_path):
-    bare = made_run(tmp_path / "run", "fairness", RECORDS)
-    with refusal("export.no-reference"):
-        export(bare, tmp_path / "gym")
-    assert not (tmp_path / "gym").exists()
-
-
-def test_a_reference_of_the_test_split_alone_is_refused(tmp_path):
+def test_a_run_whose_reference_knows_no_training_prompt_is_refused(tmp_path):
     tested = [rollout(r, "{}") for r in RECORDS if r.split == "test"]
-    audit = made_run(tmp_path / "run", "fairness", RECORDS, tested)
-    with refusal("export.no-prompt", "the reference knows none"):
-        export(audit, tmp_path / "gym")
+    for name, reference in (("bare", []), ("audit", tested)):
+        made = made_run(tmp_path / name, "fairness", RECORDS, reference)
+        with refusal("export.no-prompt", str(made.root)):
+            export(made, tmp_path / "gym")
+    assert not (tmp_path / "gym").exists()
 
 
 def test_a_folder_that_is_not_empty_is_refused(fairness, tmp_path):
@@ -116,51 +98,7 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
     record = PromptRecord("p", "pubmedqa", asks, "p", "train", metadata)
     made = made_run(tmp_path / "run", "pubmedqa", [record])
     gym(
-        read_options(GymOptions, [str(made.root), "--output-dir", str(tmp_path / "gym")]),
+        read_options(ExportOptions, [str(made.root), "--output-dir", str(tmp_path / "gym")]),
         Reporter(),
     )
     assert "equipoise_pubmedqa, 1 prompts to train on" in capsys.readouterr().out
-
-
-def asked(tmp_path, task, metadata, words=()):
-    """The exported server's folder, of one prompt."""
-    asks = (Message(role="user", content="Q"),)
-    made = made_run(
-        tmp_path / "run",
-        task,
-        [PromptRecord("p", task, asks, "p", "train", metadata)],
-        words=words,
-    )
-    export(made, tmp_path / "gym")
-    return tmp_path / "gym" / "resources_servers" / f"equipoise_{task}"
-
-
-def test_cases_have_the_rewards_of_the_server_to_the_last_digit(tmp_path):
-    finding = "Pain fell in the treated group (P = .01)."
-    metadata = {
-        "gold": "yes",
-        "context": f"METHODS: It was given to 40 adults in one of ten wards.\nRESULTS: {finding}",
-        "question": "Does it reduce pain?",
-        "finding": finding,
-    }
-    server = asked(tmp_path, "pubmedqa", metadata)
-    *scored, malformed = rows(server / "data" / "verifier_cases.jsonl")
-    assert {case["kind"] for case in scored} == {"full_reward", "zero_reward", "determinism"}
-    fresh = FixtureServer(settings_of(server))
-    for case in scored:
-        request = FixtureRequest.model_validate(case["request"])
-        assert asyncio.run(fresh.verify(request)) == case["expected_reward"]
-        fresh = FixtureServer(settings_of(server))  # its queue belongs to one event loop
-    with pytest.raises(ValueError, match=malformed["expected_error"]):
-        asyncio.run(fresh.verify(FixtureRequest.model_validate(malformed["request"])))
-    assert "VERIFIER_FIXTURE" in (server / "app.py").read_text()
-
-
-def test_no_other_model_is_asked_for_cases(tmp_path):
-    judge = ("env.dharma.judge.endpoint.url=http://127.0.0.1:9/v1",)
-    named = (*judge, "env.dharma.judge.endpoint.model=m")
-    server = asked(tmp_path, "dharma", {"scope": "S0", "tier": "C"}, named)
-    assert not (server / "data" / "verifier_cases.jsonl").exists()
-    assert "VERIFIER_FIXTURE" not in (server / "app.py").read_text()
-    manifest = next((tmp_path / "gym").glob("environments/*/manifest.yaml"))
-    assert yaml.safe_load(manifest.read_text("utf-8"))["determinism"] == "unknown"

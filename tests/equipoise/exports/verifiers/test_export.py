@@ -2,7 +2,6 @@
 
 import ast
 import tomllib
-from dataclasses import replace
 
 import pytest
 import yaml
@@ -10,8 +9,8 @@ import yaml
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import read_prompts
 from environments.base import Message, PromptRecord
-from equipoise.exports.command import VerifiersOptions, verifiers
-from equipoise.exports.verifiers.export import agents_of, export
+from equipoise.exports.command import ExportOptions, verifiers
+from equipoise.exports.verifiers.export import export
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import read_options
 from tests.contract.gym.served import made_run, rollout
@@ -53,7 +52,7 @@ def test_settings_and_data_are_beside_the_package(fairness, tmp_path):
     export(fairness, tmp_path / "out")
     package = tmp_path / "out" / "equipoise_fairness"
     settings = yaml.safe_load((package / "settings.yaml").read_text("utf-8"))
-    assert settings["sets"]
+    assert settings["scope"] == "set"
     assert settings["environment"] == "environments.fairness.FairnessEnvironment"
     records = read_prompts(package / settings["prompts"])
     assert {record.split for record in records} == {"train", "validation"}
@@ -64,29 +63,9 @@ def test_settings_and_data_are_beside_the_package(fairness, tmp_path):
     assert any(need.startswith("equipoise") for need in project["dependencies"])
 
 
-def test_sets_of_several_sizes_are_refused():
-    with refusal("verifiers.uneven-sets", "3, 4"):
-        agents_of(TRAINED[1:], "set")
-    alone = [replace(record, set_id=record.id) for record in TRAINED]
-    assert agents_of(alone, "set") == ["variant_1"]
-
-
-def test_without_a_reference_it_says_what_makes_one(tmp_path):
-    with refusal("export.no-reference"):
-        export(made_run(tmp_path / "run", "fairness", RECORDS), tmp_path / "out")
-
-
-def test_a_dry_run_lists_the_files_and_writes_none(fairness, tmp_path, capsys):
-    words = [str(fairness.root), "--output-dir", str(tmp_path / "out"), "--dry-run"]
-    verifiers(read_options(VerifiersOptions, words), Reporter())
-    said = capsys.readouterr().out
-    assert "pyproject.toml" in said and f"{tmp_path / 'out'}: equipoise_fairness" in said
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_command_says_what_it_wrote_and_what_prime_rl_needs(fairness, tmp_path, capsys):
     verifiers(
-        read_options(VerifiersOptions, [str(fairness.root), "--output-dir", str(tmp_path / "out")]),
+        read_options(ExportOptions, [str(fairness.root), "--output-dir", str(tmp_path / "out")]),
         Reporter(),
     )
     said = capsys.readouterr().out
@@ -95,7 +74,14 @@ def test_the_command_says_what_it_wrote_and_what_prime_rl_needs(fairness, tmp_pa
     with refusal("export.used-folder"):
         verifiers(
             read_options(
-                VerifiersOptions, [str(fairness.root), "--output-dir", str(tmp_path / "out")]
+                ExportOptions, [str(fairness.root), "--output-dir", str(tmp_path / "out")]
             ),
             Reporter(),
         )
+
+
+def test_sets_of_several_sizes_are_refused(tmp_path):
+    reference = [rollout(record, "{}") for record in RECORDS]
+    run = made_run(tmp_path / "run", "fairness", RECORDS[1:], reference)
+    with refusal("verifiers.uneven-sets", "[3, 4]"):
+        export(run, tmp_path / "out")
