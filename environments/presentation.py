@@ -83,8 +83,7 @@ class Presentation:
     `title` is its name in a heading, `words` the names of metrics, of breakdowns and of metadata
     keys; what they lack goes by its own name, underscores as spaces. The first metric is the
     headline. Without `charts` the metrics that share its scale are drawn. `one_of_each` is a
-    metadata key: examples are chosen from each of its values. Examples are prompts with a reply of
-    each stage, its reward and its evidence; a task of counterfactual sets has them by `sets`.
+    metadata key: sets are shown of each of its values, and the viewer has it as a filter.
     """
 
     title: str = ""
