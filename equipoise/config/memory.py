@@ -97,8 +97,6 @@ _LOGIT_BYTES = _BF16 + 3 * _FP32
 _CHECKPOINT_BYTES = _FP32 + _ADAM
 #: Rollouts, report, log, history; of a run of the shipped sizes it is less.
 _RUN_BYTES = GB
-#: A token with its log-probabilities and masks, as NeMo-RL v0.7.0 logs it; measured.
-_LOGGED_TOKEN_BYTES = 75
 #: CUDA context, NCCL buffers, fragmentation.
 _OVERHEAD = 2 * GB
 
@@ -317,12 +315,6 @@ def run_bytes(config: Config, shape: ModelShape) -> float:
     keep = config.checkpointing.keep_top_k
     trained = trained_parameters(config, shape)
     return _RUN_BYTES + _CHECKPOINT_BYTES * trained * ((keep or 1) + 2)
-
-
-def logged_bytes(config: Config) -> float:
-    """Bound NeMo-RL's own logs: each padded token of training, `train_data_step*.jsonl`."""
-    tokens = config.grpo.rollouts_per_step * config.policy.max_total_sequence_length
-    return _LOGGED_TOKEN_BYTES * tokens * config.grpo.max_num_steps
 
 
 def download_bytes(shape: ModelShape) -> float:

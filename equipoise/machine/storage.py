@@ -15,7 +15,6 @@ from equipoise.config.memory import (
     converted_bytes,
     download_bytes,
     in_gb,
-    logged_bytes,
     run_bytes,
 )
 from equipoise.config.models import ModelShape, model_shape
@@ -57,10 +56,7 @@ def folders(case: Case) -> Iterator[Finding]:
 
 
 def _needed_at_all(config: Config, shape: ModelShape) -> float:
-    logged = logged_bytes(config)
-    return (
-        run_bytes(config, shape) + logged + download_bytes(shape) + converted_bytes(config, shape)
-    )
+    return run_bytes(config, shape) + download_bytes(shape) + converted_bytes(config, shape)
 
 
 def written_folders(case: Case) -> dict[str, Path]:
@@ -108,8 +104,7 @@ def room_for(case: Case, written: Mapping[str, Path], free: Free) -> Finding:
             return enough({runs: 0.2 * GB}, free)
         message = f"{in_gb(room)} are free in {runs}"
         return unchecked(f"{message}; what the model needs is not known before it is loaded")
-    logged = logged_bytes(config) if case.on_nemo_rl else 0
-    needs: dict[Path, float] = {runs: run_bytes(config, shape) + logged}
+    needs: dict[Path, float] = {runs: run_bytes(config, shape)}
     if VARIABLE in written and not is_converted(conversion_of(model, environment)):
         needs[written[VARIABLE]] = converted_bytes(config, shape)
     if _HUB in written:
