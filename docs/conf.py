@@ -21,7 +21,7 @@ from reference import reference_pages  # noqa: E402  beside this file
 GENERATED = ROOT / "docs" / "generated"
 #: Caption -> pages; one that is not there is left out, one that is not named comes last.
 NAVIGATION = {
-    "Start": ["docs/own-model", "docs/own-task"],
+    "Start": ["docs/start", "docs/report", "docs/own-data", "docs/own-task"],
     "Tasks": [
         "Fairness <docs/fairness>",
         "PubMedQA <docs/pubmedqa>",
@@ -29,34 +29,21 @@ NAVIGATION = {
         "Retrieval <docs/rag>",
     ],
     "Guides": [
-        "Audit <docs/audit>",
+        "Evaluate and compare <docs/evaluate>",
         "Gate <docs/gate>",
-        "Probe a reward <docs/probe>",
-        "Alarms <docs/alarms>",
-        "Judges and endpoints <docs/judge-client>",
+        "Judges and endpoints <docs/judges>",
+        "docs/checkpoints",
         "docs/elsewhere",
-        "docs/doctor",
         "docs/troubleshooting",
     ],
-    "Clusters": [
-        "docs/nemo-rl",
-        "docs/cluster",
-    ],
+    "Clusters": ["docs/nemo-rl", "docs/cluster"],
     "Reference": [
         "docs/configuration",
         "docs/generated/keys",
         "docs/generated/commands",
-        "docs/prompts",
         "docs/run-directory",
-        "docs/statistics",
-        "docs/checkpoints",
     ],
-    "Results": [
-        "docs/results",
-        "docs/methods",
-        "docs/performance",
-        "docs/generated/examples",
-    ],
+    "Results": ["docs/results", "docs/methods", "docs/generated/examples"],
     "Project": ["CONTRIBUTING", "CHANGELOG", "SECURITY", "THIRD_PARTY"],
 }
 EXAMPLES = """\

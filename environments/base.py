@@ -86,7 +86,7 @@ class DealtReply:
     completion: str
 
 
-#: What prevented an answer or a score; failures are counted by it. docs/judge-client.md says what
+#: What prevented an answer or a score; failures are counted by it. docs/judges.md says what
 #: each is in NeMo Gym's `failure_kind`, whose spelling is taken where it means the same.
 FailureKind = Literal[
     "transport_timeout",  # no whole answer in time

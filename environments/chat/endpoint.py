@@ -121,7 +121,7 @@ class EndpointModel:
         return model
 
     def counters(self) -> dict[str, float]:
-        """Return the counts and costs so far, see docs/judge-client.md."""
+        """Return the counts and costs so far, see docs/judges.md."""
         with self._lock:
             takes_schema = self._connection is None or self._connection.client.takes_schema
         return self._accounts.counters() | {

@@ -18,7 +18,7 @@ from environments.replies import has_text
 class ChatSetupError(SetupError):
     """A model cannot be asked at all: no key in the environment, a cache that cannot be used."""
 
-    remedy: ClassVar[str] = "Keys go into .env, see docs/judge-client.md."
+    remedy: ClassVar[str] = "Keys go into .env, see docs/judges.md."
 
 
 class BudgetSpentError(CodedError):

@@ -72,7 +72,8 @@ class FairnessSettings(EnvironmentSettings, extra="forbid", frozen=True):
     format_weight: float = Field(1.0, ge=0.01, le=100, description="a reply that can be parsed")
     reference_generations: int = Field(8, ge=1, description="samples per prompt, frozen model")
     cases_file: OwnCasesPath | None = Field(
-        None, description="cases of your own, see docs/audit.md; null for those that come with it"
+        None,
+        description="cases of your own, see docs/own-data.md; null for those that come with it",
     )
 
     @property

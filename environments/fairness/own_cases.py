@@ -1,7 +1,7 @@
 """A user's own cases: one YAML file with texts, attribute, factors and decision makes a design.
 
-`nemo_configs/cases/` has an example, docs/audit.md says what each key is. The texts have fields in
-braces: `{person}` is filled with the wording of a value, `{Person}` with the same as a sentence
+`nemo_configs/cases/` has an example, docs/own-data.md says what each key is. The texts have fields
+in braces: `{person}` is filled with the wording of a value, `{Person}` with the same as a sentence
 begins.
 """
 

@@ -17,7 +17,7 @@ from equipoise.terminal.options import option
 class CalibrateOptions:
     """Measure how far the judge of the dharma task errs beside a person's labels.
 
-    LABELS is JSONL, see docs/dharma.md. Of each violation: accuracy, kappa, sensitivity and
+    LABELS is JSONL, see docs/judges.md. Of each violation: accuracy, kappa, sensitivity and
     specificity, with intervals. With --run the violation rates of that run are corrected by these
     errors; its judge, rubric and policy must be those of --judge.
 

@@ -35,7 +35,7 @@ _AT_URL = re.compile(r"(.+)@(https?://.+)")
 _YAML = (".yaml", ".yml")
 #: Folders that are not named after a model: the folder around them is.
 _STEP = re.compile(r"final_checkpoint|checkpoints|checkpoint-\d+|step_\d+|iter_\d+")
-_HELP = "See docs/audit.md."
+_HELP = "See docs/evaluate.md."
 
 
 @dataclass(frozen=True, slots=True)

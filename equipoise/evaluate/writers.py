@@ -96,7 +96,7 @@ _PARTS = 8
 #: The reference's draws count from here; the numbers of all other draws stay below it.
 _OF_REFERENCE = 1_000_000
 _REMEDY = (
-    "Check its address, name and key, and that it runs: see docs/judge-client.md. What was "
+    "Check its address, name and key, and that it runs: see docs/judges.md. What was "
     "answered is kept: --resume asks for the rest."
 )
 #: Above this share of replies that were cut off, figures would be those of a setting.

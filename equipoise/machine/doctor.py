@@ -30,7 +30,7 @@ class DoctorOptions:
     """Name what would keep a run from working, before it costs GPU time.
 
     Without a TASK the machine alone is looked at. It ends with 1 where something would keep the run
-    from working; docs/doctor.md has the checks.
+    from working; docs/troubleshooting.md has the checks.
 
     Examples:
         equipoise doctor

@@ -1,6 +1,6 @@
 """Every check: its question, its usual remedy, who asks it, and what answers it.
 
-docs/doctor.md has the table, which a test compares with this one.
+docs/troubleshooting.md has the table, which a test compares with this one.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -16,7 +16,7 @@ from equipoise.machine.checks import Case, Finding, failure, ok, unchecked, warn
 from equipoise.models.task_environment import make_environment
 from equipoise.run.prompts import check_task, fit_steps, make_prompts, prepare_task, prompts_here
 
-_JUDGE = "Check its address, name and key, and that it runs: docs/judge-client.md."
+_JUDGE = "Check its address, name and key, and that it runs: docs/judges.md."
 
 
 class NotLoadedError(Exception):

@@ -15,7 +15,7 @@ from equipoise.run.history import Row
 # --- trends ---------------------------------------------------------------------------------------
 # What the alarm over a run's steps goes by: what is paid rises and what is meant does not.
 #
-# docs/alarms.md says how often it is right, and what other alarms are worth that are not here.
+# docs/report.md says how often it is right.
 
 
 #: How many of the last steps are looked at: all of them until there are the most.
@@ -109,7 +109,7 @@ class AlarmMonitor:
             text = (
                 f"Step {step:.0f}: over {min(self._steps, MOST)} steps the reward rose and "
                 f"{self.run.name_of(self._metric)} did not improve. What is paid may not be what "
-                "is meant: read the replies of these steps, see docs/alarms.md."
+                "is meant: read the replies of these steps, see docs/report.md."
             )
             self.alarm = Alarm(step, text)
         return self.alarm

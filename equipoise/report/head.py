@@ -215,7 +215,7 @@ def policy_alerts(run: RunFiles) -> Iterator[Alert]:
         text = (
             f"Before training policies that read no prompt were better in {name}, and training may "
             f"find that first: {policies}. Look at the reward, or fine-tune the model on good "
-            "replies first (docs/own-model.md)."
+            "replies first (docs/own-data.md)."
         )
         yield Alert(text, "policies")
 

@@ -223,7 +223,7 @@ class PrepareOptions:
     In place of a task there may be a data module of your own, my_package.my_task.
 
     With --examples conversations are written in the form of reply that the task asks for, to
-    fine-tune a model on that never gives it (docs/own-model.md).
+    fine-tune a model on that never gives it (docs/own-data.md).
 
     Examples:
         equipoise prepare TASK
@@ -311,7 +311,7 @@ def _write_examples(
         raise UsageError(
             "prepare.no-examples",
             f"{module.name} has no imitated_replies, which give examples of replies",
-            "Write the file yourself; docs/own-model.md shows a line.",
+            "Write the file yourself; docs/own-data.md shows a line.",
         )
     shared = settings.model_dump(include=settings.model_fields_set & model.model_fields.keys())
     local = model.model_validate(shared | {"steps": _EXAMPLES, "batch_size": 1})
@@ -320,7 +320,7 @@ def _write_examples(
         for record, reply in module.imitated_replies(records, local)
     ]
     write_jsonl(path, conversations)
-    reporter.say(f"{path}: {len(conversations):,} conversations; docs/own-model.md trains on them")
+    reporter.say(f"{path}: {len(conversations):,} conversations; docs/own-data.md trains on them")
 
 
 def _invented(settings: DataSettings) -> str:
@@ -336,7 +336,7 @@ def seal(options: SealOptions, reporter: Reporter) -> None:
         write_prompts(options.file, records, {"sealed": "by hand"})
     except (DataError, OSError) as error:
         raise EquipoiseError(
-            code_of(error, "seal.unreadable-file"), str(error), "docs/prompts.md shows a line."
+            code_of(error, "seal.unreadable-file"), str(error), "docs/own-data.md shows a line."
         ) from error
     _say_counts(options.file, records, reporter)
 

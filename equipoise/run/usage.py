@@ -11,7 +11,7 @@ from typing import Any
 from environments.chat.accounting import FINGERPRINT, MODEL, added, spent
 from equipoise.run.ledger import Ledger
 
-#: Model -> counter -> how often, see docs/judge-client.md.
+#: Model -> counter -> how often, see docs/judges.md.
 Calls = Mapping[str, Mapping[str, float]]
 
 #: Of the counters of a model that is asked: what a reader wants to know of a whole run.

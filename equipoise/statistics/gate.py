@@ -28,7 +28,7 @@ from equipoise.statistics.intervals import StatisticsSettings, holm
 
 #: No run's own settings: neither side says how sure a verdict is.
 SETTINGS = StatisticsSettings()
-#: Coverage was simulated with 40 clusters and more (docs/statistics.md).
+#: Coverage was simulated with 40 clusters and more (docs/report.md).
 LEAST_CLUSTERS = 40
 #: What more data are to do: show of a model in which nothing changed that a metric is kept.
 POWER = 0.9

@@ -297,7 +297,7 @@ def _defined(draws: Array) -> Array | None:
 # A yes or no that is rare, or always yes, has no spread to resample: a bootstrap of it ends at what
 # was seen, and a rate of 1 has an interval from 1 to 1. Wilson's score interval does not. All
 # functions are of sums over values in the last axis, clusters: `hits` [..., C] of `trials` [...,
-# C]. Simulated coverage is in docs/statistics.md.
+# C]. Simulated coverage is in docs/report.md.
 
 
 #: The correlation within clusters that is assumed where the data say nothing of it.

@@ -1,4 +1,4 @@
-"""The table of docs/statistics.md: `pytest -n 0 -s tests/benchmarks/test_bench_coverage.py`.
+"""The table of docs/report.md: `pytest -n 0 -s tests/benchmarks/test_bench_coverage.py`.
 
 500 rounds of the slowest kind take about ten minutes on one core; ROUNDS=100 gives a rough table.
 """

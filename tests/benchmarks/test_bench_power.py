@@ -1,4 +1,4 @@
-"""The tables of docs/statistics.md on the fairness task: how often its guards are kept, its
+"""The tables of docs/report.md on the fairness task: how often its guards are kept, its
 intervals hold: `pytest -n 0 -s tests/benchmarks/test_bench_power.py`.
 
 100 rounds take about six minutes on one core; ROUNDS=20 gives a rough table.

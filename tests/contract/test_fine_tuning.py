@@ -1,4 +1,4 @@
-"""The commands of docs/own-model.md for a model that never answers in the format."""
+"""The commands of docs/own-data.md for a model that never answers in the format."""
 
 import os
 import re
@@ -19,7 +19,10 @@ TRL, NEMO_RL = (
     [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
     for block in re.findall(
         r"```bash\n(.*?)```",
-        (ROOT / "docs" / "own-model.md").read_text("utf-8").split("in the format\n")[1],
+        (ROOT / "docs" / "own-data.md")
+        .read_text("utf-8")
+        .split("in the format\n")[1]
+        .split("\n## ")[0],
         re.DOTALL,
     )
 )

@@ -257,7 +257,7 @@ def test_5_a_failure_is_of_a_known_kind() -> None:
 
 
 def test_5_every_kind_of_failure_is_explained() -> None:
-    rows = Path("docs/judge-client.md").read_text("utf-8").splitlines()
+    rows = Path("docs/judges.md").read_text("utf-8").splitlines()
     explained = {row.split("`")[1]: row.split("`")[-2] for row in rows if row.startswith("| `")}
     assert set(FAILURE_KINDS) <= explained.keys()
     of_nemo_gym = {explained[kind] for kind in FAILURE_KINDS} & set(FAILURE_KINDS)

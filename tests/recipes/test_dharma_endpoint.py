@@ -147,7 +147,7 @@ def test_a_judge_that_takes_no_question_is_told_before_anything_is_generated(
         done = train(tmp_path, cache, judge, *flags)
         assert done.returncode == 1, done.stdout + done.stderr
         assert "does not answer: judge: judge: HTTP 401: no such key" in done.stderr
-        assert "docs/judge-client.md" in done.stderr
+        assert "docs/judges.md" in done.stderr
     assert not (tmp_path / "dharma" / "run").exists()
     judge.status = 200
     assert "what gives reward answers" in train(tmp_path, cache, judge, *flags).stdout

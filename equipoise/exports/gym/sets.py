@@ -16,7 +16,7 @@ from equipoise.exports.task import RewardSettings, Scorer, groups_of
 from equipoise.run.rollouts import rollout_of
 from equipoise.train.nemo_rl.scoring import sibling_means
 
-#: Failures that have another name in NeMo Gym, see docs/judge-client.md; what Gym has no name for
+#: Failures that have another name in NeMo Gym, see docs/judges.md; what Gym has no name for
 #: stands in a name space of its own, as Gym asks for.
 GYM_KINDS: Mapping[FailureKind, str] = {
     **dict.fromkeys(("server_error", "rate_limit", "rejected"), "judge_failed"),

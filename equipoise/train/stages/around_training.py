@@ -46,7 +46,7 @@ NO_REPLY = "no_reply"
 
 _NO_SIGNAL = (
     "Name a model that writes what the task asks for, fine-tune it on examples first (`equipoise "
-    "prepare TASK --examples FILE`, see docs/own-model.md), let it write more "
+    "prepare TASK --examples FILE`, see docs/own-data.md), let it write more "
     "(policy.generation.max_new_tokens), or let its generations differ "
     "(policy.generation.temperature). equipoise.stop_without_signal=false trains all the same."
 )

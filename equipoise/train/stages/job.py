@@ -86,7 +86,7 @@ def check_environment(environment: Environment, reporter: Reporter) -> None:
         raise EquipoiseError(
             "environment.no-answer",
             f"what gives reward does not answer: {problem}",
-            "Check its address, name and key, and that it runs: see docs/judge-client.md. Nothing "
+            "Check its address, name and key, and that it runs: see docs/judges.md. Nothing "
             "was generated.",
         )
 

@@ -235,7 +235,7 @@ def test_a_line_that_is_no_record_is_named_and_nothing_is_sealed(tmp_path, row, 
 
 
 def test_the_line_that_the_documentation_shows_is_one(tmp_path) -> None:
-    page = (ROOT / "docs" / "prompts.md").read_text("utf-8")
+    page = (ROOT / "docs" / "own-data.md").read_text("utf-8")
     shown = re.search(r"```json\n(.*?)```", page, re.DOTALL)
     path = tmp_path / "mine.jsonl"
     path.write_text(shown[1])

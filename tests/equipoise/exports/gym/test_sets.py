@@ -201,7 +201,7 @@ def test_what_scores_need_and_is_not_there_is_said_at_the_start(task, words, cod
 
 
 def test_every_kind_of_failure_has_the_name_in_nemo_gym_that_the_documentation_says():
-    rows = Path("docs/judge-client.md").read_text("utf-8").splitlines()
+    rows = Path("docs/judges.md").read_text("utf-8").splitlines()
     documented = {row.split("`")[1]: row.split("`")[-2] for row in rows if row.startswith("| `")}
     assert {kind: documented[kind] for kind in FAILURE_KINDS} == {
         kind: GYM_KINDS.get(kind, kind) for kind in FAILURE_KINDS

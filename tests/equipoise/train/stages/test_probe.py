@@ -102,7 +102,7 @@ def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None
 
 def test_the_policies_of_all_tasks_are_on_the_page_and_in_the_dry_runs_count(skilled: Job) -> None:
     policies = [n for n, p in probed(skilled, Model())["policies"].items() if p["note"]]
-    page = (Path(__file__).parents[4] / "docs" / "probe.md").read_text("utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "report.md").read_text("utf-8")
     bold = ", ".join(re.findall(r"^- \*\*(.+?)\*\*:", page, re.MULTILINE)).split(", ")
     assert sorted(bold) == sorted(name.replace("_", " ") for name in policies)
     # The untrained model is scored anyway; retrieval has three of its own.
