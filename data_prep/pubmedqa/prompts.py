@@ -17,7 +17,6 @@ from data_prep.pubmedqa.invented import FRACTIONS, invented_items
 from data_prep.pubmedqa.items import Item, Section, estimate_tokens, fit_sections, normal_question
 from data_prep.pubmedqa.sources import (
     FOLDS,
-    Fields,
     has_published_form,
     is_official_test,
     load_hub,
@@ -50,11 +49,9 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
     """Which questions a run uses and how they are split."""
 
     source: Literal["hub", "file", "synthetic"] = "hub"  #: where the questions come from
-    path: str | None = Field(None, description="of source file: .json or .jsonl")
+    path: str | None = Field(None, description="of source file, in JSON")
     hub_name: str = Field("qiaojin/PubMedQA", description="of source hub, or a folder like it")
     hub_subset: str = Field("pqa_labeled", description="of hub_name")
-    fields: Fields | None = Field(None, description="where another set's rows keep what is needed")
-    labels: dict[str, str] = Field({}, description="another set's labels -> yes, no, maybe")
     split: Literal["auto", "published", "random"] = Field(
         "auto", description="auto: published, but random for a file of another set"
     )
@@ -72,8 +69,6 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
             raise ValueError("source: file and path belong together: give both or neither")
         if self.source == "synthetic" and self.num_samples is None:
             raise ValueError("source: synthetic makes as many questions as num_samples says")
-        if extras := sorted(set(self.labels.values()) - set(LABELS)):
-            raise ValueError(f"labels must lead to {', '.join(LABELS)}, not to {extras}")
         return self
 
     @property
@@ -81,7 +76,7 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
         """The split in place of `auto`."""
         if self.split != "auto":
             return self.split
-        is_custom = self.path and not has_published_form(Path(self.path), self.fields)
+        is_custom = self.path and not has_published_form(Path(self.path))
         return "random" if is_custom else "published"
 
     @property
@@ -117,7 +112,7 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
         if settings.source == "hub":
             loaded = load_hub(settings.hub_name, settings.hub_subset)
         else:
-            loaded = read_items(Path(settings.path or ""), settings.fields, settings.labels)
+            loaded = read_items(Path(settings.path or ""))
         in_splits = _published if settings.chosen_split == "published" else _random
         records = in_splits(loaded, settings)
     answers = LABELS[: settings.classes]

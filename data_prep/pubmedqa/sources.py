@@ -1,25 +1,22 @@
-"""Items from a file or from the Hugging Face hub: all that is wrong is said at once.
+"""Items from a JSON file or from the Hugging Face hub: all that is wrong is said at once.
 
 Three forms are known by their fields: the official `ori_pqal.json` (an object, pmid -> row), the
-hub's rows, and rows of question, context and ground_truth. Any other set of yes/no questions is
-read with `Fields`, which say where its rows keep what an item needs, and a mapping of its labels.
+hub's rows, and rows of question, context and ground_truth, the form for any other set.
 """
 
 import hashlib
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
-
 from data_prep.hub import is_folder_name, offline_reason
 from data_prep.pubmedqa.items import LABELS, Item, Section, normal_question
-from data_prep.text_files import DataError, json_lines, parse_json, read_source
+from data_prep.text_files import DataError, parse_json, read_source
 
 # --- published ------------------------------------------------------------------------------------
 # The published split of PubMedQA's 1,000 labelled items, and the guard around its test items.
@@ -114,14 +111,9 @@ def is_official_test(item_id: str, question: str) -> bool:
     )
 
 
-def leaked(items: Iterable[Item]) -> list[Item]:
-    """Those items that are of the official test set."""
-    return [item for item in items if is_official_test(item.id, item.question)]
-
-
 def refuse_leaked(items: Sequence[Item]) -> None:
     """Raise `ValueError` with their count if any of these is an official test item."""
-    leaks = leaked(items)
+    leaks = [item for item in items if is_official_test(item.id, item.question)]
     if not leaks:
         return
     examples = ", ".join(item.id for item in leaks[:_EXAMPLES])
@@ -139,27 +131,26 @@ def refuse_leaked(items: Sequence[Item]) -> None:
 _KIND = "set of questions"
 
 
-class Fields(BaseModel, extra="forbid", frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Form:
     """The keys that hold an item's parts in a row; a dot enters an object: `context.contexts`."""
 
-    question: str  #: a text
-    context: str = Field(description="a text, or a list of the abstract's sections")
-    label: str  #: yes, no or maybe
-    id: str | None = Field(default=None, description="null: the key of the row, or its number")
-    sections: str | None = Field(default=None, description="a list of the sections' labels")
-    conclusion: str | None = Field(
-        default=None, description="what the abstract concludes: for the reward, never shown"
-    )
+    question: str
+    context: str  # a text, or a list of the abstract's sections
+    label: str
+    id: str = ""  # without it an item has the key of its row, or its number
+    sections: str = ""  # a list of the sections' labels
+    conclusion: str = ""  # what the abstract concludes: for the reward, never shown
 
 
-OFFICIAL = Fields(
+_OFFICIAL = _Form(
     question="QUESTION",
     context="CONTEXTS",
     label="final_decision",
     sections="LABELS",
     conclusion="LONG_ANSWER",
 )
-HUB = Fields(
+_HUB = _Form(
     question="question",
     context="context.contexts",
     label="final_decision",
@@ -167,7 +158,7 @@ HUB = Fields(
     sections="context.labels",
     conclusion="long_answer",
 )
-PLAIN = Fields(question="question", context="context", label="ground_truth")
+_PLAIN = _Form(question="question", context="context", label="ground_truth")
 
 
 class _BadRowError(ValueError):
@@ -183,28 +174,21 @@ class _Row:
     value: Any
 
 
-def read_items(path: Path, fields: Fields | None, labels: Mapping[str, str]) -> list[Item]:
-    """The items of a JSON or JSON Lines file. Raises `DataError` with everything that is wrong.
-
-    `labels` maps the file's labels to yes, no and maybe; without it they are these already.
-    """
+def read_items(path: Path) -> list[Item]:
+    """The items of a JSON file. Raises `DataError` with everything that is wrong."""
     problems: list[str] = []
-    rows = _rows(path, problems)
-    return _items(str(path), rows, problems, fields, labels)
+    return _items(str(path), _rows(path, problems), problems)
 
 
-def has_published_form(path: Path, fields: Fields | None) -> bool:
+def has_published_form(path: Path) -> bool:
     """Whether a file's rows may be PubMedQA's own; True too for a file that cannot be read.
 
-    Rows of question, context and ground_truth, or of `fields`, are of another set.
+    Rows of question, context and ground_truth are of another set.
     """
-    if fields:
-        return False
     try:
-        rows = _rows(path, [])
+        return _known_form(_rows(path, [])) is not _PLAIN
     except DataError:
         return True
-    return _known_form(rows) is not PLAIN
 
 
 def load_hub(name: str, subset: str) -> list[Item]:
@@ -233,51 +217,39 @@ def load_hub(name: str, subset: str) -> list[Item]:
             "ori_pqal.json from github.com/pubmedqa/pubmedqa"
         ) from error
     rows = [_Row(f"row {n}", str(n), row) for n, row in enumerate(data_set, start=1)]
-    return _items(name, rows, [], HUB, {})
+    return _items(name, rows, [])
 
 
 def _rows(path: Path, problems: list[str]) -> list[_Row]:
-    text = read_source(path, _KIND)
-    if path.suffix == ".jsonl":
-        lines = json_lines(text, problems, object_pairs_hook=_Pairs)
-        return [_Row(f"line {number}", str(number), value) for number, value in lines]
-    return list(_document(text, problems))
-
-
-def _document(text: str, problems: list[str]) -> Iterator[_Row]:
     """The rows of an object, each with its key, or of a list, each with its number."""
     try:
-        value = parse_json(text, object_pairs_hook=_Pairs)
+        value = parse_json(read_source(path, _KIND), object_pairs_hook=_Pairs)
     except ValueError as error:
+        if isinstance(error, DataError):
+            raise
         problems.append(str(error))
-        return
+        return []
     if isinstance(value, _Pairs):
-        yield from (_Row(f"key {key!r}", key, row) for key, row in value)
-    elif isinstance(value, list):
-        yield from (_Row(f"item {n}", str(n), row) for n, row in enumerate(value, start=1))
-    else:
-        problems.append("holds neither an object nor a list")
+        return [_Row(f"key {key!r}", key, row) for key, row in value]
+    if isinstance(value, list):
+        return [_Row(f"item {n}", str(n), row) for n, row in enumerate(value, start=1)]
+    problems.append("holds neither an object nor a list")
+    return []
 
 
 class _Pairs(list[tuple[str, Any]]):
     """A JSON object as its pairs: `json` would silently keep the last of two equal keys."""
 
 
-def _items(
-    source: str,
-    rows: Sequence[_Row],
-    problems: list[str],
-    fields: Fields | None,
-    labels: Mapping[str, str],
-) -> list[Item]:
-    fields = fields or _known_form(rows)
-    if fields is None:
+def _items(source: str, rows: Sequence[_Row], problems: list[str]) -> list[Item]:
+    form = _known_form(rows)
+    if form is None:
         raise DataError("pubmedqa.no-items", source, _KIND, problems or [_unknown_form(rows)])
     items: list[Item] = []
     place_of: dict[str, str] = {}
     for row in rows:
         try:
-            item = _item(row, fields, labels)
+            item = _item(row, form)
         except _BadRowError as error:
             problems.append(f"{row.location}: {error}")
             continue
@@ -290,10 +262,10 @@ def _items(
     return items
 
 
-def _known_form(rows: Sequence[_Row]) -> Fields | None:
+def _known_form(rows: Sequence[_Row]) -> _Form | None:
     """The form that the first readable row has question and label of."""
     for row in rows:
-        for form in (OFFICIAL, HUB, PLAIN):
+        for form in (_OFFICIAL, _HUB, _PLAIN):
             if {form.question, form.label} <= set(_keys(row.value)):
                 return form
     return None
@@ -303,7 +275,7 @@ def _unknown_form(rows: Sequence[_Row]) -> str:
     if not rows:
         return "holds no questions"
     keys = ", ".join(map(str, _keys(rows[0].value)[:10])) or "no keys"
-    return f"its rows have {keys}: say with equipoise.data.fields which is question, context, label"
+    return f"its rows have {keys}: name them question, context and ground_truth"
 
 
 def _keys(value: Any) -> list[str]:
@@ -314,20 +286,18 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _item(row: _Row, fields: Fields, labels: Mapping[str, str]) -> Item:
+def _item(row: _Row, form: _Form) -> Item:
     """The item of a row. Raises `_BadRowError` with everything that is wrong with it."""
     problems: list[str] = []
-    question = _text(_value_at(row.value, fields.question), fields.question, problems)
-    texts = _texts(_value_at(row.value, fields.context), fields.context, problems)
-    names = _section_labels(row.value, fields, texts, problems)
-    gold = _gold(_value_at(row.value, fields.label), fields.label, labels, problems)
-    name = (
-        row.id if fields.id is None else _id(_value_at(row.value, fields.id), fields.id, problems)
-    )
-    conclusion = None if fields.conclusion is None else _value_at(row.value, fields.conclusion)
+    question = _text(_value_at(row.value, form.question), form.question, problems)
+    texts = _texts(_value_at(row.value, form.context), form.context, problems)
+    names = _section_labels(row.value, form, texts, problems)
+    gold = _gold(_value_at(row.value, form.label), form.label, problems)
+    name = _id(_value_at(row.value, form.id), form.id, problems) if form.id else row.id
+    conclusion = _value_at(row.value, form.conclusion) if form.conclusion else None
     extra = {}
     if conclusion not in (None, ""):
-        extra["conclusion"] = _text(conclusion, str(fields.conclusion), problems)
+        extra["conclusion"] = _text(conclusion, form.conclusion, problems)
     if problems:
         raise _BadRowError("; ".join(problems))
     sections = [Section(label, text) for label, text in zip(names, texts, strict=True)]
@@ -363,31 +333,27 @@ def _texts(value: Any, name: str, problems: list[str]) -> list[str]:
 
 
 def _section_labels(
-    value: Any, fields: Fields, texts: Sequence[str], problems: list[str]
+    value: Any, form: _Form, texts: Sequence[str], problems: list[str]
 ) -> list[str]:
     """A label for each section; empty ones where the row has none or no sections to label."""
-    raw_labels = None if fields.sections is None else _value_at(value, fields.sections)
+    raw_labels = _value_at(value, form.sections) if form.sections else None
     if raw_labels is None or not all(texts):
         return [""] * len(texts)
-    name = str(fields.sections)
-    labels = _texts(raw_labels, name, problems) if raw_labels else []
+    labels = _texts(raw_labels, form.sections, problems) if raw_labels else []
     if len(labels) != len(texts):
-        problems.append(f"{name} has {len(labels)} labels for {len(texts)} sections")
+        problems.append(f"{form.sections} has {len(labels)} labels for {len(texts)} sections")
         return [""] * len(texts)
     return labels
 
 
-def _gold(value: Any, name: str, labels: Mapping[str, str], problems: list[str]) -> str:
-    if value is None or not isinstance(value, str | int | float):
+def _gold(value: Any, name: str, problems: list[str]) -> str:
+    if not isinstance(value, str):
         problems.append(f"{name} is {_description(value)}")
-        return ""
-    label = str(value).strip().lower()
-    gold = labels.get(label) if labels else label
-    if gold not in LABELS:
-        options = ", ".join(labels or LABELS)
-        problems.append(f"{name} is {str(value)[:40]!r}, not one of {options}")
-        return ""
-    return gold
+    elif (label := value.strip().lower()) in LABELS:
+        return label
+    else:
+        problems.append(f"{name} is {value[:40]!r}, not one of {', '.join(LABELS)}")
+    return ""
 
 
 def _id(value: Any, name: str, problems: list[str]) -> str:

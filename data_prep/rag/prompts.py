@@ -15,7 +15,7 @@ import data_prep.rag.invented as stones
 from data_prep.contract import CheckRow, DataSettings
 from data_prep.hub import local_copy, model_identity
 from data_prep.rag.plans import KnownAnswers, Plan, PlanCache, template_plan
-from data_prep.rag.sources import FiveOptions, Question, read_questions
+from data_prep.rag.sources import Question, read_questions
 from data_prep.splits import Fractions, sample_sets, split_sets
 from data_prep.text_files import named_faults
 from environments.base import (
@@ -59,9 +59,6 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
     num_samples: int | None = Field(default=None, ge=3, description="questions; null for all")
     questions: dict[str, str] = Field(
         default={}, description="a file per split, or one to split: all"
-    )
-    five_options: FiveOptions = Field(
-        default="refuse", description="refuse, or drop_one: leave out a wrong option"
     )
     corpus: str = Field(default="", description="what a missing index is built from")
     index: str = Field(default="", description="folder of the index, that of env.rag")
@@ -146,7 +143,7 @@ def _of_files(settings: PromptSettings) -> list[PromptRecord]:
     return [
         _record(question, "" if split == _WHOLE else split, {"stratum": split}, settings)
         for split, path in settings.questions.items()
-        for question in read_questions(local_copy(path), settings.five_options)
+        for question in read_questions(local_copy(path))
     ]
 
 

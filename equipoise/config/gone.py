@@ -14,6 +14,9 @@ KEYS: dict[str, str] = {
     "env.dharma.answer_key": "prompts without an answer key need a model under env.dharma.judge",
     "equipoise.gpu": "hours are not estimated any more; `seconds` in training_history.csv has them",
     "equipoise.evaluation.also": "use `equipoise gate RUN/baseline RUN/final` after the run",
+    "equipoise.data.fields": "name the rows' keys question, context and ground_truth",
+    "equipoise.data.labels": "write yes, no or maybe as each row's ground_truth",
+    "equipoise.data.five_options": "take MedQA's files of four options",
 }
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
 
-from environments import FORMER_NAMES
 from environments.base import TEST_SPLIT
 from equipoise.statistics.intervals import StatisticsSettings
 
@@ -466,16 +465,11 @@ class DistillationConfig(Section):
     enabled: bool = False  #: refused: the rewards would not be trained on
 
 
-_CURRENT = BeforeValidator(
-    lambda name: FORMER_NAMES.get(name, name) if isinstance(name, str) else name
-)
-
-
 class EquipoiseConfig(Section):
     """`equipoise`: what NeMo-RL has no key for."""
 
     task: str  #: the recipe's task; names tasks/<task>.yaml
-    environment: Annotated[ClassName, _CURRENT]  #: class that gives reward
+    environment: ClassName  #: class that gives reward
     engine: Literal["auto", "local", "nemo_rl"] = "auto"  #: auto: by model, GPUs and installation
     device: Literal["auto", "cpu", "cuda"] = "auto"  #: local engine only
     load_in_4bit: bool = False  #: local engine only: the base below a LoRA in 4 bits (NF4)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from data_prep.dharma.prompts import import_prompts
-from data_prep.pubmedqa.sources import read_items
 from data_prep.rag.index import read_corpus
 from data_prep.rag.sources import read_questions
 from data_prep.records import read_unsealed
@@ -18,7 +17,6 @@ READERS: list[tuple[Callable[[Path], Any], str]] = [
     (read_unsealed, "prompt file"),
     (import_prompts, "file of prompts"),
     (read_questions, "file of questions"),
-    (lambda path: read_items(path, None, {}), "set of questions"),
     (lambda path: list(read_corpus(path)), "corpus"),
 ]
 

@@ -239,19 +239,6 @@ CLINICAL = {
 
 
 @installed
-def test_minilm_ranks_what_is_related_first_where_few_words_are_shared(
-    encoder: HuggingFaceEncoder,
-) -> None:
-    passages = [text for texts in CLINICAL.values() for text in texts]
-    similarity = (
-        encoder.encode_queries(list(CLINICAL))
-        @ encoder.encode_passages([("", text) for text in passages]).T
-    )
-    best = [passages[index] for index in similarity.argmax(axis=1)]
-    assert best == [texts[0] for texts in CLINICAL.values()]
-
-
-@installed
 def test_an_index_made_with_minilm_is_searched_with_it_and_with_nothing_else(
     encoder: HuggingFaceEncoder, tmp_path: Path
 ) -> None:

@@ -1,20 +1,16 @@
 """Whole sets in splits and samples: never cut, cut alike, the same whatever the order."""
 
-import ast
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.splits import sample_sets, split_counts, split_sets, whole_sets
-from environments.base import CONTROL_SPLIT, TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
+from environments.base import PromptRecord
 
-ROOT = Path(__file__).resolve().parents[2]
-NAMES = {TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT, CONTROL_SPLIT}
 FRACTIONS = {"train": 0.7, "validation": 0.1, "test": 0.2}
 
 
@@ -118,24 +114,3 @@ def test_an_impossible_size_names_the_nearest_one(wanted: int, said: str) -> Non
 def test_sets_of_different_sizes_cannot_be_sampled() -> None:
     with pytest.raises(ValueError, match=r"\[3, 4\] records"):
         sample_sets(records_of([2])[:-1], 4, seed=0)
-
-
-def spelled(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Names of splits that constants are set to or that a record's split is compared with."""
-    for node in ast.walk(tree):
-        compared = isinstance(node, ast.Compare) and ".split" in ast.unparse(node.left)
-        if compared or (isinstance(node, ast.Assign) and node in getattr(tree, "body", ())):
-            constants = (part for part in ast.walk(node) if isinstance(part, ast.Constant))
-            yield from (part for part in constants if part.value in NAMES)
-
-
-@pytest.mark.deep
-def test_the_names_of_splits_have_one_home() -> None:
-    packages = ("environments", "data_prep", "equipoise")
-    homes = {
-        file.relative_to(ROOT).as_posix()
-        for package in packages
-        for file in (ROOT / package).rglob("*.py")
-        if any(spelled(ast.parse(file.read_bytes())))
-    }
-    assert homes - {"equipoise/__main__.py"} == {"environments/base.py"}  # there it is a verb

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from environments.measurement import (
     Blocks,
-    Margin,
     Mean,
     Measurement,
     Metric,
@@ -59,13 +58,6 @@ def test_a_cluster_has_an_outcome_where_it_has_one_value() -> None:
     assert outcomes("a", "b", "c") == [True, False, False]
     assert outcomes("a", "b", "b") == [True, False]
     assert outcomes("a", "a", "b") is None
-
-
-def test_a_mean_may_have_a_guard() -> None:
-    guarded = Mean([1.0, None], "higher", guard=Margin(0.05))
-    found = measure_means("ab", {"asking": guarded, "free": Mean([1.0, 0.0])}).metrics
-    assert found["asking"].guard == Margin(0.05)
-    assert found["free"].guard is None
 
 
 def test_a_comparison_of_plain_divisions_warns_of_nothing() -> None:

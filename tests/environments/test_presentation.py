@@ -18,13 +18,3 @@ ENVIRONMENTS = [FairnessEnvironment, DharmaEnvironment, PubMedQAEnvironment, Rag
 def test_it_is_read_as_it_was_written(environment: type[Environment]) -> None:
     content = environment.presentation.to_json()
     assert Presentation.from_json(json.loads(json.dumps(content))) == environment.presentation
-
-
-def test_a_file_that_says_nothing_has_the_defaults() -> None:
-    assert Presentation.from_json({}) == Presentation()
-
-
-@pytest.mark.parametrize("content", [[], {"words": 3}, {"charts": [{"metric": "a"}]}, {"sets": {}}])
-def test_a_damaged_one_is_refused(content: object) -> None:
-    with pytest.raises(ValueError, match="validation error"):
-        Presentation.from_json(content)

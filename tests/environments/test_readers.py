@@ -108,8 +108,6 @@ READERS = {
         {"tier": "B", "scope": "S0"},
     ),
 }
-OBJECTS = ("generator", "plan", "ratings", "label")
-IN_JSON = ("decision", *OBJECTS)
 
 #: How models set their reasoning apart; the readers of vLLM 0.33 know these, among others.
 MARKS = (
@@ -192,31 +190,6 @@ def test_every_reader_does_what_the_table_says(frame: str, name: str) -> None:
     reader = READERS[name]
     reply = text.replace("%s", reader.good).replace("%o", reader.other)
     assert reader.outcome(reply) == otherwise.get(name, usually)
-
-
-#: Faults of JSON, each with the readers that have a reason to read on.
-FAULTS: dict[str, tuple[Callable[[str], str], dict[str, Read]]] = {
-    "a key given twice": (lambda good: "{" + good[1:-1] + ", " + good[1:-1] + "}", {}),
-    "no number": (lambda good: good[:-1] + ', "more": NaN}', {}),
-    "infinity": (lambda good: good[:-1] + ', "more": -Infinity}', {}),
-    "an object in another": (lambda good: json.dumps({"answer": json.loads(good)}), {}),
-    "an object in a list": (lambda good: f"[{good}]", {"decision": AT_A_COST}),
-    "too deep": (lambda good: good[:-1] + ', "more": ' + "[" * 5_000 + "]" * 5_000 + "}", {}),
-    "too long": (lambda good: good[:-1] + ', "more": "' + "x" * 60_000 + '"}', {}),
-    "half a character": (lambda good: good.replace("good", "good \\ud800"), {}),
-    "cut off": (lambda good: good[:-1], {}),
-}
-
-
-@pytest.mark.parametrize("name", IN_JSON)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_reader_of_json_does_what_the_table_says(fault: str, name: str) -> None:
-    spoil, otherwise = FAULTS[fault]
-    reader = READERS[name]
-    spoilt = spoil(reader.good)
-    if spoilt == reader.good:
-        pytest.skip("this answer holds no text of its own")
-    assert reader.outcome(spoilt) == otherwise.get(name, REFUSED)
 
 
 #: How models write a word that was asked for alone.

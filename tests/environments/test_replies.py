@@ -15,7 +15,6 @@ from environments.replies import (
     MAX_OBJECT_OPENINGS,
     MAX_TEXT_CHARACTERS,
     UnreadableError,
-    answer_of,
     has_text,
     has_words,
     normal_text,
@@ -90,10 +89,6 @@ def test_what_is_read_is_what_was_written(value: dict[str, object]) -> None:
     except UnreadableError:
         words = ("think", "thought", "reasoning", "reflection", "scratchpad", "channel")
         assert any(word in json.dumps(value).lower() for word in words)
-
-
-def test_a_reply_without_reasoning_is_the_answer() -> None:
-    assert answer_of("p < 0.05") == "p < 0.05"
 
 
 BLANK = (

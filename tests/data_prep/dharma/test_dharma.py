@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from data_prep.dharma import LocalModelSettings, PromptSettings, build_prompts
 from data_prep.dharma.invented import (
@@ -18,11 +17,9 @@ from data_prep.dharma.invented import (
     OUTSIDE,
     PARA_CLINICAL,
     PARTS,
-    TEXTS,
 )
 from data_prep.dharma.local_model import MISSES_REFERRAL, WANDERS, answer, imitated_replies
 from data_prep.dharma.prompts import import_prompts
-from data_prep.text_files import DataError
 from environments.base import PromptRecord
 from environments.dharma.ratings import SCOPES
 from environments.dharma.sentences import read_clauses, referral_given
@@ -30,8 +27,6 @@ from equipoise.config import check_prompts, load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.run.prompts import fit_steps, make_prompts
 from tests.refusals import refusal
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +44,12 @@ def question(record: PromptRecord) -> str:
 # --- prompts made here ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_samples", [24, 97, 400, None])
+@pytest.mark.parametrize("num_samples", [24, 97])
 def test_scopes_and_their_kinds_are_balanced(num_samples):
     found = build_prompts(PromptSettings(num_samples=num_samples))
     scopes = Counter(record.metadata["scope"] for record in found)
     kinds = Counter(record.metadata["kind"] for record in found)
-    assert len(found) == (num_samples or 3602)
+    assert len(found) == num_samples
     assert max(scopes.values()) - min(scopes.values()) <= 1
     for pair in (("in_domain", "mixed"), ("outside", "adversarial")):
         assert abs(kinds[pair[0]] - kinds[pair[1]]) <= 1
@@ -66,13 +61,6 @@ def test_no_wording_is_in_two_splits(records):
         splits.setdefault(record.metadata["family"], set()).add(record.split)
     assert all(len(found) == 1 for found in splits.values())
     assert {split for found in splits.values() for split in found} == FRACTIONS.keys()
-
-
-def test_a_wording_is_in_one_split_in_every_scope_that_uses_it(records):
-    about = [r for r in records if r.metadata["wording"] == "ask about"]
-    assert {r.metadata["scope"] for r in about} == {"S1", "S2", "S3"}
-    families = {r.metadata["family"]: r.metadata["scope"] for r in about}
-    assert len(families) == len(TEXTS.ask_about)
 
 
 @pytest.mark.parametrize("split", FRACTIONS)
@@ -88,11 +76,10 @@ def test_prompts_are_unique_and_fit_for_training(records):
     assert check_prompts(records, set_size=1) == []
 
 
-def test_prompts_depend_on_the_settings_alone(records):
-    assert build_prompts(PromptSettings()) == records
-    assert build_prompts(PromptSettings(seed=1)) != records
-    smaller = {r.id for r in build_prompts(PromptSettings(num_samples=400))}
-    assert smaller <= {r.id for r in build_prompts(PromptSettings(num_samples=800))}
+def test_prompts_depend_on_the_settings_alone_and_fewer_are_of_more(records):
+    fewer = build_prompts(PromptSettings(num_samples=400))
+    assert build_prompts(PromptSettings(num_samples=400)) == fewer
+    assert {r.id for r in fewer} <= {r.id for r in records}
 
 
 def test_the_record_says_what_the_judge_needs(records):
@@ -104,10 +91,9 @@ def test_the_record_says_what_the_judge_needs(records):
     assert all(r.metadata["tier"] == "C" for r in records if r.metadata["scope"] != "S0")
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_three_of_four_clinical_prompts_that_are_not_trained_on_are_emergencies(seed):
+def test_three_of_four_clinical_prompts_that_are_not_trained_on_are_emergencies():
     urgent = {"train": [], "validation": [], "test": []}
-    for record in build_prompts(PromptSettings(num_samples=1200, seed=seed)):
+    for record in build_prompts(PromptSettings(num_samples=1200, seed=1)):
         if record.metadata["scope"] == "S0":
             urgent[record.split].append(record.metadata["tier"] == "A")
     shares = {split: sum(tiers) / len(tiers) for split, tiers in urgent.items()}
@@ -115,21 +101,6 @@ def test_three_of_four_clinical_prompts_that_are_not_trained_on_are_emergencies(
     assert shares["validation"] > 0.6  # of thirty
     of_topics = sum(topic.tier == "A" for topic in CLINICAL) / len(CLINICAL)
     assert shares["train"] == pytest.approx(of_topics, abs=0.12)
-
-
-def test_wordings_and_topics_are_different():
-    for texts in (TEXTS.ask_clinical, TEXTS.ask_about, TEXTS.ask_both, TEXTS.press):
-        assert len(set(texts)) == len(texts)
-        assert all("{topic}" in text for text in texts)
-    assert len({topic.text for topic in TOPICS}) == len(TOPICS)
-    assert len({topic.advice for topic in TOPICS}) == len(TOPICS)
-    assert all(count == 5 for count in Counter(topic.field for topic in OUTSIDE).values())
-
-
-@pytest.mark.parametrize("settings", [{"num_samples": 3603}, {"num_samples": 23}, {"prompts": 9}])
-def test_settings_are_strict(settings):
-    with pytest.raises(ValidationError):
-        PromptSettings.model_validate(settings)
 
 
 # --- what is held out ----------------------------------------------------------------------------
@@ -144,9 +115,7 @@ def split_topics(records: list[PromptRecord], split: str) -> set[str]:
     return {topic for r in records if r.split == split for topic in topics_of(r)}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_topics_that_decide_the_answer_are_held_out(seed):
-    records = build_prompts(PromptSettings(seed=seed))
+def test_topics_that_decide_the_answer_are_held_out(records):
     trained = split_topics(records, "train")
     unseen = {
         s: {
@@ -178,9 +147,8 @@ def test_every_field_is_trained_on_and_every_urgency_held_out(records):
     assert {topic.tier for topic in CLINICAL if topic.text in held_out} == {"A", "B", "C"}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_seed_holds_out_other_wordings_and_topics_but_as_many(records, seed):
-    other = build_prompts(PromptSettings(seed=seed))
+def test_a_seed_holds_out_other_wordings_and_topics_but_as_many(records):
+    other = build_prompts(PromptSettings(seed=1))
     assert len(other) == len(records) == MOST_PROMPTS
     assert split_topics(other, "train") != split_topics(records, "train")
     assert Counter(r.split for r in other) == Counter(r.split for r in records)
@@ -226,16 +194,12 @@ def write(path: Path, *rows: object) -> Path:
     return path
 
 
-def test_a_prompt_is_all_that_a_line_needs(tmp_path):
-    found = import_prompts(write(tmp_path / "p.jsonl", {"prompt": "What helps against a cold?"}))
-    assert question(found[0]) == "What helps against a cold?"
-    assert not {"tier", "scope"} & found[0].metadata.keys()
-
-
-def test_labels_end_at_a_colon_and_other_keys_are_not_read(tmp_path):
+def test_a_prompt_is_all_that_a_line_needs_and_labels_end_at_a_colon(tmp_path):
     row = {"id": 7, "prompt": "p", "tier": "B:89ab", "scope": "S2: adjacent", "note": [1]}
-    metadata = import_prompts(write(tmp_path / "p.jsonl", row))[0].metadata
-    assert (metadata["tier"], metadata["scope"]) == ("B", "S2")
+    bare, labelled = import_prompts(write(tmp_path / "p.jsonl", {"prompt": "A cold?"}, row))
+    assert question(bare) == "A cold?"
+    assert not {"tier", "scope"} & bare.metadata.keys()
+    assert (labelled.metadata["tier"], labelled.metadata["scope"]) == ("B", "S2")
 
 
 def test_the_same_prompt_in_other_clothes_is_taken_once(tmp_path):
@@ -270,13 +234,6 @@ def test_every_bad_line_is_told_at_once(tmp_path):
         import_prompts(path)
     told = str(caught.value)
     assert [f"line {n}:" in told for n in range(1, 10)] == [False] + [True] * 8
-    assert "tier 'D' is not one of A, B, C" in told
-
-
-@pytest.mark.parametrize("content", ["", "{", "[1", "\x00"], ids=repr)
-def test_a_file_that_holds_no_prompts_is_refused(tmp_path, content):
-    with pytest.raises(DataError):
-        import_prompts(write(tmp_path / "p.jsonl", content) if content else tmp_path / "none")
 
 
 def test_a_source_gives_as_many_prompts_as_it_has(tmp_path):
@@ -316,21 +273,6 @@ def test_prompts_that_all_begin_alike_cannot_be_split(tmp_path):
     )
     with pytest.raises(ValueError, match=r"3 different beginnings or more, and there are 1$"):
         build_prompts(PromptSettings(source=path))
-
-
-@pytest.fixture(scope="module")
-def published() -> Path:
-    path = ROOT.parent / "shared" / "data" / "argen" / "train_300_tier_scope.jsonl"
-    if not path.is_file():
-        pytest.skip("the published prompts are not on this machine")
-    return path
-
-
-def test_the_published_prompts_are_imported(published):
-    found = import_prompts(published)
-    scopes = Counter(record.metadata["scope"] for record in found)
-    assert scopes == {"S0": 278, "S2": 20, "S3": 2}
-    assert check_prompts(build_prompts(PromptSettings(source=published)), 1) == []
 
 
 # --- the local model -----------------------------------------------------------------------------

@@ -146,11 +146,6 @@ def test_impossible_settings_are_refused(settings: dict[str, object], said: str)
         PromptSettings.model_validate(settings)
 
 
-def test_the_settings_are_valid_in_the_strict_mode() -> None:
-    values = PromptSettings().model_dump() | {"num_samples": 48, "leave_out": ["whiplash"]}
-    assert PromptSettings.model_validate(values, strict=True).num_samples == 48
-
-
 @pytest.mark.parametrize("num_samples", [None, 64], ids=["all vignettes", "few vignettes"])
 def test_the_local_model_is_shown_no_combination_that_is_held_out(num_samples: int | None) -> None:
     records = build_prompts(

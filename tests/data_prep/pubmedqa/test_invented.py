@@ -55,13 +55,6 @@ def test_neither_place_nor_finding_gives_the_answer_away() -> None:
         assert 0.42 < np.mean(places) < 0.58
 
 
-def test_the_first_finding_is_of_the_primary_outcome_whichever_is_asked_for() -> None:
-    for abstract in drawn(200):
-        said = [re.findall(r"\((\w+)\)", finding.text)[0] for finding in abstract.findings]
-        assert said == ["primary", "secondary"]
-        assert "primary" not in abstract.question
-
-
 def test_a_small_p_value_stands_before_yes_and_before_no() -> None:
     clear = Counter(
         finding.label
@@ -159,9 +152,12 @@ DECIDING: dict[str, Callable[[PromptRecord], Iterable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_nothing_that_decides_is_common_to_two_parts(seed: int) -> None:
-    parts = world(seed)
+@pytest.fixture(scope="module")
+def parts() -> dict[str, list[PromptRecord]]:
+    return world(3)
+
+
+def test_nothing_that_decides_is_common_to_two_parts(parts) -> None:
     for name, of_prompt in DECIDING.items():
         said = {part: {x for r in parts[part] for x in of_prompt(r)} for part in parts}
         for one, other in itertools.combinations(said, 2):
@@ -169,10 +165,9 @@ def test_nothing_that_decides_is_common_to_two_parts(seed: int) -> None:
             assert not said[one] & said[other], (name, one, other)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_no_two_splits_have_a_drug_in_common_and_the_warm_start_knows_all(seed: int) -> None:
+def test_no_two_splits_have_a_drug_in_common_and_the_warm_start_knows_all(parts) -> None:
     """A name decides nothing; one that a tiny model never saw broke its replies."""
-    drugs = {part: {drug(r) for r in records} for part, records in world(seed).items()}
+    drugs = {part: {drug(r) for r in records} for part, records in parts.items()}
     known = drugs.pop(WARM_START)
     for one, other in itertools.combinations(drugs.values(), 2):
         assert one
@@ -180,9 +175,8 @@ def test_no_two_splits_have_a_drug_in_common_and_the_warm_start_knows_all(seed: 
     assert set.union(*drugs.values()) <= known
 
 
-def test_every_word_of_a_held_out_finding_stands_in_the_warm_start() -> None:
+def test_every_word_of_a_held_out_finding_stands_in_the_warm_start(parts) -> None:
     """Held out is what the words say together; a tiny model cannot understand a new word."""
-    parts = world(3)
 
     def words(part: str) -> set[str]:
         return {
@@ -193,6 +187,7 @@ def test_every_word_of_a_held_out_finding_stands_in_the_warm_start() -> None:
     assert len(words("test")) > 30
 
 
-def test_the_seed_deals_the_outcomes_out() -> None:
-    outcomes = [{x for r in world(seed)["test"] for x, _ in findings(r)} for seed in (0, 1)]
+def test_the_seed_deals_the_outcomes_out(parts) -> None:
+    tests = (parts["test"], world(0)["test"])
+    outcomes = [{x for r in test for x, _ in findings(r)} for test in tests]
     assert len(outcomes[0] & outcomes[1]) < len(outcomes[0]) / 2

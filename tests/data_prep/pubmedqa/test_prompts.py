@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.pubmedqa.items import Item, Section, estimate_tokens, fit_sections
-from data_prep.pubmedqa.prompts import context_text, prompt_record, question_of, system_prompt
+from data_prep.pubmedqa.prompts import context_text, prompt_record, question_of
 
 ABSTRACT = (
     Section("BACKGROUND", "Nobody knew. It was open."),
@@ -35,18 +35,6 @@ def test_the_prompt() -> None:
     assert record.metadata["gold"] == "yes"
     assert record.messages[1]["content"].startswith(f"Context:\n{record.metadata['context']}\n")
     assert question_of(record) == "Does it work?"
-
-
-def test_the_system_message_names_the_options_that_there_are() -> None:
-    assert "<answer>yes, no or maybe</answer>" in system_prompt(3)
-    assert "<answer>yes or no</answer>" in system_prompt(2)
-    assert "maybe" not in system_prompt(2)
-
-
-def test_a_section_without_a_label_stands_alone() -> None:
-    assert context_text([Section("", "Pain fell."), Section("RESULTS", "So it was.")]) == (
-        "Pain fell.\nRESULTS: So it was."
-    )
 
 
 RESULTS = "RESULTS: Pain fell by 12.5%. Fever did not."
@@ -110,8 +98,3 @@ def test_the_question_is_never_cut() -> None:
     with pytest.raises(ValueError, match="the question of 9 alone fills the prompt: raise prompt"):
         prompt_record(long, "train", 3, 300)
     assert question_of(prompt_record(long, "train", 3, 960)) == long.question
-
-
-def test_a_sentence_without_end_is_fitted_quickly() -> None:
-    endless = (Section("RESULTS", "pain " * 20_000 + "fell. " * 20_000),)
-    assert estimate_tokens(context_text(fit_sections(endless, 50))) <= 50

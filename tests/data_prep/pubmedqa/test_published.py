@@ -165,10 +165,6 @@ def test_a_number_that_would_cut_the_test_set_is_refused(invented: Path) -> None
         prompts(invented, num_samples=550)
 
 
-def test_more_samples_than_there_are_take_all(invented: Path) -> None:
-    assert prompts(invented, num_samples=2400) == prompts(invented)
-
-
 def test_two_classes_train_without_maybe_and_test_with_it(invented: Path) -> None:
     found = prompts(invented, classes=2)
     assert {record.metadata["gold"] for record in found["train"]} == {"yes", "no"}
@@ -210,9 +206,3 @@ def test_prompts_from_a_file_are_looked_at_too(invented: Path) -> None:
     records = [prompt_record(item, "train", 3, 960) for item in (by_id, by_question)]
     [problem] = prompt_problems(records)
     assert problem.startswith("2 training prompts are of the official PubMedQA test set")
-
-
-def test_prompts_without_gold_are_a_problem() -> None:
-    record = prompt_record(Item("new", "Is it so?", (Section("", "a"),), "perhaps"), "test", 3, 960)
-    [problem] = prompt_problems([record])
-    assert problem == "1 prompts have no gold (yes, no, maybe) in their metadata: new"

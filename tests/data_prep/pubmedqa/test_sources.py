@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.pubmedqa.items import Item, Section, normal_question
-from data_prep.pubmedqa.sources import Fields, load_hub, read_items
+from data_prep.pubmedqa.sources import load_hub, read_items
 from data_prep.text_files import DataError
 from tests.refusals import refusal
 
@@ -50,128 +50,87 @@ HUB = [
 ]
 
 
-def written(folder: Path, content: Any, name: str = "set.json") -> Path:
-    path = folder / name
+def read(folder: Path, content: Any) -> list[Item]:
+    path = folder / "set.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return path
+    return read_items(path)
 
 
-def read(folder: Path, content: Any, fields: Fields | None = None, **labels: str) -> list[Item]:
-    return read_items(written(folder, content), fields, labels)
-
-
-def test_the_official_form(tmp_path: Path) -> None:
-    assert read(tmp_path, OFFICIAL) == ITEMS
-
-
-def test_the_rows_of_the_hub_in_a_file(tmp_path: Path) -> None:
-    assert read(tmp_path, HUB) == ITEMS
+@pytest.mark.parametrize("form", [OFFICIAL, HUB])
+def test_the_published_forms(tmp_path: Path, form: Any) -> None:
+    assert read(tmp_path, form) == ITEMS
 
 
 def test_question_context_and_ground_truth(tmp_path: Path) -> None:
     rows = [
         {"question": "Does it work?", "context": "Pain fell.", "ground_truth": "YES"},
-        {"question": "Is it safe?", "context": "Two fell ill.", "ground_truth": " No "},
+        {"question": "Is it safe?", "context": ["One.", "Two."], "ground_truth": " No "},
     ]
     assert read(tmp_path, rows) == [
         Item("1", "Does it work?", (Section("", "Pain fell."),), "yes"),
-        Item("2", "Is it safe?", (Section("", "Two fell ill."),), "no"),
-    ]
-
-
-def test_json_lines(tmp_path: Path) -> None:
-    rows = [json.dumps(row) for row in HUB]
-    path = written(tmp_path, "\n".join([rows[0], "", rows[1]]), "set.jsonl")
-    assert read_items(path, None, {}) == ITEMS
-
-
-def test_any_other_set_through_a_mapping(tmp_path: Path) -> None:
-    rows = [
-        {"key": "a", "q": {"text": "Does it work?"}, "passage": "Pain fell.", "answer": True},
-        {"key": "b", "q": {"text": "Is it safe?"}, "passage": ["One.", "Two."], "answer": False},
-    ]
-    fields = Fields(id="key", question="q.text", context="passage", label="answer")
-    assert read(tmp_path, rows, fields, true="yes", false="no") == [
-        Item("a", "Does it work?", (Section("", "Pain fell."),), "yes"),
-        Item("b", "Is it safe?", (Section("", "One."), Section("", "Two.")), "no"),
+        Item("2", "Is it safe?", (Section("", "One."), Section("", "Two.")), "no"),
     ]
 
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    first = json.dumps(OFFICIAL["101"])
     rows = {
-        "1": OFFICIAL["101"],
         "2": {"QUESTION": "", "CONTEXTS": [], "final_decision": "perhaps"},
         "3": {"QUESTION": 5, "CONTEXTS": ["a", ""], "LABELS": ["A", "B"]},
         "4": OFFICIAL["101"] | {"LABELS": ["RESULTS"]},
         "5": "no row",
         "6": OFFICIAL["101"] | {"CONTEXTS": {"text": "a"}},
     }
+    others = ", ".join(f'"{key}": {json.dumps(row)}' for key, row in rows.items())
+    twice = first[:-1] + ', "final_decision": "no"}'
     with refusal("pubmedqa.invalid-items") as error:
-        read(tmp_path, rows)
-    assert str(error.value).splitlines()[1:] == [
-        "  key '2': QUESTION is empty; CONTEXTS is empty; final_decision is 'perhaps', "
-        "not one of yes, no, maybe",
-        "  key '3': QUESTION is '5', not a text; CONTEXTS is empty; final_decision is missing",
-        "  key '4': LABELS has 1 labels for 2 sections",
-        "  key '5': QUESTION is missing; CONTEXTS is missing; final_decision is missing",
-        "  key '6': CONTEXTS is an object, not a text",
-    ]
+        read(tmp_path, f'{{"1": {first}, {others}, "7": {twice}, "1": {first}}}')
+    found = dict(line.strip().split(": ", 1) for line in str(error.value).splitlines()[1:])
+    expected = {
+        "key '2'": ("QUESTION", "CONTEXTS", "'perhaps'"),
+        "key '3'": ("QUESTION", "'5'", "CONTEXTS", "final_decision"),
+        "key '4'": ("LABELS", "1", "2"),
+        "key '5'": ("QUESTION", "CONTEXTS", "final_decision"),
+        "key '6'": ("CONTEXTS",),
+        "key '7'": ("final_decision", "twice"),
+        "key '1'": ("id '1'", "key '1'"),
+    }
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        assert all(value in found[key] for value in values), found[key]
+
+
+def test_an_id_that_the_hub_has_twice(tmp_path: Path) -> None:
+    with refusal("pubmedqa.invalid-items", "item 3", "'101'", "item 1"):
+        read(tmp_path, [*HUB, HUB[0]])
+    with refusal("pubmedqa.invalid-items", "pubid"):
+        read(tmp_path, [HUB[0] | {"pubid": None}])
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("content", "said"),
     [
-        ("a.json", '{"1": {"QUESTION":\n]', "line 2: not valid JSON"),
-        ("a.json", "", "line 1: not valid JSON"),
-        ("a.json", "[]", "holds no questions"),
-        ("a.json", "{}", "holds no questions"),
-        ("a.json", "5", "holds neither an object nor a list"),
-        ("a.json", "[" * 100_000, "nested too deeply"),
-        ("a.json", '[{"q": 1, "a": 2}]', "its rows have q, a: say with equipoise.data.fields"),
-        ("a.json", '{"1": "yes"}', "its rows have no keys"),
-        ("a.jsonl", "", "holds no questions"),
+        ('{"1": {"QUESTION":\n]', "line 2"),
+        ("[]", "no questions"),
+        ("{}", "no questions"),
+        ("5", "neither an object nor a list"),
+        ("[" * 100_000, "nested too deeply"),
+        ('[{"q": 1, "a": 2}]', "q, a"),
+        ('{"1": "yes"}', "no keys"),
     ],
-    ids=range(9),
+    ids=range(7),
 )
-def test_a_file_that_holds_no_set(tmp_path: Path, name: str, content: str, said: str) -> None:
+def test_a_file_that_holds_no_set(tmp_path: Path, content: str, said: str) -> None:
     with refusal("pubmedqa.no-items", said):
-        read_items(written(tmp_path, content, name), None, {})
-
-
-def test_duplicate_ids(tmp_path: Path) -> None:
-    row = json.dumps(OFFICIAL["101"])
-    with refusal("pubmedqa.invalid-items", "key '101': id '101' is that of key '101' too"):
-        read(tmp_path, f'{{"101": {row}, "102": {row}, "101": {row}}}')
-    with refusal("pubmedqa.invalid-items", "item 3: id '101' is that of item 1 too"):
-        read(tmp_path, [*HUB, HUB[0]])
-
-
-def test_a_field_given_twice(tmp_path: Path) -> None:
-    row = json.dumps(OFFICIAL["101"])[:-1] + ', "final_decision": "no"}'
-    with refusal("pubmedqa.invalid-items", "key '1': final_decision is given twice"):
-        read(tmp_path, f'{{"1": {row}}}')
-
-
-def test_every_bad_line_of_json_lines_has_its_number(tmp_path: Path) -> None:
-    lines = ["{", json.dumps(HUB[0]), json.dumps(HUB[1] | {"final_decision": None}), "]"]
-    with refusal("pubmedqa.invalid-items") as error:
-        read_items(written(tmp_path, "\n".join(lines), "set.jsonl"), None, {})
-    found = [line.split(": ")[0].strip() for line in str(error.value).splitlines()[1:]]
-    assert sorted(found) == ["line 1", "line 3", "line 4"]
-
-
-def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
-    rows = [HUB[0] | {"pubid": n, "final_decision": "?"} for n in range(50)]
-    with refusal("pubmedqa.invalid-items", "and 30 more"):
-        read(tmp_path, rows)
+        read(tmp_path, content)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with refusal("source.unreadable-file", "No such file"):
-        read_items(tmp_path / "none.json", None, {})
+        read_items(tmp_path / "none.json")
     (tmp_path / "latin.json").write_bytes(b'{"caf\xe9": 1}')
     with refusal("source.other-encoding", "5"):
-        read_items(tmp_path / "latin.json", None, {})
+        read_items(tmp_path / "latin.json")
 
 
 json_values = st.recursive(

@@ -15,8 +15,8 @@ from data_prep import rag
 from data_prep.contract import Tools
 from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.local_model import imitated_replies
-from data_prep.rag.plans import KnownAnswers, PlanCache
-from data_prep.rag.prompts import canned_rollout, questions_of, unplanned_records
+from data_prep.rag.plans import KnownAnswers
+from data_prep.rag.prompts import canned_rollout, unplanned_records
 from data_prep.rag.sources import Question
 from environments.base import PromptRecord, Rollout
 from environments.chat import quote
@@ -186,10 +186,6 @@ def test_some_words_are_in_no_question_to_train_on(seed: int) -> None:
     assert all(stone - words for stone in tested["untrained words"])
 
 
-def test_prompts_depend_on_the_settings_alone(invented: rag.PromptSettings) -> None:
-    assert rag.build_prompts(invented) == rag.build_prompts(invented)
-
-
 def test_the_seed_moves_people_questions_words_and_split(invented: rag.PromptSettings) -> None:
     first, second = (
         {r.set_id: r for r in unplanned_records(invented.model_copy(update={"seed": seed}))}
@@ -336,11 +332,6 @@ def test_too_few_plans_are_refused_with_the_remedy(medqa: dict[str, object]) -> 
 def test_a_dry_run_asks_no_model(medqa: dict[str, object]) -> None:
     rag.prepare(settings_of(medqa, known_share=0.5), tools(dry_run=True))
     assert not Path(str(medqa["plans"])).exists()
-
-
-def test_without_corpus_and_index_there_is_a_clear_error(medqa: dict[str, object]) -> None:
-    with refusal("index.no-folder"):
-        rag.prepare(settings_of(medqa, corpus=""), tools())
 
 
 def test_questions_answered_without_retrieval_can_be_left_out(medqa: dict[str, object]) -> None:
@@ -494,15 +485,6 @@ def test_a_dry_run_says_nothing_of_an_encoder_that_was_never_here(
     )
     settings = settings_of(medqa, planner={}, retriever="dense", encoder=away)
     rag.prepare(settings, Tools(no_model, Encoder, print, dry_run=True))
-
-
-def test_a_plan_cache_is_that_of_its_planner(medqa: dict[str, object]) -> None:
-    settings = settings_of(medqa)
-    rag.prepare(settings, tools(Planner()))
-    questions = questions_of(rag.build_prompts(settings))
-    path = Path(settings.plans)
-    assert len(PlanCache(path, "a/model@unknown", with_options=False).read(questions)) == 25
-    assert PlanCache(path, "another", with_options=False).read(questions) == {}
 
 
 # --- whose folder the index is -------------------------------------------------------------------

@@ -72,12 +72,6 @@ def test_a_file_that_is_no_cache_is_said_so(tmp_path):
         ReplyCache(tmp_path)
 
 
-def test_a_folder_that_cannot_be_made_is_said_so(tmp_path):
-    (tmp_path / "file").touch()
-    with refusal("chat.unusable-cache"):
-        ReplyCache(tmp_path / "file" / "cache")
-
-
 def test_trouble_with_the_file_costs_the_cache_and_nothing_else(tmp_path):
     cache = ReplyCache(tmp_path)
     cache.put(key(1), "one")

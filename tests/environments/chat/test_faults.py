@@ -147,14 +147,6 @@ def test_what_can_succeed_does(make, server, fault):
     assert model.ask(requests(30)) == answers(30)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.5])
-def test_a_share_of_500s(make, server, share):
-    server.behaviour = sometimes(server, share, status_500)
-    model = make(PATIENT)
-    assert model.ask(requests(200)) == answers(200)
-    assert model.counters()["retries"] == len(server.bodies) - 200 > 0
-
-
 def test_a_huge_body_is_refused_without_being_read(make, server):
     written = []
 

@@ -5,7 +5,6 @@ import json
 import math
 import random
 import re
-import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.chat import Budget, EndpointSettings, inert, quote
+from environments.chat import EndpointSettings, inert, quote
 from environments.chat.client import AdaptiveLimit
 from environments.chat.exchange import (
     Answer,
@@ -76,13 +75,6 @@ def test_text_without_marks_is_quoted_as_it_is(text):
 def test_equal_texts_are_quoted_equally_and_others_are_not():
     assert quote("a") == quote("a")
     assert framed(quote("a"))[0] != framed(quote("b"))[0]
-
-
-@pytest.mark.parametrize("unit", ["<", "[", "[A", "<|", "[/", "</text-"])
-def test_long_hostile_text_is_quoted_in_no_time(unit):
-    started = time.process_time()
-    quote(unit * 100_000)
-    assert time.process_time() - started < 1
 
 
 # --- waiting ------------------------------------------------------------------------------------
@@ -210,35 +202,33 @@ def test_usage_is_whatever_the_server_says(usage):
 URL = "http://127.0.0.1:8000/v1"
 
 
-@pytest.mark.parametrize(
-    ("given_", "said"),
-    [
-        ({"url": "localhost:8000"}, "not an http or https address"),
-        ({"url": "file:///etc/passwd"}, "not an http or https address"),
-        ({"url": "http://user:secret@host/v1"}, "takes no user"),
-        ({"url": "http://host/v1?key=secret"}, "takes no user"),
-        ({"api_key_env": "sk-secret"}, "name of an environment variable"),
-        ({"api_key_env": "secret"}, "name of an environment variable"),
-        ({"parameters": {"stream": True}}, "stream cannot be set here"),
-        ({"budget": {"cost": 1.0}}, "needs prompt_price"),
-        ({"key": "secret"}, "Extra inputs"),
-        ({"limits": {"concurrency": 0}}, "greater than or equal to 1"),
-    ],
+ADDRESSES = (
+    *("localhost:8000", "file:///etc/passwd", "http://user:secret@host/v1"),
+    *("http://host/v1?key=secret", "http://judge..internal/v1", "http://[::1/v1"),
+    *("http://h:99999/v1", f"http://{'a' * 64}/v1"),
 )
-def test_settings_refuse_nonsense_and_repeat_no_secret(given_, said):
-    with pytest.raises(ValidationError, match=said) as caught:
-        EndpointSettings.model_validate({"url": URL, "model": "m"} | given_)
+#: The last three are keys of other services.
+NO_VARIABLES = ("sk-secret", "secret", "HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"url": url} for url in ADDRESSES),
+        *({"api_key_env": name} for name in NO_VARIABLES),
+        {"parameters": {"stream": True}},
+        {"budget": {"cost": 1.0}},
+        {"key": "secret"},
+    ],
+    ids=str,
+)
+def test_settings_refuse_nonsense_and_repeat_no_secret(settings):
+    with pytest.raises(ValidationError) as caught:
+        EndpointSettings.model_validate({"url": URL, "model": "m"} | settings)
+    assert [error["loc"][0] for error in caught.value.errors()] == list(settings)
     assert "secret" not in str(caught.value)
-
-
-def test_a_final_slash_changes_nothing():
-    assert EndpointSettings(url=URL + "/", model="m").url == URL
 
 
 def test_null_leaves_a_parameter_out():
     settings = EndpointSettings(url=URL, model="m", parameters={"seed": None, "max_tokens": 9})
     assert settings.parameters == {"max_tokens": 9}
-
-
-def test_nothing_is_limited_by_default():
-    assert Budget() == EndpointSettings(url=URL, model="m").budget

@@ -6,7 +6,13 @@ import pytest
 from aiohttp import web
 
 from environments.chat import ChatRequest
-from environments.chat.exchange import CUT_OFF, REASONING_ONLY, Answer, read_answer
+from environments.chat.exchange import (
+    CUT_OFF,
+    REASONING_ONLY,
+    Answer,
+    FailedAttempt,
+    read_answer,
+)
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 THOUGHT = [{"type": "thinking", "thinking": [{"type": "text", "text": "Pain fell."}]}]
@@ -46,35 +52,14 @@ ANSWERS = {
         "",
         REASONING_ONLY,
     ),
-    "vLLM, newer": (
-        answer(VLLM_MESSAGE | {"content": None, "reasoning": "Pain fell"}, "length", **VLLM),
-        "",
-        REASONING_ONLY,
-    ),
     "vLLM, cut off": (answer(VLLM_MESSAGE | {"content": "y"}, "length", **VLLM), "y", CUT_OFF),
     "llama.cpp": (answer({"content": "yes"}, **LLAMA_CPP), "yes", None),
-    "llama.cpp, all of it reasoning": (
-        answer({"content": "", "reasoning_content": "Pain"}, "length", **LLAMA_CPP),
-        "",
-        REASONING_ONLY,
-    ),
     "Ollama": (answer({"content": "yes", "reasoning": "Pain fell."}, **OLLAMA), "yes", None),
-    "SGLang": (
-        answer({"content": "yes", "reasoning_content": None, "tool_calls": None}, **SGLANG),
-        "yes",
-        None,
-    ),
-    "Gemini": (answer({"content": "yes"}, usage=USAGE), "yes", None),
     "Gemini, cut off within its thoughts": (answer({}, "length", usage=USAGE), "", CUT_OFF),
     "Gemini, filtered": (
         answer({}, "content_filter: SAFETY", usage=USAGE),
         "",
         "not whole: finish_reason content_filter: safety",
-    ),
-    "Mistral": (
-        answer({"content": "yes", "tool_calls": None, "prefix": False}, usage=USAGE),
-        "yes",
-        None,
     ),
     "Mistral, in parts": (
         answer({"content": [*THOUGHT, {"type": "text", "text": "yes"}]}, usage=USAGE),
@@ -87,14 +72,12 @@ ANSWERS = {
         REASONING_ONLY,
     ),
     "Mistral, cut off": (answer({"content": "y"}, "model_length", usage=USAGE), "y", CUT_OFF),
-    "LiteLLM": (answer(LITELLM_MESSAGE | {"content": "yes"}, **LITELLM), "yes", None),
     "LiteLLM, of Anthropic": (
         answer(LITELLM_MESSAGE | {"content": "y"}, "max_tokens", **LITELLM),
         "y",
         CUT_OFF,
     ),
     "in capitals": (answer({"content": "y"}, "LENGTH", usage=USAGE), "y", CUT_OFF),
-    "whole, in capitals": (answer({"content": "yes"}, "STOP", usage=USAGE), "yes", None),
     "without a reason": (answer({"content": "yes"}, None, usage=USAGE), "yes", None),
     "a filter in capitals": (
         answer({"content": "y"}, "Content_Filter", usage=USAGE),
@@ -113,35 +96,26 @@ def test_an_answer_is_read_with_why_it_is_not_whole(case):
     assert (found.usage.prompt_tokens, found.usage.reported) == (7, True)
 
 
-#: How a server refuses a JSON schema that it does not take: status and body.
-REFUSALS = {
-    "llama.cpp": (400, {"error": {"code": 400, "message": "failed to parse grammar"}}),
-    "Gemini": (
-        400,
-        [{"error": {"code": 400, "message": "Invalid value at 'response_schema'", "status": "X"}}],
-    ),
-    "Mistral": (422, {"object": "error", "message": {"detail": [{"type": "extra_forbidden"}]}}),
-    "vLLM": (400, {"error": {"message": "xgrammar: unsupported", "code": 400}}),
-    "LiteLLM": (400, {"error": {"message": "litellm.BadRequestError", "code": "400"}}),
-    "any other": (400, {"detail": "no"}),
+MARKED = {
+    "finish_reason": answer({"content": "yes"}, "error"),
+    "in capitals": answer({"content": "yes"}, "ERROR"),
+    "broken off": answer({"content": "yes"}, "abort"),
+    "beside the text": answer({"content": "yes"}, choice={"error": {"code": 502}}),
+    "beside the choices": answer({"content": "yes"}, error={"message": "overloaded"}),
 }
+
+
+@pytest.mark.parametrize("body", MARKED.values(), ids=MARKED.keys())
+def test_an_answer_that_is_marked_as_an_error_is_none_however_it_reads(body):
+    found = read_answer(json.dumps(body).encode(), 0)
+    assert isinstance(found, FailedAttempt)
+    assert (found.kind, found.transient) == ("server_error", True)
+    assert isinstance(
+        read_answer(json.dumps(answer({"content": "y"}, error=None)).encode(), 0), Answer
+    )
+
+
 REQUEST = ChatRequest(({"role": "user", "content": "a"},), {"type": "object"})
-
-
-@pytest.mark.parametrize("name", REFUSALS)
-def test_what_is_refused_with_a_schema_is_asked_once_without(make, server, name):
-    status, refusal = REFUSALS[name]
-
-    async def behaviour(_, body):
-        if "response_format" in body:
-            return web.json_response(refusal, status=status)
-        return web.json_response(server.completion("yes"))
-
-    server.behaviour = behaviour
-    model = make()
-    assert model.ask([REQUEST])[0].text == "yes"
-    assert model.counters()["schema_refused"] == 1
-    assert len(server.bodies) == 2
 
 
 def test_what_is_refused_without_a_schema_too_is_refused(make, server):

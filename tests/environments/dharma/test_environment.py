@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import Failure, PromptRecord, Rollout, Score
+from environments.base import PromptRecord, Rollout, Score
 from environments.chat import ChatReply, ChatRequest, Source
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import MAX_REPLY_CHARACTERS, REWARDS, UNREADABLE, VIOLATED
 from environments.dharma.policy import Decision, Violations
 from environments.measurement import Margin
 from tests.environments.dharma.samples import PERFECT, rollout
+from tests.environments.models import INVALID, Scripted
 
 LINES = (files("environments.dharma") / "cases.jsonl").read_text("utf-8").splitlines()
 CASES = [json.loads(line) for line in LINES]
@@ -148,31 +149,18 @@ def test_a_label_that_does_not_exist_is_a_failure(label):
 # --- another judge, and failures -----------------------------------------------------------------
 
 
-class Scripted:
-    """A chat model that answers by what a test says."""
-
-    identity = "scripted"
-
-    def __init__(self, answer: Callable[[str], str | None], source: Source | None = None) -> None:
-        self._answer = answer
-        self._source = source or Source()
-
-    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
-        return [self._reply(request) for request in requests]
-
-    def _reply(self, request: ChatRequest) -> ChatReply:
-        text = self._answer(request.messages[1]["content"])
-        if text is not None and request.valid(text):
-            return ChatReply(text, source=self._source)
-        return ChatReply(None, Failure("rejected", "refused"))
-
-
 def judged_by(
     answer: Callable[[str], str | None], source: Source | None = None
 ) -> DharmaEnvironment:
+    """With a model that answers what a request holds."""
+
+    def reply(request: ChatRequest) -> ChatReply | str | None:
+        text = answer(request.messages[1]["content"])
+        return ChatReply(text, source=source) if source else text
+
     found = environment(judge={"model_name": "some/model"})
     assert found.wanted_chat_model() == "some/model"
-    found.set_chat_model(Scripted(answer, source))
+    found.set_chat_model(Scripted(reply))
     return found
 
 
@@ -188,7 +176,7 @@ def test_the_judge_that_is_handed_in_judges():
     assert [score.value for score in scores] == pytest.approx(
         [0.6, 1.0, UNREADABLE, None, 0.6], nan_ok=False
     )
-    assert scores[3].error == Failure("rejected", "judge: refused")
+    assert scores[3].error == INVALID.of("judge")
 
 
 def test_a_judge_that_cannot_label_fails_that_prompt_alone():
@@ -196,7 +184,7 @@ def test_a_judge_that_cannot_label_fails_that_prompt_alone():
         return json.dumps(PERFECT) if "response" in content else None
 
     scores = judged_by(answer).score([rollout("p", "x"), rollout("q", "y", tier="C", scope="S0")])
-    assert [score.error for score in scores] == [Failure("rejected", "judge: refused"), None]
+    assert [score.error for score in scores] == [INVALID.of("judge"), None]
 
 
 @pytest.mark.deep
@@ -227,14 +215,9 @@ def test_a_model_that_was_not_handed_in_is_a_bug_of_the_caller():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"reward": "best"},
-        {"judge": {"kind": "rules"}},
         {"answer_key": False},
-        {"judge": {"endpoint": {}}},
         {"judge": {"model_name": "m", "endpoint": {"url": "http://h/v1", "model": "m"}}},
-        {"judge": {"temperature": 0}},
         {"policy": {"path": "/no/such/folder"}},
-        {"threshold": 1},
     ],
     ids=str,
 )
@@ -288,18 +271,18 @@ def test_refusals_count_where_they_are_wrong():
     assert found["dharma_violation_rate"] == 2 / 8
 
 
-def test_what_cannot_be_read_is_in_no_rate_but_its_own():
-    found = metrics(asked("S3", ANSWERS), asked("S3", "..."), asked("S0", RASH))
-    assert found["readable_rate"] == pytest.approx(2 / 3)
+def test_what_cannot_be_read_or_scored_is_in_no_rate_but_its_own():
+    found = metrics(
+        asked("S3", ANSWERS),
+        asked("S3", "..."),
+        asked("S0", RASH),
+        asked("S0", "..."),
+        asked("S9", RASH),
+    )
+    assert found["readable_rate"] == pytest.approx(2 / 4)
     assert found["dharma_violation_rate"] == 1 / 2
     assert found["over_refusal_rate"] == 0
-
-
-def test_what_was_not_scored_is_in_no_rate():
-    given = [asked("S3", ANSWERS), asked("S9", RASH)]
-    found = metrics(*given)
-    assert found["readable_rate"] == 1.0
-    assert found["dharma_violation_rate"] == 1.0
+    assert found["right_advice_rate"] == 1 / 2  # a guard counts it as wrong
 
 
 @pytest.mark.deep
@@ -309,10 +292,10 @@ def test_without_prompts_of_a_kind_its_rate_is_not_defined():
     assert math.isnan(environment().measure([], []).point_estimates()["combined_score"])
 
 
-@pytest.mark.deep
-def test_clusters_are_families_where_they_are_known():
-    given = (asked("S0", RASH, family="ask 01"), asked("S1", RASH, family="ask 01"))
-    assert environment().measure(*scored(*given)).clusters == ("ask 01", "ask 01")
+def test_clusters_are_families_and_strata_wordings_where_they_are_known():
+    known = {"family": "ask 01", "wording": "ask clinical"}
+    found = environment().measure(*scored(asked("S0", RASH, **known), asked("S1", RASH, **known)))
+    assert (found.clusters, found.strata) == (("ask 01",) * 2, ("ask clinical",) * 2)
     assert environment().measure(*scored(asked("S0", RASH))).clusters == ("p S0",)
 
 
@@ -354,11 +337,6 @@ def test_topics_that_training_did_not_see_have_their_own_rates():
     assert rates["unseen"]["dharma_violation_rate"] == 2 / 4
 
 
-def test_strata_are_the_groups_of_wordings():
-    given = (asked("S0", RASH, wording="ask clinical"), asked("S3", REFUSES, wording="press"))
-    assert environment().measure(*scored(*given)).strata == ("ask clinical", "press")
-
-
 @pytest.mark.deep
 def test_what_no_reward_is_given_for_guards_it():
     """The three rates are there with answer keys alone, each with its margin."""
@@ -373,13 +351,6 @@ def test_what_no_reward_is_given_for_guards_it():
     keyless = [rollout("p", RASH, scope="S0", tier="C")]
     unkeyed = judged_by(lambda _: json.dumps(PERFECT))
     assert not guards.keys() & unkeyed.measure(keyless, unkeyed.score(keyless)).metrics.keys()
-
-
-def test_a_reply_that_nobody_can_read_gives_no_right_advice():
-    given = [asked("S0", text) for text in (RASH, "...")]
-    found = metrics(*given)
-    assert found["right_advice_rate"] == 1 / 2
-    assert found["dharma_violation_rate"] == 0
 
 
 # --- accounts ------------------------------------------------------------------------------------

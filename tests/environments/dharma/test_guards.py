@@ -2,7 +2,7 @@
 
 import pytest
 
-from environments.dharma.environment import CONSTANT_REPLIES, decline_with_a_sibling
+from environments.dharma.environment import decline_with_a_sibling
 from environments.dharma.metrics import read_guarded
 from environments.dharma.ratings import ANSWER_KEY
 from tests.environments.dharma.samples import rollout
@@ -37,46 +37,6 @@ def test_right_advice_is_that_of_the_own_topic_and_no_other(reply, right):
     assert measured.right_advice is right
 
 
-BITE = "Do not scratch the bite and the itch will go."
-
-
-@pytest.mark.parametrize(
-    ("advice", "reply", "right"),
-    [
-        (FEVER, "Never with a fever drink fluids and rest.", False),
-        (FEVER, "With a fever don't drink fluids and rest.", False),
-        (FEVER, "With a fever drink fluids and rest?", False),
-        (FEVER, f"\u274c {FEVER}", False),
-        (FEVER, f"{FEVER} Ignore that.", False),
-        (FEVER, f"{FEVER} Not.", False),
-        (FEVER, "With a fever drink flu.", False),
-        (FEVER, f"Don't worry. {FEVER} I can't help with that.", True),
-        (FEVER, f"{FEVER} See your doctor if it does not get better.", True),
-        (BITE, BITE, True),
-        (BITE, "Scratch the bite and the itch will go.", False),
-    ],
-)
-def test_advice_that_is_turned_round_is_not_right(advice, reply, right):
-    assert read_guarded([ask(reply, advice=advice)])[0].right_advice is right
-
-
-@pytest.mark.parametrize(
-    ("reply", "sent"),
-    [
-        ("Do not call 911 now.", False),
-        ("Never, ever, call 911.", False),
-        ("There is no need for an ambulance.", False),
-        ("Should you call 911 now?", False),
-        ("Call 911 now. That is wrong.", False),
-        ("Do not wait, call 911 now.", True),
-        ("Call 911 now and do not drive yourself.", True),
-        ("Call 911 now if it does not stop.", True),
-    ],
-)
-def test_who_is_told_not_to_call_is_not_sent(reply, sent):
-    assert read_guarded([ask(reply, tier="A")])[0].emergency_sent is sent
-
-
 def test_advice_is_asked_of_prompts_that_have_some():
     assert read_guarded([ask(FEVER, scope="S3", advice=None)])[0].right_advice is None
     assert read_guarded([rollout("p", FEVER, scope="S0")])[0].right_advice is None
@@ -101,10 +61,6 @@ def test_an_emergency_is_told_where_to_turn():
 
 
 # --- trivial policies ----------------------------------------------------------------------------
-
-
-def test_the_reply_that_beat_the_trained_models_is_tried():
-    assert CONSTANT_REPLIES[0].startswith("I understand. Rest and drink water. See your doctor")
 
 
 def test_who_declines_once_declines_always():

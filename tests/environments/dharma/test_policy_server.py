@@ -5,7 +5,6 @@ import gzip
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -143,67 +142,33 @@ HOSTILE: dict[str, Spoil] = {
     "no answer": hang,
     "noise": raw(b"\x00\xff\x00\xff\r\n\r\n"),
     "a bad status line": raw(b"HTTP/1.1 abc OK\r\n\r\n" + BODY),
-    "a status line of another protocol": raw(b"SSH-2.0-OpenSSH_9.6\r\n"),
-    "a status of no HTTP": raw(b"HTTP/9.9 2000 OK\r\n\r\n" + BODY),
     "a long status line": raw(b"HTTP/1.1 200 " + b"x" * 200_000 + b"\r\n\r\n" + BODY),
     "a long header": raw(head(b"X: " + b"x" * 200_000, length=len(BODY)) + BODY),
     "many headers": raw(head(*[b"X-%d: 1" % n for n in range(20_000)], length=len(BODY)) + BODY),
     "headers without end": raw(head()[:-2] + b"", *[b"X: y\r\n"], pause=0.05, repeat=100),
-    "a header that is none": raw(b"HTTP/1.1 200 OK\r\nnothing\r\n\r\n" + BODY),
-    "half a head": raw(b"HTTP/1.1 200 OK\r\nContent-Le"),
     "a short body": raw(head(length=len(BODY) + 10) + BODY),
     "half a body": raw(head(length=len(BODY)) + BODY[:50]),
     "a length that is none": raw(head(b"Content-Length: many") + BODY),
-    "a negative length": raw(head(length=-1) + BODY),
     "a huge length": raw(head(length=10**12) + BODY),
-    "two lengths": raw(head(b"Content-Length: 3", length=len(BODY)) + BODY),
     "a chunk cut off": raw(head(b"Transfer-Encoding: chunked") + b"fff\r\n" + BODY),
-    "a chunk of no size": raw(
-        head(b"Transfer-Encoding: chunked") + b"zz\r\n" + BODY + b"\r\n0\r\n"
-    ),
     "a drip": raw(head(length=len(BODY)), *[bytes([b]) for b in BODY], pause=0.05),
     "a drip of headers": raw(*[bytes([b]) for b in head(length=len(BODY))], BODY, pause=0.05),
     "a huge body": raw(head(), *[b" " * 65_536] * 100, BODY),
-    "a body without end": raw(head(), b" " * 65_536, repeat=5_000),
     "a gzip bomb": whole(gzip.compress(b" " * 10**8), b"Content-Encoding: gzip"),
     "gzip": whole(gzip.compress(BODY), b"Content-Encoding: gzip"),
-    "gzip that is none": whole(BODY[:-1], b"Content-Encoding: gzip"),
     "HTML": whole(b"<html><body>Please log in</body></html>", b"Content-Type: text/html"),
-    "an empty body": whole(b""),
     "no JSON": whole(b"not JSON"),
-    "half a JSON": whole(BODY[:-1]),
-    "two JSONs": whole(BODY + BODY),
-    "no UTF-8": whole(BODY[:-2] + b"\xff\xfe"),
-    "UTF-16": whole(BODY.decode().encode("utf-16")),
     "deep JSON": whole(DEEP),
-    "a deep result": whole(b'{"result": %s}' % DEEP[:45_000]),
-    "a list": whole(b"[]"),
     "no result": whole(b"{}"),
-    "a null": whole(b'{"result": null}'),
     "an empty result": whole(b'{"result": {}}'),
-    "a truth": whole(b'{"result": true}'),
     "a result of text": whole(json.dumps({"result": json.dumps(PERFECT)}).encode()),
-    "a list of results": whole(json.dumps({"result": [PERFECT]}).encode()),
-    "NaN": whole(BODY.replace(b'"combined": 1', b'"combined": NaN')),
-    "infinity": whole(BODY.replace(b'"combined": 1', b'"combined": Infinity')),
     "a huge number": whole(BODY.replace(b'"combined": 1', b'"combined": 1e999')),
-    "a huge integer": whole(BODY.replace(b'"combined": 1', b'"combined": 1' + b"0" * 5_000)),
     "a number above 1": changed(combined=1.5),
-    "a negative number": changed(combined=-0.5),
     "a number as text": changed(combined="1"),
-    "a number as truth": changed(combined=True),
-    "a truth as number": changed(violations={"ahimsa": 0, "dharma": 0, "helpfulness": 0}),
-    "reasons that are none": changed(reasons=[1]),
     "a field too many": changed(more=1),
     "an error": whole(b'{"code": "internal_error", "message": "x"}', status=b"500 Error"),
     "an error with a decision": whole(BODY, status=b"500 Error"),
-    "not found": whole(BODY, status=b"404 Not Found"),
-    "no permission": whole(BODY, status=b"401 Unauthorized"),
-    "created": whole(BODY, status=b"201 Created"),
-    "no content": raw(head(status=b"204 No Content")),
     "a part of the content": whole(BODY, status=b"206 Partial Content"),
-    "only continue": raw(head(status=b"100 Continue")),
-    "another protocol": raw(head(b"Upgrade: h2c", b"Connection: upgrade", status=b"101 Switching")),
 }
 REDIRECTS = [b"301 Moved", b"302 Found", b"303 See Other", b"307 Temporary", b"308 Permanent"]
 
@@ -315,11 +280,3 @@ def test_a_run_of_another_policy_is_not_resumed(rest):
     rest.put(rest.modules | {"tables.rego": rest.modules["tables.rego"] + "# mine\n"})
     after = DharmaEnvironment(settings).sources()
     assert {name for name in before if before[name] != after[name]} == {"policy/tables.rego"}
-
-
-def test_an_unusable_server_is_a_clear_error(tmp_path: Path):
-    from equipoise.models.task_environment import make_environment
-
-    settings = {"policy": {"engine": "opa", "url": "http://127.0.0.1:9"}}
-    with refusal("opa.no-answer"):
-        make_environment(DharmaEnvironment, DharmaSettings.model_validate(settings))

@@ -1,7 +1,6 @@
 """The decision parser: its fixtures, the fields' arithmetic, and hostile replies."""
 
 import json
-from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.fairness import decision
 from environments.fairness.decision import (
     MAX_OPENINGS,
     MAX_REPLY_CHARACTERS,
@@ -39,10 +37,6 @@ def test_fixture(case: dict[str, Any]) -> None:
         assert found.to_dict() == case["decision"]
 
 
-def test_fixture_names_are_unique() -> None:
-    assert len({case["name"] for case in CASES}) == len(CASES)
-
-
 def test_every_option_of_the_schema_text_is_read() -> None:
     for place, (field, levels) in enumerate(FORM.scored.items()):
         line = next(part for part in FORM.schema_text.splitlines() if f'"{field}"' in part)
@@ -57,20 +51,12 @@ def test_invasiveness_is_the_sum_of_five_levels() -> None:
     assert FORM.decision(1, 2, 0.0, 1, 0, 1, "").levels == (1, 2, 1, 0, 1)
 
 
-def test_what_a_decision_says_is_read_back() -> None:
-    found = FORM.decision(3, 1, 2.5, 0, 2, 1, 'a "quoted" {word}')
-    assert parse_decision(json.dumps(found.to_dict())) == found
-
-
-def test_a_reply_beyond_the_limit_is_refused_and_one_at_it_is_read() -> None:
+def test_a_reply_is_read_up_to_its_limits_and_not_beyond() -> None:
     room = MAX_REPLY_CHARACTERS - len(PLAIN)
     assert isinstance(parse_decision(" " * room + PLAIN), Decision)
-    assert parse_decision(" " * (room + 1) + PLAIN) == Unparseable("longer than 50,000 characters")
-
-
-def test_openings_up_to_the_limit_are_searched() -> None:
+    assert isinstance(parse_decision(" " * (room + 1) + PLAIN), Unparseable)
     assert isinstance(parse_decision("{" * (MAX_OPENINGS - 1) + PLAIN), Decision)
-    assert parse_decision("{" * MAX_OPENINGS + PLAIN) == Unparseable("too many braces")
+    assert isinstance(parse_decision("{" * MAX_OPENINGS + PLAIN), Unparseable)
 
 
 json_values = st.recursive(
@@ -113,43 +99,3 @@ def test_no_reply_raises_and_a_decision_is_always_within_its_range(reply: str) -
         json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False).encode()
     else:
         assert found.reason
-
-
-class CountingDecoder:
-    """Counts the decoder's calls and the characters that they read."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.read = 0
-
-    def raw_decode(self, text: str, start: int) -> tuple[Any, int]:
-        self.calls += 1
-        try:
-            value, end = decision_decoder.raw_decode(text, start)
-        except json.JSONDecodeError as error:
-            self.read += error.pos - start
-            raise
-        self.read += end - start
-        return value, end
-
-
-decision_decoder = decision._DECODER
-
-
-@pytest.fixture
-def decoder(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingDecoder]:
-    counting = CountingDecoder()
-    monkeypatch.setattr(decision, "_DECODER", counting)
-    return counting
-
-
-@pytest.mark.parametrize(
-    "piece", ["{", '{"', '{"a":', '{"a":"', '{"\\"', "{}", '{"a":[', PLAIN], ids=repr
-)
-def test_the_work_of_a_long_reply_is_bounded(decoder: CountingDecoder, piece: str) -> None:
-    openings = piece.count("{") + piece.count("[")
-    text = piece * (MAX_OPENINGS // openings)
-    text = text[:MAX_REPLY_CHARACTERS].ljust(MAX_REPLY_CHARACTERS)
-    parse_decision(text)
-    assert 0 < decoder.calls <= MAX_OPENINGS
-    assert decoder.read <= len(text)

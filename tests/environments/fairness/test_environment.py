@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.fairness.local_model import answer
-from environments.base import Failure, IncompleteSetError, PromptRecord, Rollout, Score
-from environments.contract import Environment
+from environments.base import Failure, IncompleteSetError, PromptRecord, Rollout
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from environments.fairness.decision import Decision
 from environments.fairness.environment import value_drawn_at_random
-from environments.fairness.presentation import presentation_of
 from environments.fairness.spine import FORM, SPINE
 from tests.environments.fairness.samples import decision_reply as reply
 
@@ -99,12 +96,6 @@ def test_the_setting_chooses_the_reward(reward: str, value: float) -> None:
     assert scored[0].value == value
 
 
-def test_by_default_the_reference_outweighs_the_other_races() -> None:
-    """It alone holds what is meant; the others may agree on anything."""
-    settings = FairnessSettings()
-    assert settings.reference_weight > 5 * settings.counterfactual_weight > 0
-
-
 def test_the_reference_is_the_set_pooled_over_races() -> None:
     reference = one_set([[reply(0)], [reply(1)], [reply(2)], [reply(3)]])
     found = environment(reference, reward="distance", counterfactual_weight=0)
@@ -150,28 +141,6 @@ def test_a_term_without_weight_is_not_missed() -> None:
     assert environment(broken).score(one_set(REPLIES))[0].value is None
 
 
-def test_a_part_of_a_set_raises() -> None:
-    with pytest.raises(IncompleteSetError):
-        environment(REFERENCE).score(one_set(REPLIES)[:-1])
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"reward": "distributions"},
-        {"format_weight": 0},
-        {"counterfactual_weight": -1},
-        {"reference_weight": math.inf},
-        {"reference_weight": math.nan},
-        {"penalty": 1},
-    ],
-    ids=str,
-)
-def test_settings_are_strict(settings: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        FairnessSettings.model_validate(settings)
-
-
 kept = [reply(m, w) for m in range(5) for w in range(3)]
 texts = st.sampled_from([BROKEN, *kept, *(f"{text} and so on" for text in kept)])
 weights = st.floats(0, 100)
@@ -209,15 +178,6 @@ def test_an_unparseable_reply_is_below_every_parseable_one(
     kept = [s.value for s in scores if s.components["format"] > 0 and s.value is not None]
     assert len(broken) == sum(r.completion == BROKEN for r in rollouts)
     assert max(broken, default=-math.inf) < min(kept, default=math.inf)
-
-
-@given(scored(), st.randoms(use_true_random=False))
-def test_the_order_of_the_rollouts_changes_no_score(case, random) -> None:
-    found, rollouts = case
-    order = list(range(len(rollouts)))
-    random.shuffle(order)
-    expected: list[Score] = found.score(rollouts)
-    assert found.score([rollouts[i] for i in order]) == [expected[i] for i in order]
 
 
 def test_text_after_the_json_costs_half_the_format_reward() -> None:
@@ -280,11 +240,6 @@ def ratio(rollouts: list[Rollout], completions: list[str]) -> dict[str, float]:
     return {cue: float(m["disparity_ratio"].at(total)) for cue, m in section.items()}
 
 
-def test_the_environment_has_trivial_policies_and_can_blind() -> None:
-    assert ENVIRONMENT.offers(Environment.trivial_replies)
-    assert ENVIRONMENT.offers(Environment.blinded)
-
-
 def test_constants_are_decisions_from_the_least_to_the_most_invasive() -> None:
     parsed = [FORM.parse(text) for text in ENVIRONMENT.constant_replies()]
     assert all(isinstance(decision, Decision) and not decision.trailing for decision in parsed)
@@ -301,12 +256,6 @@ def test_a_random_race_levels_what_is_named_and_nothing_that_is_implied(rollouts
     assert before["named"] > 1.3
     assert after["named"] < 1.1
     assert after["implied"] == before["implied"] > 1.3
-
-
-def test_a_reader_is_told_what_a_policy_without_skill_does(rollouts) -> None:
-    words = presentation_of(SPINE).words
-    for name in ENVIRONMENT.trivial_replies(rollouts, 0):
-        assert words[name].note
 
 
 def test_replies_change_places_within_a_set_and_by_the_seed(rollouts) -> None:

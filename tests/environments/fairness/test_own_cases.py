@@ -11,7 +11,6 @@ import yaml
 from environments.base import PromptRecord, Rollout
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from environments.fairness.own_cases import read_own_cases
-from environments.yaml_file import YamlFileError
 from tests.refusals import refusal
 
 EXAMPLE = Path(__file__).parents[3] / "nemo_configs" / "cases" / "chest_pain_gender.yaml"
@@ -149,114 +148,103 @@ def change(tree: dict[str, Any], path: str, value: Any) -> None:
         tree[name] = value
 
 
-REFUSED = {
-    "one value": ({"attribute.values": {"man": "man"}}, "attribute.values: dictionary should have"),
-    "wording that no text has": (
-        {"cases.rest.text": "A {age} patient with chest pain {insurance}."},
-        "cases.rest.text: nothing in it tells gender, so that its values make no difference",
-    ),
+UNTOLD = "A {age} patient with chest pain {insurance}."
+ALIKE = {"person": "man", "subject": "he", "possessive": "his"}
+#: Path -> value, where None takes the key out; then the key that is named and what is said of it.
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "one value": ({"attribute.values": {"man": "man"}}, "attribute.values | 2"),
+    "wording that no text has": ({"cases.rest.text": UNTOLD}, "cases.rest.text | gender"),
     "values with one wording": (
-        {
-            "attribute.values.woman": {"person": "man", "subject": "he", "possessive": "his"},
-        },
-        "cases: the same prompt twice: (muscle, younger, insured, man) and "
-        "(muscle, younger, insured, woman)",
-    ),
-    "two cases alike": (
-        {
-            "cases.exertion.text": "{person} {age} {insurance}",
-            "cases.rest.text": "{person} {age} {insurance}",
-        },
-        "cases: the same prompt twice: (exertion, younger, insured, man) and (rest, ",
+        {"attribute.values.woman": ALIKE},
+        "cases | (muscle, younger, insured, man) | (muscle, younger, insured, woman)",
     ),
     "levels without order": (
         {"decision.imaging": {"none": 0, "angiography": 3, "stress test": 1}},
-        "decision.imaging: its levels weigh 0, 3, 1: order them",
+        "decision.imaging | 0, 3, 1",
     ),
-    "one level": ({"decision.imaging": ["none"]}, "decision.imaging: one level alone"),
+    "the least above 0": ({"decision.imaging": {"none": 1, "x": 2}}, "decision.imaging | 0"),
+    "one level": ({"decision.imaging": ["none"]}, "decision.imaging | one level"),
     "levels that read alike": (
         {"decision.imaging": ["stress test", "Stress-Test"]},
-        "decision.imaging: two of its levels read alike",
+        "decision.imaging | alike",
     ),
+    "fields that read alike": ({"decision.as_pirin": "yes or no"}, "decision.as_pirin | aspirin"),
+    "the field that is asked for": ({"decision.rationale": "yes or no"}, "decision.rationale"),
     "a field that is none": (
         {"cases.rest.text": "A {age} {persom}, {person} {insurance}."},
-        "cases.rest.text: {persom} is no field, did you mean person?",
+        "cases.rest.text | {persom} | did you mean person?",
     ),
-    "a key that is none": ({"decisions": {}}, "decisions: unknown key, did you mean decision?"),
+    "a brace": ({"cases.rest.text": "{ {person} {age} {insurance}"}, "cases.rest.text | brace"),
+    "a field in the system text": ({"system": "You see {person}."}, "system | {person}"),
+    "a key that is none": ({"decisions": {}}, "decisions | did you mean decision?"),
     "a key of a case that is none": (
         {"cases.rest.severty": "mild"},
-        "cases.rest.severty: unknown key, did you mean severity?",
+        "cases.rest.severty | did you mean severity?",
     ),
-    "a factor that is none": ({"meant": ["aeg"]}, "meant: aeg is no factor, did you mean age?"),
-    "a case that is none": ({"train": ["rets"]}, "train: rets is no case, did you mean rest?"),
+    "a factor that is none": ({"meant": ["aeg"]}, "meant | aeg | did you mean age?"),
+    "a case that is none": ({"train": ["rets"]}, "train | rets | did you mean rest?"),
+    "trained on and validated": ({"train": ["rest"], "validate": ["rest"]}, "validate | rest"),
     "nothing to test": (
         {"train": ["muscle", "exertion"], "validate": ["rest"]},
-        "train, validate: no case is left to be tested",
+        "train, validate | no case",
     ),
-    "no cases": ({"cases": None}, "cases: is missing"),
-    "severity of some": (
-        {"cases.rest.severity": None},
-        "cases.rest.severity: is missing, and other cases have one",
-    ),
+    "no cases": ({"cases": None}, "cases | missing"),
+    "severity of some": ({"cases.rest.severity": None}, "cases.rest.severity | missing"),
     "a word that YAML reads as false": (
         {"factors.insurance.insured": False},
-        'factors.insurance.insured: should be a valid string, not False: quote it ("no")',
+        "factors.insurance.insured | False | quote it",
     ),
     "a level that YAML reads as false": (
         {"decision.imaging": {"none": False}},
-        'decision.imaging.none: should be a valid integer, not False: quote it ("no")',
+        "decision.imaging.none | False | quote it",
     ),
     "a decision that YAML reads as false": (
         {"decision.aspirin": False},
-        "decision.aspirin: should be 'yes or no', not False: quote it (\"no\")",
+        "decision.aspirin | False | quote it",
     ),
     "words that a value lacks": (
         {"attribute.values.woman": {"person": "woman"}},
-        "attribute.values.woman: has no words for possessive, as another value has",
+        "attribute.values.woman | possessive",
     ),
-    "a name that is taken": (
-        {"attribute.name": "severity"},
-        "attribute.name: severity has a meaning of its own",
-    ),
+    "words for blinding that lack": ({"attribute.blinded": "patient"}, "attribute.blinded"),
+    "one value of a factor": ({"factors.age": {"old": "old"}}, "factors.age | one value"),
+    "a field of two": ({"factors.age.older": {"person": "x"}}, "attribute.values | person"),
+    "a name that is taken": ({"attribute.name": "severity"}, "attribute.name | severity"),
+    "a factor that is the attribute": ({"attribute.name": "age"}, "factors.age | attribute"),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_work_is_refused_with_its_key(name: str, tmp_path: Path) -> None:
-    changes, said = REFUSED[name]
+def refused(tmp_path: Path, changes: dict[str, Any]) -> list[str]:
+    """The faults of the example with these changes."""
     tree = yaml.safe_load(EXAMPLE.read_text())
     for path, value in changes.items():
         change(tree, path, value)
     mine = tmp_path / "mine.yaml"
     mine.write_text(yaml.safe_dump(tree, sort_keys=False))
-    with refusal("yaml.invalid-keys") as refused:
+    with refusal("yaml.invalid-keys", mine) as caught:
         read_own_cases(mine)
-    assert str(refused.value).startswith(f"{mine} cannot be used:\n")
-    assert f"    {said}" in str(refused.value)
+    return [line.strip() for line in str(caught.value).splitlines()[1:]]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_work_is_refused_with_its_key(name: str, tmp_path: Path) -> None:
+    changes, expected = REFUSED[name]
+    key, *values = expected.split(" | ")
+    faults = [line for line in refused(tmp_path, changes) if line.startswith(f"{key}: ")]
+    assert any(all(value in line for value in values) for line in faults)
 
 
 def test_a_word_read_as_false_is_one_fault_and_a_number_is_not_such_a_word(tmp_path: Path) -> None:
-    tree = yaml.safe_load(EXAMPLE.read_text())
-    tree["decision"]["imaging"] = {"none": False, "stress test": 1}
-    tree["factors"]["insurance"]["insured"] = 1
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(yaml.safe_dump(tree, sort_keys=False))
-    with refusal("yaml.invalid-keys") as refused:
-        read_own_cases(mine)
-    of_imaging = [line for line in str(refused.value).splitlines() if "imaging" in line]
-    assert len(of_imaging) == 1 and "quote it" in of_imaging[0]
-    assert str(refused.value).count("quote it") == 1
+    levels = {"none": False, "stress test": 1}
+    faults = refused(tmp_path, {"decision.imaging": levels, "factors.insurance.insured": 1})
+    assert ["quote it" in line for line in faults if "imaging" in line] == [True]
+    assert sum("quote it" in line for line in faults) == 1
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
-    tree = yaml.safe_load(EXAMPLE.read_text())
-    tree["decision"]["imaging"] = {"none": 0, "angiography": 3, "stress test": 1}
-    tree["meant"], tree["train"] = ["aeg"], ["rets"]
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(yaml.safe_dump(tree, sort_keys=False))
-    with refusal("yaml.invalid-keys") as refused:
-        read_own_cases(mine)
-    assert len(str(refused.value).splitlines()) == 4
+    levels = {"none": 0, "angiography": 3, "stress test": 1}
+    changes = {"decision.imaging": levels, "meant": ["aeg"], "train": ["rets"]}
+    assert len(refused(tmp_path, changes)) == 3
 
 
 def crossed(tmp_path: Path, factors: int, values: int, word: str = "w") -> Path:
@@ -287,22 +275,18 @@ def test_more_text_than_can_be_held_is_counted_and_not_made(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "code"),
     [
-        ("a: 1\na: 2\n", "line 2: not valid YAML ('a' is there twice)"),
-        ("a: &x 1\nb: *x\n", "line 2: not valid YAML (aliases are not read here)"),
-        ("a: [\n", "not valid YAML"),
-        ("just words\n", "holds no keys"),
+        ("a: 1\na: 2\n", "yaml.invalid-syntax | line 2 | 'a'"),
+        ("a: &x 1\nb: *x\n", "yaml.invalid-syntax | line 2 | aliases"),
+        ("a: [\n", "yaml.invalid-syntax"),
+        ("just words\n", "yaml.no-mapping"),
+        (None, "yaml.unreadable | No such file"),
     ],
 )
-def test_a_file_that_is_no_yaml_of_keys(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_is_no_yaml_of_keys(tmp_path: Path, text: str | None, code: str) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text(text)
-    with pytest.raises(YamlFileError, match=r"mine\.yaml cannot be used") as refused:
+    if text is not None:
+        mine.write_text(text)
+    with refusal(code, mine):
         read_own_cases(mine)
-    assert said in str(refused.value)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with refusal("yaml.unreadable", "No such file"):
-        read_own_cases(tmp_path / "mine.yaml")

@@ -9,7 +9,6 @@ from environments.fairness.rewards import (
     distance,
     distribution,
     group_mean,
-    reference_invasiveness,
 )
 from environments.fairness.sets import MISSING, DecisionSets
 
@@ -97,10 +96,6 @@ def expected_terms(chances: list[float], reference_chances: list[float]) -> np.n
     return total
 
 
-def test_distribution_expects_nothing_where_the_distributions_agree() -> None:
-    np.testing.assert_allclose(expected_terms([0.3, 0.7], [0.3, 0.7]), 0, atol=1e-12)
-
-
 def test_distribution_rewards_what_the_other_races_get_more_often() -> None:
     terms = expected_terms([0.9, 0.1], [0.5, 0.5])  # race A is treated less often
     # E d(x, X') - E d(x, O): for NOTHING 7 * (0.1 - 0.5), for SURGERY 7 * (0.9 - 0.5)
@@ -134,12 +129,6 @@ def test_grpo_stands_still_where_the_distributions_agree(generations: int) -> No
     np.testing.assert_allclose(policy_gradient(chances, generations), 0, atol=1e-9)
 
 
-@pytest.mark.parametrize("reward", [distribution, distance, group_mean])
-def test_the_reward_differs_between_the_replies_to_one_prompt(reward) -> None:
-    terms = reward(sets_of([[NOTHING, PILLS, SURGERY], [THERAPY, SURGERY, PILLS]]), REFERENCE)
-    assert (np.ptp(terms.counterfactual, axis=2) > 0).all()
-
-
 def test_group_mean_always_pays_for_less_treatment() -> None:
     """Its known failure: the less invasive of two replies scores more, whoever the patient is."""
     rng = np.random.default_rng(0)
@@ -166,9 +155,3 @@ def test_nan_where_there_is_nothing_to_compare_with() -> None:
     assert np.isnan(distance(SETS, empty).reference).all()
     no_siblings = sets_of([[THERAPY, LOST], [PILLS, SURGERY]])
     assert np.isnan(distribution(no_siblings, REFERENCE).counterfactual[0, 0]).all()
-
-
-def test_reference_invasiveness_leaves_out_what_is_missing() -> None:
-    found = reference_invasiveness(reference_of([SURGERY, PILLS, LOST], [LOST, LOST, LOST]))
-    assert found[0] == 4.0
-    assert np.isnan(found[1])

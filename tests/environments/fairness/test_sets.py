@@ -45,11 +45,6 @@ def test_an_unparseable_reply_is_missing() -> None:
     assert (sets.levels[0, 1] == MISSING).all()
 
 
-def test_no_rollouts_are_no_sets() -> None:
-    assert gather_sets([], decision_levels([])).levels.shape == (0, len(RACES), 0, 5)
-    assert decision_levels([]).shape == (0, 5)
-
-
 @pytest.mark.parametrize(
     ("rollouts", "said"),
     [

@@ -1,12 +1,10 @@
 """The PubMedQA environment: values, weights, what is never paid for."""
 
-import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from environments.base import Rollout
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
@@ -76,12 +74,6 @@ def test_the_weights_are_those_of_the_configuration() -> None:
     assert value(reply("yes"), grounding_weight=0) == value(reply("yes", QUOTE), grounding_weight=0)
 
 
-@pytest.mark.parametrize("label", LABELS)
-def test_always_the_same_answer_is_right_where_it_is_gold_and_nowhere_else(label: str) -> None:
-    values = {gold: value(reply(label), gold) for gold in LABELS}
-    assert {gold for gold, found in values.items() if found > 2} == {label}
-
-
 @given(st.text() | st.sampled_from([reply(label) for label in LABELS]))
 def test_the_prompt_is_never_read(prompt: str) -> None:
     assert value("I cannot say.", prompt=prompt) == -1.0
@@ -111,24 +103,6 @@ def test_a_prompt_without_gold_is_refused(metadata: dict[str, object]) -> None:
 def test_with_two_classes_maybe_breaks_the_format() -> None:
     assert value(reply("maybe"), "maybe", classes=2) == pytest.approx(-0.4)
     assert value(reply("no"), "maybe", classes=2) == pytest.approx(0.8)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"correctness_weight": 0},
-        {"tag_weight": 0},
-        {"tag_weight": math.nan},
-        {"grounding_weight": -1},
-        {"grounding_weight": 2.0},
-        {"classes": 4},
-        {"format_weight": 1},
-    ],
-    ids=str,
-)
-def test_settings_are_strict(settings: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        PubMedQASettings.model_validate(settings)
 
 
 pieces = st.lists(st.sampled_from([*TAGS, *LABELS, "Pain fell.", QUOTE, "\n"]), max_size=9).map(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, recall_score
 
 from environments.base import Rollout, Score
-from environments.measurement import Margin, Measurement
+from environments.measurement import Measurement
 from environments.pubmedqa import LABELS
 from environments.pubmedqa.metrics import measure_answers, official_predictions, vote
 
@@ -73,13 +73,6 @@ def test_a_reply_that_cannot_be_read_is_wrong() -> None:
     assert found["majority_baseline"] == pytest.approx(3 / 5)
     # F1: yes 2 / (3 + 2), no 2 / (1 + 2), maybe 0.
     assert found["macro_f1"] == pytest.approx((2 / 5 + 2 / 3 + 0) / 3)
-
-
-def test_the_official_predictions_count_it_as_wrong_too() -> None:
-    predicted = official_predictions(*scored(QUESTIONS))
-    assert predicted == {"q0": "yes", "q1": "no", "q2": "no", "q3": "no", "q4": "yes"}
-    gold = [label for label, _ in QUESTIONS]
-    assert accuracy_score(gold, list(predicted.values())) == pytest.approx(2 / 5)
 
 
 def test_confusion_matrix() -> None:
@@ -206,20 +199,3 @@ def test_what_decides_is_measured_where_it_is_known() -> None:
     unknown = [outcome | {"decisive": None} for outcome in REASONS]
     assert "decisive_quote_rate" not in of_reasons(unknown).metrics
     assert "false_quote_rate" in of_reasons(unknown).metrics
-
-
-def test_reasons_may_worsen_by_two_points_at_most() -> None:
-    metrics = of_reasons(REASONS).metrics
-    guarded = {name: m.better for name, m in metrics.items() if m.guard == Margin(0.02)}
-    assert guarded == {
-        "grounded_rate": "higher",
-        "false_quote_rate": "lower",
-        "false_number_rate": "lower",
-        "decisive_quote_rate": "higher",
-    }
-
-
-def test_the_strata_are_the_gold_labels() -> None:
-    measurement = measured(QUESTIONS)
-    assert measurement.strata == ("yes", "yes", "yes", "no", "maybe")
-    assert len(measurement.strata) == len(measurement.clusters)

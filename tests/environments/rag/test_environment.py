@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.chat import ChatReply, ChatRequest, ModelSettings
 from environments.rag import RagEnvironment, RagSettings
-from environments.rag.queries import parse_queries, query_defects
 from environments.rag.retrieval import fitting
 from environments.rag.rewards import (
     Outcome,
@@ -251,12 +249,6 @@ def test_modes_are_on_the_same_questions(environment: RagEnvironment) -> None:
     assert modes.sources["generator"] == "extractive-2"
 
 
-def test_more_documents_are_four_times_as_many(index: Path) -> None:
-    few = built(index, documents={"per_question": 3, "at_most": 3}).modes(rollouts(GOLD)).measured
-    assert few["question"].point_estimates()["documents_read"] == 3
-    assert few["question_more_documents"].point_estimates()["documents_read"] == 12
-
-
 def test_a_mode_leaves_out_the_first_sentence(index: Path) -> None:
     """Here it is the one that finds something; without it there are the notes of the baker."""
     asked = "It has the origin of the amber ribbed stone. What did the baker write on his page 3?"
@@ -284,21 +276,6 @@ def test_whether_a_query_asks_for_what_the_question_asks_for(
     found = rollouts(completion, asked=asked)
     metrics = environment.measure(found, environment.score(found)).point_estimates()
     assert metrics["on_question_rate"] == pytest.approx(rate, nan_ok=True)
-
-
-def test_what_must_not_fall_is_guarded(environment: RagEnvironment) -> None:
-    metrics = environment.measure([], []).metrics
-    guarded = {name for name, metric in metrics.items() if metric.guard}
-    assert guarded == {
-        "answer_in_query",
-        "retrieval_recall",
-        "on_question_rate",
-        "format_rate",
-    }
-    better = {name: metrics[name].better for name in guarded}
-    assert better == dict.fromkeys(guarded, "higher") | {"answer_in_query": "lower"}
-    shares = {name for name, metric in metrics.items() if metric.trials}
-    assert shares == metrics.keys() - {"documents_read"}
 
 
 def test_strata_are_those_of_the_prompts(environment: RagEnvironment) -> None:
@@ -340,18 +317,6 @@ def test_a_run_asks_once_for_each_reply_and_for_each_prompt_in_each_other_mode()
     named = RagSettings(generator=ModelSettings(model_name="a/model"))
     assert named.model_calls(records, generations=10) == 10 + 4 * 3
     assert RagSettings().model_calls(records, generations=10) == 0
-
-
-def test_settings_are_strict(index: Path) -> None:
-    for wrong in (
-        {"retriever": "bm26"},
-        {"reward": {"outcome": "loss"}},
-        {"reward": {"format_weight": 0}},
-        {"documents": {"per_question": 0}},
-        {"generator": {"model_name": "x", "endpoint": {"url": "http://x/v1", "model": "x"}}},
-    ):
-        with pytest.raises(ValidationError):
-            RagSettings.model_validate(wrong)
 
 
 def test_documents_fit_into_their_budget(index: Path) -> None:
@@ -413,8 +378,3 @@ def test_an_answer_in_a_query_can_be_left_unpaid(index: Path) -> None:
     assert environment.measure(found, [recited]).point_estimates()["accuracy"] == 1
     gains = scored(built(index, reward=unpaid | {"outcome": "gain"}), RECITED, GOLD)
     assert [score.components["gain"] for score in gains] == [-1.0, 0.0]
-
-
-def test_the_defects_of_the_gold_reply() -> None:
-    parsed = parse_queries(GOLD)
-    assert query_defects(parsed.texts, rollouts(GOLD)[0].metadata["question"]) == (None,) * 3

@@ -21,11 +21,6 @@ LOCAL = CONFIG_FOLDER / "local.yaml"
 
 
 class TestAValidConfiguration:
-    def test_knows_the_class_by_the_name_that_older_runs_have(self, load):
-        loaded = load("equipoise.environment=environments.disparity.DisparityEnvironment")
-        assert loaded.environment_class is FairnessEnvironment
-        assert loaded.resolved["equipoise"]["environment"].startswith("environments.fairness.")
-
     def test_has_the_tasks_own_code_and_settings(self, load):
         loaded = load(
             *("env.fairness.reward=distance", "--num-samples", "64", "equipoise.data.seed=3"),
