@@ -1,7 +1,7 @@
 """Make the folders of packages that contract tests lay over the project's environment.
 
-    python tests/contract/packages.py              # those of the table that CI tests with
-    python tests/contract/packages.py megatron-0.3.1
+    python tests/contract/packages.py             # all of the table
+    python tests/contract/packages.py megatron
 
 Tests have no network, and these packages pin others than the project's. A folder is named by its
 versions and this Python; nothing is done where it exists.
@@ -64,7 +64,7 @@ class Packages:
             scratch.rename(self.folder)
 
 
-def _bridge(bridge: str, core: str, *others: str) -> Packages:
+def _bridge(bridge: str, core: str) -> Packages:
     """Megatron-Bridge and Megatron core, and what else their imports need.
 
     Both ask for Transformer Engine and other packages that are built for a GPU. Their own Python
@@ -75,7 +75,7 @@ def _bridge(bridge: str, core: str, *others: str) -> Packages:
         names,
         (
             ("", ("--no-deps", *names, "--python-version", "3.12")),
-            ("", ("--no-deps", *_WITH_BRIDGE, *others, *THIS_PYTHON)),
+            ("", ("--no-deps", *_WITH_BRIDGE, *THIS_PYTHON)),
         ),
     )
 
@@ -84,10 +84,6 @@ def _bridge(bridge: str, core: str, *others: str) -> Packages:
 #: carry; 70 MB.
 OF_V080 = version("transformers").startswith("5.12.")
 MEGATRON = _bridge("0.6.2", "0.19.2") if OF_V080 else _bridge("0.5.1", "0.18.2")
-#: Its transformers is older than the project's; 120 MB.
-OLDER_MEGATRON = _bridge(
-    "0.3.1", "0.16.1", "transformers==4.57.6", "huggingface-hub==0.36.2", "datasets==5.0.1"
-)
 #: The project has 0.4.0, with which NeMo-RL's worker starts. That one writes safetensors with torch
 #: 2.11 alone, so that a later release writes them; 15 MB.
 AUTOMODEL = Packages(
@@ -126,9 +122,7 @@ TABLE: Mapping[str, Packages] = {
     "gym": GYM,
     "inspect": INSPECT,
     "verifiers": VERIFIERS,
-    "megatron-0.3.1": OLDER_MEGATRON,
 }
-_TESTED_BY_CI = tuple(name for name in TABLE if name != "megatron-0.3.1")
 #: Gym imports these, and the project has them with its extra `rehearse` alone.
 _GYM_IMPORTS = ("hydra", "orjson", "ray")
 
@@ -145,6 +139,6 @@ def missing(name: str) -> str:
 
 
 if __name__ == "__main__":
-    for word in sys.argv[1:] or _TESTED_BY_CI:
+    for word in sys.argv[1:] or TABLE:
         TABLE[word].make()
         print(f"{word}: {TABLE[word].folder}")

@@ -133,9 +133,9 @@ def test_an_adapter_is_what_peft_makes_of_it(written, tmp_path):
 
 @nemo_rl
 class TestAStepOfNeMoRl:
-    """The folders of NeMo-RL's own CheckpointManager, and the files of its two workers' code."""
+    """The folders of NeMo-RL's own CheckpointManager, and the files of its worker's code."""
 
-    @pytest.mark.parametrize("run", ["first", "second", "second_torch_save"])
+    @pytest.mark.parametrize("run", ["second", "second_torch_save"])
     def test_of_all_weights(self, run, written, saved, tmp_path, capsys):
         step = written / run / "step_1"
         assert {"config.yaml", "policy", "training_info.json"} <= {p.name for p in step.iterdir()}

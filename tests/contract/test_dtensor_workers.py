@@ -36,16 +36,6 @@ PACKED = (
     "policy.sequence_packing.enabled=true",
     *(f"policy.sequence_packing.{stage}_mb_tokens={2 * TOKENS}" for stage in ("train", "logprob")),
 )
-#: Corrections for another policy's rollouts, where generation is the policy itself.
-CORRECTIONS = {
-    kind: (
-        "loss_fn.use_importance_sampling_correction=true",
-        f"loss_fn.truncated_importance_sampling_type={kind}",
-        "loss_fn.truncated_importance_sampling_ratio=1.002",
-        "loss_fn.truncated_importance_sampling_ratio_min=0.999",
-    )
-    for kind in ("tis", "icepop", "seq-mask-tis")
-}
 SPLIT = (f"{DTENSOR}.tensor_parallel_size=2", "cluster.gpus_per_node=2")
 #: Sequences are shared as well, and logits are computed in pieces.
 SPLIT_TWICE = (*SPLIT, f"{DTENSOR}.sequence_parallel=true", "policy.logprob_chunk_size=4")
@@ -55,7 +45,6 @@ GROUPS = {
         "plain": (),
         "dynamic batches": DYNAMIC,
         "packed sequences": PACKED,
-        **CORRECTIONS,
     },
     2: {"tensor parallel": SPLIT, "sequence parallel": SPLIT_TWICE},
 }

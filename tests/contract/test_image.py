@@ -199,58 +199,36 @@ class TestTheImage:
         assert "nothing_here" in done.stdout + done.stderr
 
 
-class TestTheCheckOfWorkers:
+WARNING = "/site-packages/torch/cuda/__init__.py:1: UserWarning: Found no NVIDIA driver"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "told"),
+    [
+        ((), 0, ""),
+        (("ImportError: libcuda.so.1: cannot open shared object file",), 0, "not imported"),
+        (("pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found",), 0, "not imported"),
+        (("RuntimeError: 0 active drivers ([]). There should only be one.",), 0, "not imported"),
+        ((WARNING, "ModuleNotFoundError: No module named nemo_automodel"), 1, "cannot be imported"),
+    ],
+)
+def test_a_worker_that_raises_without_a_driver_is_named_and_no_other(
+    lines: tuple[str, ...], code: int, told: str, tmp_path: Path
+) -> None:
     """The lines of the Dockerfile by this machine's shell, on folders of the test."""
-
-    @pytest.fixture
-    def check(self, tmp_path):
-        def check(program):
-            environments, scratch = tmp_path / "environments", tmp_path / "scratch"
-            scratch.mkdir()
-            python = environments / "shown.worker.Worker" / "bin" / "python"
-            python.parent.mkdir(parents=True)
-            python.write_text(f"#!/bin/sh\n{program}\n")
-            python.chmod(0o755)
-            (lines,) = [run for run in instructions() if "cannot be imported" in run]
-            lines = lines.replace("/tmp/", f"{scratch}/")
-            lines = lines.replace("/opt/ray_venvs", str(environments))
-            done = subprocess.run(["sh", "-c", lines], capture_output=True, text=True, check=False)
-            return done.returncode, done.stdout
-
-        return check
-
-    def test_one_that_imports_passes_in_silence(self, check):
-        assert check("exit 0") == (0, "")
-
-    @pytest.mark.parametrize(
-        "line",
-        [
-            "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
-            "pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found",
-            "RuntimeError: 0 active drivers ([]). There should only be one.",
-        ],
-    )
-    def test_one_that_raises_without_a_driver_is_named(self, line, check):
-        program = f"echo Traceback >&2; echo '{line}' >&2; exit 1"
-        assert check(program) == (0, "not imported without a driver: shown.worker.Worker\n")
-
-    def test_torch_without_a_driver_is_named(self, check):
-        """By this machine's torch, with its GPUs hidden as a build hides them."""
-        code = "import torch; torch.cuda.current_device()"
-        program = [sys.executable, "-c", code]
-        done = subprocess.run(program, capture_output=True, text=True, check=False)
-        if "Found no NVIDIA driver" not in done.stderr:
-            pytest.skip("this torch needs no driver, or has one")
-        shown = f"exec {sys.executable} -c '{code}'"
-        assert check(shown) == (0, "not imported without a driver: shown.worker.Worker\n")
-
-    def test_a_warning_of_torch_does_not_excuse_what_is_missing(self, check):
-        warning = "/site-packages/torch/cuda/__init__.py:1: UserWarning: Found no NVIDIA driver"
-        error = "ModuleNotFoundError: No module named nemo_automodel"
-        code, output = check(f"echo '{warning}' >&2; echo '{error}' >&2; exit 1")
-        assert code == 1
-        assert output.endswith("cannot be imported: shown.worker.Worker\n")
-        assert error in output
+    environments, scratch = tmp_path / "environments", tmp_path / "scratch"
+    scratch.mkdir()
+    raised = "".join(f"echo '{line}' >&2\n" for line in lines)
+    python = environments / "shown.worker.Worker" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\n{raised}exit {int(bool(lines))}\n")
+    python.chmod(0o755)
+    (checks,) = [run for run in instructions() if "cannot be imported" in run]
+    checks = checks.replace("/tmp/", f"{scratch}/").replace("/opt/ray_venvs", str(environments))
+    done = subprocess.run(["sh", "-c", checks], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert told in done.stdout and ("shown.worker.Worker" in done.stdout) is bool(lines)
+    assert not code or lines[-1] in done.stdout
 
 
 def instructions() -> list[str]:

@@ -1,7 +1,6 @@
 """LoRA and checkpoints on Megatron, by Megatron-Bridge and megatron-core themselves, on a CPU.
 
-    uv run tests/contract/packages.py megatron              # makes the packages' folder, once
-    uv run tests/contract/packages.py megatron-0.3.1        # an older Megatron-Bridge's
+    uv run tests/contract/packages.py megatron    # makes the packages' folder, once
     NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_megatron_bridge.py
 
 Without a checkout, Megatron-Bridge alone is checked.
@@ -51,13 +50,13 @@ from equipoise.terminal.console import Reporter
 from equipoise.train.local.trainer import with_adapter
 from equipoise.train.nemo_rl.checkpoints import how_to_convert
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
-from tests.contract.packages import MEGATRON, OLDER_MEGATRON, missing
+from tests.contract.packages import MEGATRON, missing
 from tests.contract.rehearsal import needs_checkout, run_ranks
 from tests.equipoise.checkpoints.samples import same, save_adapter, weights_of
 from tests.refusals import refusal
 
 WORKERS = Path(__file__).parent / "megatron"
-PACKAGES, OLDER = MEGATRON.folder, OLDER_MEGATRON.folder
+PACKAGES = MEGATRON.folder
 #: The version of NeMo-RL whose Megatron these packages are near to.
 NEMO_RL = "0.7."
 #: How its worker has sequences and the model -> the ranks.
@@ -117,13 +116,13 @@ def run(script, *words, given=""):
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
 
-def megatron_python(folder, packages=PACKAGES):
+def megatron_python(folder):
     """A Python that has Megatron-Bridge, as NeMo-RL's workers have one.
 
     Its own packages come before the project's.
     """
     python = folder / "python"
-    settings = f"PYTHONPATH={WORKERS / 'site'}:{packages} MEGATRON_PACKAGES={packages}"
+    settings = f"PYTHONPATH={WORKERS / 'site'}:{PACKAGES} MEGATRON_PACKAGES={PACKAGES}"
     python.write_text(f'#!/bin/sh\n{settings} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     return python
@@ -289,10 +288,10 @@ def models(tmp_path_factory):
     return folder
 
 
-def round_trips(models, python, peft, *words):
+def round_trips(models, python, peft):
     """What round_trips.py writes, by that Python."""
     out = python.parent / "trips"
-    command = [python, "-P", WORKERS / "round_trips.py", models, out, *words]
+    command = [python, "-P", WORKERS / "round_trips.py", models, out]
     log = python.with_name("log")  # a file: what is left of a killed rank keeps no pipe open
     with log.open("w") as file:
         output = {"stdout": file, "stderr": subprocess.STDOUT}
@@ -408,42 +407,6 @@ class TestRoundTrips:
         made = merged_as_megatron_bridge_does(out, models / PARALLEL, tmp_path)
         was = weights_of(models / PARALLEL)
         assert sum(not torch.equal(made[name], was[name]) for name in was) == 2 * 7
-
-
-@pytest.mark.skipif(bool(missing("megatron-0.3.1")), reason=missing("megatron-0.3.1"))
-class TestOlderMegatronBridge:
-    """Megatron-Bridge 0.3.1 and megatron-core 0.16.1, with transformers 4.57.6."""
-
-    @pytest.fixture(scope="class")
-    def python(self, tmp_path_factory):
-        return megatron_python(tmp_path_factory.mktemp("older"), OLDER)
-
-    @pytest.fixture(scope="class")
-    def out(self, models, python, peft):
-        return round_trips(models, python, peft, "one-way")
-
-    @pytest.mark.parametrize(
-        ("folder", "name"),
-        [(f"megatron/{name}", name) for name in MODELS]
-        + [("padded", PADDED), ("parallel", PARALLEL)],
-    )
-    def test_what_it_wrote_is_read_byte_for_byte(self, folder, name, models, out, tmp_path):
-        model = models / name
-        checked = read_back(out / folder / ITERATION, model, tensors(model), tmp_path)
-        assert checked.read_by == "Equipoise's own reader"
-        assert (checked.tensors, checked.cast) == (len(tensors(model)), 0)
-
-    def test_adapters_of_two_processes_become_what_it_merges(self, models, out, tmp_path):
-        made = merged_as_megatron_bridge_does(out, models / PARALLEL, tmp_path)
-        was = weights_of(models / PARALLEL)
-        assert sum(not torch.equal(made[name], was[name]) for name in was) == 2 * 7
-
-    def test_it_converts_to_megatron(self, models, python, tmp_path, monkeypatch):
-        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
-        convert_to_megatron(models / PADDED, tmp_path / "megatron", Reporter())
-        record = json.loads((tmp_path / "megatron" / "conversion.json").read_text())
-        assert record["made_by"] == {"megatron-bridge": "0.3.1", "megatron-core": "0.16.1"}
-        assert record["checked"]["read_by"] == "Equipoise's own reader"
 
 
 @pytest.fixture(scope="module")

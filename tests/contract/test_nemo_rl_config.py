@@ -4,7 +4,6 @@ Runs against the checkout that NEMO_RL_PATH names, with what it imports from the
 """
 
 import os
-import shutil
 import typing
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ from omegaconf import OmegaConf
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
-from equipoise.config.nemo_rl.assumptions import unmet
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import DATASET, nemo_rl_config
@@ -141,23 +139,6 @@ class TestShipped:
         rollouts = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"]
         assert rollouts % policy["train_global_batch_size"] == 0
         assert grpo["max_val_samples"] >= grpo["val_batch_size"]
-
-
-def test_a_later_nemo_rl_without_the_first_dtensor_worker_can_be_used(nemo_rl, tmp_path):
-    """It has neither the key `_v2` nor the worker that `false` asks for."""
-    root = tmp_path / "later"
-    for folder in ("nemo_rl", "examples"):
-        shutil.copytree(Path(os.environ["NEMO_RL_PATH"]) / folder, root / folder)
-    (root / "nemo_rl/models/policy/workers/dtensor_policy_worker.py").unlink(missing_ok=True)
-    base = root / "examples" / "configs" / "grpo_math_1B.yaml"
-    lines = base.read_text().splitlines(keepends=True)
-    base.write_text("".join(line for line in lines if "_v2:" not in line))
-    assert list(unmet(root, ("run", "async", "rehearsal"))) == []
-    for scale in SCALES:
-        options = Options((CONFIG_FOLDER / f"{scale}.yaml",), (NEMO_RL,))
-        loaded = load_config("fairness", options)
-        ours = nemo_rl_config(loaded, base, RunDirectory(tmp_path / "run"), "model")
-        assert "_v2" not in set(keys(ours["policy"]["dtensor_cfg"]))
 
 
 def test_one_backend_trains(written):

@@ -41,25 +41,6 @@ def lines_of_calls(method: ast.FunctionDef, name: str) -> list[int]:
     return [call.lineno for call in calls if ast.unparse(call.func).split(".")[-1] == name]
 
 
-def test_an_environments_answer_has_its_fields():
-    fields = class_of("environments/interfaces", "EnvironmentReturn").body
-    names = [node.target.id for node in fields if isinstance(node, ast.AnnAssign)]
-    assert names == list(stand_ins.EnvironmentReturn._fields)
-
-
-def test_an_environment_has_these_methods():
-    interface = class_of("environments/interfaces", "EnvironmentInterface")
-    assert words(method_of(interface, "step")) == ["self", "message_log_batch", "metadata"]
-    assert method_of(interface, "global_post_process_and_metrics")
-
-
-def test_create_env_starts_an_actor_by_its_options():
-    tree = ast.parse((ROOT / "environments" / "utils.py").read_text("utf-8"))
-    (create,) = [n for n in tree.body if getattr(n, "name", "") == "create_env"]
-    assert "options(runtime_env={" in ast.unparse(create)
-    assert ".remote(env_config)" in ast.unparse(create)
-
-
 def test_milestones_are_bound_by_their_entry_alone():
     tree = ast.parse((ROOT / "models" / "automodel" / "setup.py").read_text("utf-8"))
     (setup,) = [n for n in tree.body if getattr(n, "name", "") == "setup_model_and_optimizer"]
@@ -89,23 +70,3 @@ def test_a_worker_loads_before_it_copies_its_reference():
     assert loaded < copied
     load = method_of(worker, "load_checkpoint")
     assert words(load) == stood_in(stand_ins.Worker.load_checkpoint)
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "stand_in"),
-    [
-        ("replay_buffer", "ReplayBufferImpl", stand_ins.ReplayBufferImpl),
-        (
-            "trajectory_collector",
-            "AsyncTrajectoryCollector",
-            stand_ins.AsyncTrajectoryCollectorImpl,
-        ),
-    ],
-)
-def test_asynchronous_grpo_has_these_methods(module, name, stand_in):
-    theirs = class_of(f"algorithms/async_utils/{module}", name)
-    methods = {n.name: n for n in theirs.body if isinstance(n, ast.FunctionDef)}
-    ours = {n for n, value in vars(stand_in).items() if inspect.isfunction(value)}
-    assert ours <= set(methods)
-    if "sample" in ours:
-        assert words(methods["sample"]) == stood_in(stand_in.sample)

@@ -171,7 +171,9 @@ def until(ready: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.2)
 
 
-def test_a_run_on_two_nodes(cluster_of_two, submit, tmp_path):
+def test_a_run_on_two_nodes_with_one_token_in_no_log_leaves_nothing(
+    cluster_of_two, submit, tmp_path
+):
     job = submit("--steps=2", "grpo.max_num_steps=3")
     cluster_of_two.wait_for(job, "COMPLETED", seconds=60)
     (start,) = starts(run_of(tmp_path, job))
@@ -179,6 +181,17 @@ def test_a_run_on_two_nodes(cluster_of_two, submit, tmp_path):
     assert "grpo.max_num_steps=3" in start["words"]
     assert f"equipoise.cache_dir={tmp_path}/shared/cache" in start["words"]
     assert "all 2 nodes have joined" in log(tmp_path, job)
+    tokens = set()
+    for node in cluster.NODES:
+        lines = (tmp_path / f"ray-{node}.env").read_text().splitlines()
+        tokens.update(line for line in lines if line.startswith("RAY_AUTH_TOKEN="))
+    (token,) = (line.partition("=")[2] for line in tokens)
+    assert len(token) == 64
+    logs = [*(tmp_path / "out" / "slurm").rglob("*.log"), tmp_path / f"{job}.out"]
+    assert len(logs) == 3
+    assert all(token not in path.read_text() for path in logs)
+    assert token not in cluster_of_two.call("scontrol", "show", "job", "--details", job)
+    until(lambda: not processes_of(job), seconds=10)
 
 
 @pytest.mark.parametrize("image", ["nemo-rl.sif", "nemo-rl.sqsh", "nvcr.io/nvidia/nemo-rl:v0.7.0"])
@@ -195,22 +208,6 @@ def test_a_run_in_a_container_with_all_memory_whose_head_starts_at_the_second_tr
     assert "mem=8000M" in cluster_of_two.job(job)["TRES"]
     said = log(tmp_path, job)
     assert "try 2 of 3" in said and "all 2 nodes have joined" in said
-
-
-def test_one_token_for_all_nodes_and_in_no_log(cluster_of_two, submit, tmp_path):
-    job = submit("--steps=1")
-    cluster_of_two.wait_for(job, "COMPLETED", seconds=60)
-    tokens = set()
-    for node in cluster.NODES:
-        lines = (tmp_path / f"ray-{node}.env").read_text().splitlines()
-        tokens.update(line for line in lines if line.startswith("RAY_AUTH_TOKEN="))
-    (line,) = tokens
-    token = line.partition("=")[2]
-    assert len(token) == 64
-    logs = [*(tmp_path / "out" / "slurm").rglob("*.log"), tmp_path / f"{job}.out"]
-    assert len(logs) == 3
-    assert all(token not in path.read_text() for path in logs)
-    assert token not in cluster_of_two.call("scontrol", "show", "job", "--details", job)
 
 
 def test_the_code_of_a_failure_is_the_job_s(cluster_of_two, submit):
@@ -374,12 +371,6 @@ def test_an_audit_goes_on_after_the_time_limit(cluster_of_two, submit, tmp_path)
     cluster_of_two.wait_for(job, "COMPLETED", seconds=200, restarts=1)
     assert "queued again" in log(tmp_path, job)
     assert (audit / "fairness" / "policy" / "report.html").is_file()
-
-
-def test_nothing_is_left_of_a_job(cluster_of_two, submit):
-    job = submit("--steps=1")
-    cluster_of_two.wait_for(job, "COMPLETED", seconds=60)
-    until(lambda: not processes_of(job), seconds=10)
 
 
 def processes_of(job: str) -> list[str]:

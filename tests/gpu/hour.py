@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from filelock import FileLock, Timeout
 from tyro.conf import Positional
 
 from data_prep.files import read_jsonl, write_jsonl, write_text
@@ -132,13 +131,7 @@ def run(options: HourOptions, reporter: Reporter, steps: tuple[Step, ...] = STEP
         )
     folder = options.output_dir / options.device  # a CPU's records say nothing of a GPU
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / "hour.lock", blocking=False):
-            take_steps(steps, options, Records(folder), reporter)
-    except Timeout:
-        raise UsageError(
-            "hour.busy-folder", f"another process writes to {folder}", "Wait until it has ended."
-        ) from None
+    take_steps(steps, options, Records(folder), reporter)
 
 
 def take_steps(

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from filelock import FileLock
 
 from data_prep.files import read_jsonl
 from equipoise.terminal.console import Reporter
 from tests.gpu import hour
 from tests.gpu.attempt import Attempt, Figures, StepError
 from tests.gpu.hour import HourOptions, run
-from tests.gpu.steps import STEPS, Step
+from tests.gpu.steps import Step
 from tests.refusals import refusal
 
 
@@ -59,38 +58,27 @@ def test_a_failure_is_recorded_stops_only_what_needs_it_and_is_repeated_where_na
     assert [act.calls for act in acts] == [1, 2, 1]
 
 
-def test_what_a_step_lacks_is_named_and_looked_for_again(tmp_path: Path) -> None:
-    act = Counted()
-    lacking = replace(step("a", act), lacking=lambda _: "no GPU")
-    run(options(tmp_path), Reporter(), (lacking,))
-    assert "no GPU" in (tmp_path / "cpu" / "hour.md").read_text()
-    run(options(tmp_path), Reporter(), (step("a", act),))
-    assert statuses(tmp_path) == {"a": "done"}
-
-
-def test_it_ends_with_what_was_not_covered(
+def test_it_ends_with_what_was_not_covered_which_is_looked_for_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lacking = replace(step("b", Counted()), lacking=lambda _: "no vLLM")
-    steps = (step("a", Counted()), lacking, step("c", Counted(), "b"))
-    run(options(tmp_path), Reporter(), steps)
-    said = capsys.readouterr().out
-    assert "not covered: b, c" in said and "a CPU leaves open" in said
-    assert "a on a GPU" in (tmp_path / "cpu" / "hour.md").read_text()
+    b = step("b", Counted())
+    steps = (step("a", Counted()), replace(b, lacking=lambda _: "no vLLM"))
+    run(options(tmp_path), Reporter(), (*steps, step("c", Counted(), "b")))
+    assert "not covered: b, c" in capsys.readouterr().out
+    assert "no vLLM" in (tmp_path / "cpu" / "hour.md").read_text()
+    run(options(tmp_path), Reporter(), (b,))
+    assert statuses(tmp_path) == {"a": "done", "b": "done", "c": "not covered"}
     monkeypatch.setattr(hour, "count_gpus", lambda: 0)
     with refusal("hour.no-gpu"):
         run(replace(options(tmp_path), device="cuda"), Reporter(), steps)
-    assert not (tmp_path / "cuda").exists()
+    with refusal("hour.unknown-step", "z"):
+        run(options(tmp_path, "z"), Reporter(), steps)
 
 
 def test_a_step_that_may_take_longer_than_what_is_left_is_not_begun(tmp_path: Path) -> None:
     act = Counted()
     run(options(tmp_path, minutes=0.5), Reporter(), (step("a", act),))
     assert act.calls == 0 and not (tmp_path / "cpu" / "hour.jsonl").exists()
-    with FileLock(tmp_path / "cpu" / "hour.lock"), refusal("hour.busy-folder"):
-        run(options(tmp_path), Reporter(), (step("a", act),))
-    with refusal("hour.unknown-step", "z"):
-        run(options(tmp_path, "z"), Reporter(), (step("a", act),))
 
 
 def attempt(folder: Path, minutes: float = 1) -> Attempt:
@@ -133,10 +121,3 @@ def test_a_command_says_how_it_failed_and_what_it_took(tmp_path: Path) -> None:
         tried.python("-c", "print('too early')", until=lambda: False)
     tried.python("-c", "import time; time.sleep(1)")
     assert tried.peak > 1_000_000
-
-
-def test_each_step_has_a_name_a_limit_and_comes_after_what_it_needs() -> None:
-    names = [step.name for step in STEPS]
-    assert len(set(names)) == len(names)
-    for index, one in enumerate(STEPS):
-        assert one.minutes <= 9 and set(one.needs) <= set(names[:index])

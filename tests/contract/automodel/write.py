@@ -161,9 +161,8 @@ def with_metadata(model, folder: Path) -> None:
 
 
 def steps(folder: Path) -> None:
-    """What NeMo-RL's two DTensor workers leave after a step, by NeMo-RL's own functions."""
+    """What NeMo-RL's DTensor worker leaves after a step, by NeMo-RL's own functions."""
     from nemo_rl.models.automodel.checkpoint import AutomodelCheckpointManager
-    from nemo_rl.utils.native_checkpoint import save_checkpoint
 
     # A method in the Automodel that NeMo-RL pins has become a function.
     Checkpointer._should_write_hf_metadata = lambda self: _should_write_hf_metadata(self.config)
@@ -174,10 +173,6 @@ def steps(folder: Path) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()  # has a state to be saved beside the weights, and leaves these as they are
-
-    def write_first(policy: str) -> None:
-        words = (optimizer, None, f"{policy}/optimizer", tokenizer, f"{policy}/tokenizer")
-        save_checkpoint(model, f"{policy}/weights", *words)
 
     def write_second(policy: str, saved=model, form="safetensors", peft=None) -> None:
         manager = AutomodelCheckpointManager(mesh["dp"], mesh["tp"])
@@ -195,7 +190,6 @@ def steps(folder: Path) -> None:
             peft_config=peft,
         )
 
-    step(folder / "first", write_first)
     step(folder / "second", write_second)
     step(folder / "second_torch_save", partial(write_second, form="torch_save"))
     adapted, peft = with_adapter(folder)

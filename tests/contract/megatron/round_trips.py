@@ -1,6 +1,6 @@
 """Models through Megatron and back, in one process for all: to import Megatron takes longest.
 
-    python -P round_trips.py MODELS OUT [one-way] < peft.json
+    python -P round_trips.py MODELS OUT < peft.json
 
 with site/ on PYTHONPATH. MODELS has a folder of Hugging Face's for each model. What converts is the
 script that `equipoise convert` runs. OUT gets
@@ -9,9 +9,6 @@ script that `equipoise convert` runs. OUT gets
     padded/, padded-exported/         a vocabulary that is filled up to a multiple of 128
     parallel/, parallel-exported/     written by four processes: two by two of tensors and layers
     lora/, lora.safetensors           adapters of two processes, and what Megatron-Bridge merges
-
-With `one-way` nothing goes back, for Megatron-Bridge 0.3.1 does that only beside the weights that
-Hugging Face's folder has.
 """
 
 import json
@@ -33,14 +30,12 @@ ITERATION = "iter_0000000"
 PADDED, PARALLEL = "llama-bfloat16-untied", "qwen3-float32-untied-1024"
 
 
-def main(models: Path, out: Path, peft: dict, *, one_way: bool) -> None:
+def main(models: Path, out: Path, peft: dict) -> None:
     import megatron.bridge.training.checkpointing  # noqa: F401  before the processes part
     from megatron.bridge import AutoBridge  # noqa: F401
 
     script = runpy.run_path(str(SCRIPT))
     script["forget_gpus"]()
-    if one_way:
-        script["export_model"] = lambda *_: None
     model, written = models / PARALLEL, out / "megatron" / PARALLEL / ITERATION
     parts = out / "parallel"
     apart(lambda: one_by_one(script, models, out))
@@ -173,5 +168,5 @@ def save_adapters(script: dict, model: Path, checkpoint: Path, out: Path, peft: 
 
 
 if __name__ == "__main__":
-    models, out, *ways = sys.argv[1:]
-    main(Path(models), Path(out), json.load(sys.stdin), one_way="one-way" in ways)
+    models, out = sys.argv[1:]
+    main(Path(models), Path(out), json.load(sys.stdin))

@@ -1,4 +1,7 @@
-"""A folder that the real NeMo 2 wrote (tests/contract/nemo/write.py), and what others may make."""
+"""A folder that the real NeMo 2.4.1 wrote, and what others may make.
+
+The scripts that wrote it are in git, at 13db1dc0: tests/contract/nemo.
+"""
 
 import json
 import shutil

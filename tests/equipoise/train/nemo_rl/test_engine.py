@@ -1,7 +1,4 @@
-"""What the engine has around NeMo-RL's own script; stand-ins for its modules run here.
-
-tests/contract/test_nemo_rl_alarm.py has NeMo-RL itself.
-"""
+"""What the engine has around NeMo-RL's own script; stand-ins for its modules run here."""
 
 import sys
 from dataclasses import replace
