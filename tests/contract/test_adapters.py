@@ -174,16 +174,3 @@ def test_nemo_gym_gets_the_rewards_of_nemo_rl_with_failures_masked(case: Case) -
             assert answer.failure_reason == score.error.text
         else:
             assert (answer.failure_kind, answer.reward) == (None, score.value)
-
-
-def test_an_advantage_is_never_made_of_a_failure(case: Case) -> None:
-    """What GRPO subtracts is, for a failure, what it is given: nothing of it is trained on."""
-    rewards = through_nemo_rl(case)
-    for reward, rollout, score in zip(rewards, case.rollouts, case.scores, strict=True):
-        group = [
-            other
-            for other, one in zip(rewards, case.rollouts, strict=True)
-            if one.prompt_id == rollout.prompt_id
-        ]
-        if score.value is None:
-            assert reward == pytest.approx(sum(group) / len(group))

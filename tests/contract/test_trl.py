@@ -23,7 +23,6 @@ from equipoise.train.local.callbacks import (
     StopCallback,
     latest_checkpoint,
 )
-from equipoise.train.local.generation import Sampling, count_tokens, sample
 from equipoise.train.local.trainer import build_trainer, train_rows, trainable
 from equipoise.train.stages.job import FailureMonitor
 
@@ -144,28 +143,6 @@ def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(
         # Rewards i and i + 2 around their own mean, not divided by a deviation.
         torch.testing.assert_close(groups[:, 0], -torch.ones(len(groups)))
         torch.testing.assert_close(groups[:, 2], torch.ones(len(groups)))
-
-
-def test_sampling_repeats_itself_and_leaves_the_random_state_alone(loaded) -> None:
-    sampling = Sampling(2, 4, 1.0, 1.0, None, batch_size=8, seed=7)
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    counted = []
-    first = sample(loaded, RECORDS, sampling, lambda done: None, lambda *n: counted.append(n))
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(2)
-    again = sample(loaded, RECORDS, sampling, lambda done: None, lambda *n: counted.append(n))
-    assert again == first
-    assert [r.prompt_id for r in first] == [r.id for r in RECORDS for _ in range(2)]
-    lengths = [len(loaded.tokenizer(r.prompt, add_special_tokens=False).input_ids) for r in first]
-    assert sum(prompt for prompt, _ in counted) == 2 * sum(lengths)
-    assert 2 * len(first) <= sum(completion for _, completion in counted) <= 2 * 4 * len(first)
-
-
-def test_tokens_of_completions_are_counted_to_their_end() -> None:
-    end, pad = 7, 0
-    drawn = [[1, 2, end, pad], [1, end, end, 5], [1, 2, 3, 4], [end, 1, 1, 1]]
-    assert count_tokens(torch.tensor(drawn), end) == 3 + 2 + 4 + 1
 
 
 def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp_path) -> None:

@@ -74,22 +74,6 @@ def test_ways_of_asking_an_endpoint_are_rows_of_one_table(tmp_path: Path, model:
     assert "one--few-shot-2" in said
 
 
-def test_examples_are_of_the_training_split_with_right_answers(
-    tmp_path: Path, model: Model
-) -> None:
-    evaluated(tmp_path, f"--model=one={model.name}", "--few-shot=2")
-    prompts = tmp_path / "audits" / "a" / "pubmedqa" / "one" / "prompts.jsonl"
-    tested = {json.loads(line)["messages"][-1]["content"] for line in prompts.open()}
-    shown = next(b["messages"] for b in model.bodies if len(b["messages"]) > 4)
-    roles = [message["role"] for message in shown if message["role"] != "system"]
-    assert roles == ["user", "assistant"] * 2 + ["user"]
-    *examples, last = [message["content"] for message in shown if message["role"] == "user"]
-    assert last in tested
-    assert not tested & set(examples)
-    replies = [message["content"] for message in shown if message["role"] == "assistant"]
-    assert all("<answer>" in reply for reply in replies)
-
-
 def test_draws_of_one_prompt_differ_in_their_seed_alone(tmp_path: Path, model: Model) -> None:
     evaluated(tmp_path, f"--model=one={model.name}", "policy.generation.temperature=0.5")
     first, *asked = model.bodies
@@ -252,31 +236,6 @@ def test_a_row_is_held_against_itself_where_no_plain_reply_can_be_read(
     assert pair["own_references"] == ["blind_distance", "case_error"]
 
 
-def test_a_row_is_held_against_the_plain_replies_where_they_can_be_read(
-    tmp_path: Path, model: Model
-) -> None:
-    model.says = lambda body: DECISIONS[body["seed"] % len(DECISIONS)]
-    evaluated(tmp_path, f"--model=one={model.name}", "--blinded", task="fairness")
-    task = tmp_path / "audits" / "a" / "fairness"
-    references = {(task / row / "reference.jsonl").read_bytes() for row in ("one", "one--blinded")}
-    assert len(references) == 1
-    assert not read_json(task / "one--blinded" / "provenance.json")["audit"]["own_reference"]
-    (pair,) = read_json(task / "compare.json")["comparisons"]
-    assert not pair["other_reference"] and "case_error" in pair["metrics"]
-    assert pair["own_references"] == []
-
-
-def test_the_plain_reference_is_taken_where_failures_are_allowed(
-    tmp_path: Path, model: Model
-) -> None:
-    model.says = decides_when_told_how
-    words = (f"--model=one={model.name}", "--few-shot=1", "env.fairness.reference_generations=1")
-    evaluated(tmp_path, *words, "equipoise.max_failure_rate=1", task="fairness")
-    row = tmp_path / "audits" / "a" / "fairness" / "one--few-shot-1"
-    assert read_json(row / "baseline" / "evaluation.json")["failures"] == {"no_comparison": 16}
-    assert not read_json(row / "provenance.json")["audit"]["own_reference"]
-
-
 def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     """The tiny model, the same as a checkpoint, and blinded; the reference is the plain one's."""
     keys = ("env.fairness.reference_generations=2", "equipoise.max_failure_rate=1")
@@ -361,13 +320,8 @@ BLIND = "local--blinded"
     ("words", "told"),
     [
         (("pubmedqa",), "audit.no-model"),
-        (("pubmedqa", "--model=local", "--blinded"), "must not decide"),
-        (("pubmedqa", "--model=x=a", "--model=x--t=b", "--system=t=Hi"), "a (t) and b (plain)"),
-        (("pubmedqa", "--model=x@http://host/v1?key=secret"), "url"),
         (("pubmedqa", "--model=local", "--system=fair"), "audit.unnamed-system-prompt"),
         (("pubmedqa", "--model=local", "--limit=0"), "audit.too-small-number"),
-        (("pubmedqa", "--model=a", "--model=b", "--adapter=c"), "subject.several-bases"),
-        (("pubmedqa", "--model=local", "grpo.max_num_stepz=1"), "max_num_steps"),
         (("--resume=nowhere", "--limit=3"), "leave out --limit"),
     ],
 )
@@ -381,13 +335,6 @@ def test_a_dry_run_asks_nothing(tmp_path: Path, model: Model) -> None:
     assert "one--few-shot-1" in said
     assert not model.bodies
     assert not (tmp_path / "audits").exists()
-
-
-def test_a_dry_run_counts_the_reference_that_a_row_may_need(tmp_path: Path, model: Model) -> None:
-    words = ("--blinded", "--dry-run", "env.fairness.reference_generations=3")
-    said = evaluated(tmp_path, f"--model=one={model.name}", *words, task="fairness")
-    (row,) = [line for line in said.splitlines() if "one--blinded" in line]
-    assert [cell.strip() for cell in row.split("│")][3:5] == ["8", f"{ASKED * (DRAWS + 3)}"]
 
 
 @pytest.fixture
@@ -456,15 +403,6 @@ def test_an_endpoint_that_dies_takes_no_other_along(tmp_path: Path, three: list[
     assert len(rows(task, "two")) == ASKED * DRAWS
     assert said.count("evaluated already") == 2
     assert len(read_json(task / "compare.json")["entries"]) == 3
-
-
-def test_a_key_that_is_missing_loses_one_model_alone(tmp_path: Path, three: list[Model]) -> None:
-    words = named(three, tmp_path)
-    path = tmp_path / "one.yaml"
-    path.write_text(json.dumps(read_json(path) | {"api_key_env": "NO_SUCH_KEY_OF_MINE"}))
-    said = evaluated(tmp_path, *words, code=1)
-    assert "stopped asking one" in said and "NO_SUCH_KEY_OF_MINE" in said
-    assert [len(each.bodies) for each in three] == [0] + [ASKED * DRAWS + 1] * 2
 
 
 def test_ctrl_c_ends_all_that_is_asked_and_resume_goes_on(

@@ -155,12 +155,6 @@ def test_other_items_are_refused(gate: Callable[..., str], results: Path) -> Non
     assert "compare.other-prompts" in said and "--different-items" not in said
 
 
-def test_a_changed_file_is_refused(gate: Callable[..., str], results: Path, row: Path) -> None:
-    path = row / "baseline" / "rollouts.jsonl"
-    path.write_text(path.read_text().replace("maybe", "yes").replace("yes", "no", 1))
-    gate(f"{results}/a-1:one", row, code=1)
-
-
 @pytest.mark.parametrize("number", [48, 8])
 def test_items_that_it_was_trained_on_are_left_out_and_refused_where_these_are_all(
     gate: Callable[..., str], results: Path, row: Path, tmp_path: Path, number: int

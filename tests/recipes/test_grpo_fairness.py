@@ -184,16 +184,6 @@ def test_wandb_keeps_the_run_offline_without_asking(whole: Path) -> None:
     assert list((whole / "wandb").glob("offline-run-*"))
 
 
-@pytest.mark.deep
-def test_a_second_run_takes_the_model_and_the_reference_from_the_cache(
-    recipe: Runs, whole: Path, lora: Path
-) -> None:
-    cache = recipe.folder / "cache"
-    assert (
-        len(list(cache.glob("tiny-*[0-9a-f]"))) == len(list(cache.glob("reference-*.jsonl"))) == 1
-    )
-
-
 def kill_moments(run: Path) -> Iterator[Callable[[], bool]]:
     """While the baseline is sampled, before the first checkpoint, then after the second one."""
     yield lambda: (run / "reference.jsonl").exists()

@@ -10,10 +10,8 @@ from data_prep.pubmedqa.items import Item, Section
 from data_prep.pubmedqa.prompts import prompt_record
 from data_prep.records import read_prompts, write_prompts
 from environments.pubmedqa import LABELS
-from tests.command import ROOT
 from tests.recipes.audits import started, started_in
 
-ORI_PQAL = ROOT.parent / "shared" / "data" / "pubmedqa" / "ori_pqal.json"
 SMALL = (
     "--config=nemo_configs/local.yaml",
     "--run-name=run",
@@ -105,16 +103,3 @@ def test_the_local_model_refuses_other_prompts(tmp_path: Path) -> None:
     )
     assert "local-model.pubmedqa-source" in said
     assert "--model-name" in said
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("scale", ["small", "medium", "large"])
-def test_every_scale_plans_a_run_on_pubmedqa(tmp_path: Path, scale: str) -> None:
-    if not ORI_PQAL.exists():
-        pytest.skip(f"needs PubMedQA's ori_pqal.json in {ORI_PQAL.parent}")
-    words = (f"--config=nemo_configs/{scale}.yaml", "--dry-run", f"--output-dir={tmp_path}")
-    file = ("equipoise.data.source=file", f"equipoise.data.path={ORI_PQAL}")
-    said = started("grpo_pubmedqa", *words, *file)
-    rows = {" ".join(line.split()) for line in said.replace("│", " ").splitlines()}
-    assert {"train prompts 450", "test prompts 500"} <= rows
-    assert "majority baseline 55.2% always yes, on the test split" in rows

@@ -2,7 +2,7 @@
 
 One clear error each, nothing made, never a traceback.
 
-A path that is missing, a GPU that is not there, no network, a dry run, own cases with three values.
+A path that is missing, a GPU that is not there, no network, a dry run.
 test_resume.py has runs that are interrupted.
 """
 
@@ -17,12 +17,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from huggingface_hub import constants
 
 import equipoise.__main__
 from data_prep import hub
-from tests.equipoise.train.test_start import ROOT, recipe
+from tests.equipoise.train.test_start import recipe
 
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")
 NO_RUN = "results/<task>/<run name>"
@@ -30,12 +29,6 @@ NOT_THERE = "MISSING"
 #: Of a recipe that trains: nothing of the user's, and no tracking.
 OWN = ("--output-dir=OUT", "equipoise.cache_dir=CACHE", "--no-wandb")
 EVALUATE = ("--output-dir=OUT", "equipoise.cache_dir=CACHE")
-
-
-def trains(*words: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The rows of all recipes that take the words of training."""
-    yield from ((f"grpo_{task}", (*OWN, *words)) for task in TASKS)
-    yield "probe", ("fairness", *OWN, *words)
 
 
 def words_of(words: tuple[str, ...], folder: Path) -> list[str]:
@@ -46,12 +39,10 @@ def words_of(words: tuple[str, ...], folder: Path) -> list[str]:
         "CACHE": folder / "cache",
         "NEW": folder / "new",
         "PROMPTS": folder / "prompts.jsonl",
-        "THREE": folder / "three.yaml",
         "TEXT": folder / "text.yaml",
         "CORPUS": folder / "corpus.txt",
         "INDEX": folder / "cache" / "index",
         "QUESTIONS": folder / "questions.jsonl",
-        "EXAMPLE": ROOT / "nemo_configs" / "cases" / "chest_pain_gender.yaml",
     }
     told = []
     for word in words:
@@ -102,14 +93,11 @@ MISSING: list[tuple[str, tuple[str, ...], str]] = [
             (("--model=local", "equipoise.data.data_path=MISSING"), NOT_THERE),
         )
     ),
-    *((*row, NOT_THERE) for row in trains("--config=MISSING")),
-    *((*row, NO_RUN) for row in trains("--resume=MISSING")),
-    *((*row, NOT_THERE) for row in trains("equipoise.data.data_path=MISSING")),
-    *(
-        (*row, "model.no-folder")
-        for row in trains("--model-name=MISSING")
-        if row[0] != "grpo_pubmedqa"  # whose prompts come from the hub then
-    ),
+    ("probe", ("fairness", *OWN, "--config=MISSING"), NOT_THERE),
+    ("grpo_fairness", (*OWN, "--config=MISSING"), NOT_THERE),
+    ("grpo_fairness", (*OWN, "--resume=MISSING"), NO_RUN),
+    ("grpo_fairness", (*OWN, "equipoise.data.data_path=MISSING"), NOT_THERE),
+    ("grpo_fairness", (*OWN, "--model-name=MISSING"), "model.no-folder"),
     ("grpo_fairness", (*OWN, "env.fairness.cases_file=MISSING"), NOT_THERE),
     ("grpo_dharma", (*OWN, "env.dharma.policy.path=MISSING"), "policy.no-rego"),
     ("grpo_dharma", (*OWN, "equipoise.data.source=MISSING"), NOT_THERE),
@@ -141,9 +129,7 @@ PREPARE: list[tuple[tuple[str, ...], str]] = [
     (("pubmedqa", "source=file", "path=MISSING"), NOT_THERE),
     (("pubmedqa", "hub_name=MISSING"), "there is no folder MISSING"),
     (("rag", "corpus=MISSING", "index=NEW"), "MISSING is not a valid corpus: cannot be read: No"),
-    (("rag", *RAG, "questions.all=MISSING"), NOT_THERE),
     (("rag", *DENSE, "encoder.query_model=MISSING"), "encoder.unloadable"),
-    (("fairness", "cases_file=MISSING"), NOT_THERE),
     (("seal", "MISSING"), NOT_THERE),
     (("fairness", "num_samples=96", "--output=TEXT"), "TEXT is a file"),
 ]
@@ -178,7 +164,7 @@ def not_prepared(words: tuple[str, ...], folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(("--help",), "--output-dir DIR"), *(((task,), "num_s") for task in TASKS)]
+    ("words", "said"), [(("--help",), "--output-dir DIR"), (("rag",), "num_s")]
 )
 def test_help_of_prepare_needs_nothing(
     words: tuple[str, ...], said: str, no_network: list[str]
@@ -189,15 +175,7 @@ def test_help_of_prepare_needs_nothing(
     assert not no_network
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("pubmedqa",),
-        ("pubmedqa", "hub_name=some/set"),
-        ("rag", *DENSE),
-        ("rag", *DENSE, "encoder.query_model=some/model", "encoder.passage_model=some/model"),
-    ],
-)
+@pytest.mark.parametrize("words", [("pubmedqa",), ("rag", *DENSE)])
 def test_no_network_is_found_out_once_by_prepare(
     words: tuple[str, ...], folder: Path, no_network: list[str]
 ) -> None:
@@ -207,7 +185,6 @@ def test_no_network_is_found_out_once_by_prepare(
     assert len(no_network) == 1
 
 
-@pytest.mark.parametrize("words", [(), ("--dry-run",)])
 @pytest.mark.parametrize(
     ("checkout", "said"),
     [
@@ -216,12 +193,12 @@ def test_no_network_is_found_out_once_by_prepare(
     ],
 )
 def test_what_prepares_nemo_rl_says_that_there_is_none(
-    checkout: str, said: str, words: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+    checkout: str, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NEMO_RL_PATH", raising=False)
     if checkout:
         monkeypatch.setenv("NEMO_RL_PATH", words_of((checkout,), folder)[0])
-    told = refused("prepare_nemo_rl", words, folder)
+    told = refused("prepare_nemo_rl", (), folder)
     assert words_of((said,), folder)[0] in told and "Start it in the container" in told
     assert recipe("--help", name="prepare_nemo_rl").returncode == 0
 
@@ -236,7 +213,7 @@ def test_a_missing_path(name: str, words: tuple[str, ...], said: str, folder: Pa
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        *trains("--device=cuda"),
+        ("grpo_fairness", (*OWN, "--device=cuda")),
         ("evaluate", ("pubmedqa", "--model=local", *EVALUATE, "--device=cuda")),
     ],
 )
@@ -271,7 +248,7 @@ DENSE_OF_RUN = (
 SMALL = "--config=nemo_configs/small.yaml"
 TINY = ("--config=nemo_configs/smoke.yaml", "equipoise.local_model.steps=1")
 NO_NETWORK: list[tuple[str, tuple[str, ...]]] = [
-    *((f"grpo_{task}", (*OWN, "--model-name=some/model")) for task in TASKS),
+    ("grpo_fairness", (*OWN, "--model-name=some/model")),
     ("grpo_pubmedqa", (*OWN, SMALL)),
     ("grpo_rag", (*OWN, *DENSE_OF_RUN)),
     ("grpo_fairness", (*OWN, *TINY, "policy.tokenizer.name=some/model")),
@@ -305,40 +282,9 @@ def test_a_dry_run_asks_no_network(
     assert not no_network
 
 
-def three_values(folder: Path) -> None:
-    """The example with a third value of its attribute, and cases to train on and validate with."""
-    text = (ROOT / "nemo_configs" / "cases" / "chest_pain_gender.yaml").read_text()
-    tree = yaml.safe_load(text) | {"train": ["muscle"], "validate": ["rest"]}
-    third = {"person": "patient", "subject": "they", "possessive": "their"}
-    tree["attribute"]["values"]["unnamed"] = third
-    tree["attribute"].pop("blinded")
-    (folder / "three.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
-
-
-THREE = ("env.fairness.cases_file=THREE", "--dry-run")
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        (name, (*words, *THREE))
-        for name, words in (
-            ("grpo_fairness", (*OWN, "--model-name=some/model", "--batch-size=6")),
-            ("probe", ("fairness", *OWN, "--model-name=some/model", "--batch-size=6")),
-            ("evaluate", ("fairness", *EVALUATE, "--model=some/model")),
-        )
-    ],
-)
-def test_own_cases_with_three_values(name: str, words: tuple[str, ...], folder: Path) -> None:
-    three_values(folder)
-    result = recipe(*words_of(words, folder), name=name)
-    assert result.returncode == 0, result.stderr
-    assert not result.stderr
-
-
 DRY: list[tuple[str, tuple[str, ...]]] = [
-    *trains("--dry-run"),
-    *(("evaluate", (task, "--model=local", *EVALUATE, "--dry-run")) for task in TASKS),
+    *((f"grpo_{task}", (*OWN, "--dry-run")) for task in TASKS),
+    ("evaluate", ("rag", "--model=local", *EVALUATE, "--dry-run")),
 ]
 
 

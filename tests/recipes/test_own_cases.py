@@ -87,7 +87,6 @@ def test_a_model_is_probed_and_trained_on_them(mine: Path, model: Path, tmp_path
     ("recipe", "more"),
     [
         ("grpo_fairness", (LOCAL,)),
-        ("grpo_fairness", (LOCAL, "--dry-run")),
         ("evaluate", ("fairness", "--model=local")),
     ],
 )
@@ -101,12 +100,9 @@ def test_the_local_model_is_refused_before_anything_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["", "dry run"])
-def test_a_file_that_names_nothing_to_train_on_is_refused_with_the_remedy(
-    more: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_file_that_names_nothing_to_train_on_is_refused_with_the_remedy(tmp_path: Path) -> None:
     named = (LOCAL, "--model-name=some/model", "--no-wandb")
-    said = started("grpo_fairness", *words(tmp_path, EXAMPLE, *named, *more), code=2)
+    said = started("grpo_fairness", *words(tmp_path, EXAMPLE, *named), code=2)
     assert "names no case under `train`" in said and "`equipoise evaluate`" in said
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -133,12 +129,11 @@ def with_values(values: int, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("values", [2, 3, 4, 5])
-def test_any_number_of_values_is_audited_where_half_of_the_replies_have_no_reward(
-    values: int, tmp_path: Path, endpoint: Model
+def test_three_values_are_audited_where_half_of_the_replies_have_no_reward(
+    tmp_path: Path, endpoint: Model
 ) -> None:
     """A reply whose sibling is a story has nothing to be compared with: no reward, all figures."""
-    cases = with_values(values, tmp_path)
+    cases = with_values(3, tmp_path)
     decisions = constant_decisions(read_own_cases(cases).design())
     stories = {0: decisions[1], 1: "Once there was a patient."}
     endpoint.says = lambda body: stories[body["seed"] % 2]
@@ -146,7 +141,7 @@ def test_any_number_of_values_is_audited_where_half_of_the_replies_have_no_rewar
     few = ("env.fairness.reference_generations=1", "equipoise.evaluation.bootstrap_draws=200")
     chosen = ("grpo.num_prompts_per_step=32", "equipoise.evaluation.permutations=50")
     said = started("evaluate", *words(tmp_path, cases, *named, *few, *chosen, "--run-name=a"))
-    replies = 4 * values * 2
+    replies = 4 * 3 * 2
     assert f"{replies // 2} of {replies} replies of the baseline evaluation have no reward" in said
     assert "no_comparison: no other reply can be read" in said
     audit = tmp_path / "audits" / "a"
@@ -156,24 +151,11 @@ def test_any_number_of_values_is_audited_where_half_of_the_replies_have_no_rewar
         assert evaluation["failures"] == {"no_comparison": replies // 2}
         assert evaluation["metrics"]["parse_rate"]["value"] == 0.5
         assert evaluation["metrics"]["disparity_ratio"]["value"] == 1
-        assert len(evaluation["by_income"]) == values
+        assert len(evaluation["by_income"]) == 3
     assert (audit / "fairness" / "compare.html").exists()
     assert "evaluated already" in started("evaluate", f"--resume={audit}")
     refused = started("evaluate", f"--resume={audit}", "grpo.seed=2", code=2)
     assert "leave out key=value" in refused and "--assignments" not in refused
-
-
-def test_a_run_that_is_trained_on_rewards_stops_where_they_are_missing(
-    mine: Path, model: Path, tmp_path: Path
-) -> None:
-    named = (SMOKE, f"--model-name={model}", "--no-wandb", "--run-name=a")
-    # So hot that no sampled reply can be read: greedy ones have nothing to be compared with.
-    said = started(
-        "grpo_fairness",
-        *words(tmp_path, mine, *named, "policy.generation.temperature=3.0"),
-        code=1,
-    )
-    assert "more than equipoise.max_failure_rate" in said
 
 
 def test_examples_are_decisions_of_the_files_form_and_no_bias(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def run_before_training(job: Job, loaded: LoadedModel) -> None:
     job.run.ledger.update({"device": str(device)})
     write = sampler(job, loaded)
     before_training(job, write, reference_identity(job.config, loaded))
-    probe(job, write, greedy=write)
+    probe(job, write)
 
 
 def say_precision(job: Job, model: PreTrainedModel) -> None:

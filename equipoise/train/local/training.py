@@ -10,7 +10,6 @@ from trl import GRPOTrainer
 
 from data_prep.files import write_folder
 from environments.base import TRAIN_SPLIT
-from environments.contract import Environment
 from equipoise.config.schedule import total_steps
 from equipoise.models.causal import LoadedModel
 from equipoise.run import rollouts
@@ -109,9 +108,6 @@ def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedMode
     """
     settings, environment = job.config.equipoise.first_stage, job.environment
     if not settings.passes:
-        return
-    if not environment.offers(Environment.dealt_replies):
-        job.reporter.warn("no first stage: this task deals out no replies of its own model")
         return
     job.reporter.heading("First stage: the model's own replies, dealt out anew")
     records, reference = job.split(TRAIN_SPLIT), read_rollouts(job.run.reference)

@@ -132,8 +132,7 @@ def _watched_training(train: Callable[..., None], watch: Watch) -> Callable[...,
         # Ray has put its own handler for SIGTERM into this process meanwhile.
         with deferring(watch.job.reporter.warn) as stop:
             watch.stop_requested = stop
-            scorer: Any = _Actor(next(iter(environments.values())))
-            watch.begin(scorer)
+            watch.begin(_Actor(next(iter(environments.values()))))
             _pin_cluster()
             train(*args, **kwargs)
 
@@ -351,7 +350,7 @@ class _Collector:
 
 @dataclass(frozen=True, slots=True)
 class _Actor:
-    """An environment's actor with the plain calls of `Scorer`, which wait for its answers."""
+    """An environment's actor by plain calls, which wait for its answers."""
 
     handle: Any
 

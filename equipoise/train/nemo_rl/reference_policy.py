@@ -91,7 +91,7 @@ def check_reference(digests: Sequence[str | None], ledger: Ledger) -> None:
     Other numbers of workers share the weights differently, and cannot be compared.
     """
     first = ledger.read().get(_KEY)
-    if first is None or None in first:  # none were known of Megatron's once
+    if first is None:
         ledger.update({_KEY: list(digests)})
     elif len(first) == len(digests) and first != list(digests):
         raise EquipoiseError(

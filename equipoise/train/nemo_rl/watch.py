@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from data_prep.files import read_json
 from environments.base import VALIDATION_SPLIT
@@ -112,25 +112,6 @@ _SECONDS = "total_step_time"
 _WRITTEN_BY = ("precision", "hf_config_overrides", "max_total_sequence_length", "generation")
 
 
-class Scorer(Protocol):
-    """An environment's actor, seen from the driver."""
-
-    def summary(self, split: str) -> StepSummary | None:
-        """Summarise what was scored of a split since the last call."""
-
-    def load_reference(self) -> None:
-        """Read the frozen model's rollouts, which are in the run directory now."""
-
-    def unseen(self, paths: Sequence[str]) -> list[str]:
-        """Those of the driver's files and folders that the actor cannot see."""
-
-    def sources(self) -> dict[str, str]:
-        """Return the reward's sources, as the actor sees them."""
-
-    def spent(self) -> dict[str, dict[str, float]]:
-        """Count what the actor has asked of other models since it started."""
-
-
 @dataclass(slots=True)
 class Watch:
     """Keeps a run directory like the local engine's while NeMo-RL trains."""
@@ -145,7 +126,7 @@ class Watch:
     ended: bool = field(init=False, default=False)  # at its last step, or as it was asked to
     monitor: FailureMonitor = field(init=False)
     mismatch: MismatchMonitor = field(init=False)
-    _scorer: Scorer | None = field(init=False, default=None)
+    _scorer: Any = field(init=False, default=None)  # the environment's actor, see actor.py
     _train: StepSummary | None = field(init=False, default=None)
     _row: dict[str, Any] = field(init=False, default_factory=dict)
     _step_count: int = field(init=False, default=0)
@@ -166,7 +147,7 @@ class Watch:
         """Whether NeMo-RL has set everything up and begun to train."""
         return self._scorer is not None
 
-    def begin(self, scorer: Scorer) -> None:
+    def begin(self, scorer: Any) -> None:
         """Training begins or goes on; the actor of a resumed run has read its reference itself."""
         self._scorer = scorer
         refuse_other_view(self.job, scorer)
@@ -179,7 +160,7 @@ class Watch:
         if self._scorer and not had_reference:
             self._scorer.load_reference()
         refuse_unknown_metric(self.job)
-        probe(self.job, frozen, greedy=frozen)
+        probe(self.job, frozen)
         begin_training(self.job, self.steps)
 
     def after_last_step(self, trained: Sample) -> None:
@@ -272,7 +253,8 @@ class Watch:
         self.job.reporter.warn(f"{name} is not known, so a checkpoint of this step is the worst")
 
     def _summary(self, split: str) -> StepSummary | None:
-        return self._scorer.summary(split) if self._scorer else None
+        summary: StepSummary | None = self._scorer.summary(split) if self._scorer else None
+        return summary
 
 
 def score_final(job: Job) -> None:
@@ -312,7 +294,7 @@ def reference_identity(job: Job) -> str | None:
     return json.dumps(parts, sort_keys=True)
 
 
-def refuse_other_view(job: Job, scorer: Scorer) -> None:
+def refuse_other_view(job: Job, scorer: Any) -> None:
     """Raise `EquipoiseError` where the actor's node does not see what the driver's node sees."""
     cache = Path(job.config.equipoise.cache_dir).expanduser()
     written = [str(path.resolve()) for path in (job.run.root, cache) if path.exists()]

@@ -103,11 +103,10 @@ class Untrained:
 # --- before training -----------------------------------------------------------------------------
 
 
-def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
+def probe(job: Job, frozen: Sample) -> None:
     """Search, sample, score and measure the policies; nothing where that is done or not wanted.
 
-    `greedy` draws the untrained model's likeliest reply, where an engine can. Raises
-    `EquipoiseError` when too many replies of a policy could not be scored.
+    Raises `EquipoiseError` when too many replies of a policy could not be scored.
     """
     settings = job.config.equipoise.probe
     if not settings.prompts or job.run.probe.exists():
@@ -121,7 +120,7 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
         )
         searched = training_sample(job.split(TRAIN_SPLIT), settings.prompts, job.config.grpo.seed)
         written = frozen(searched, PROBE_GENERATIONS, PROBE)
-        drawn = _drawn(job, untrained, frozen, greedy)
+        drawn = _drawn(job, untrained, frozen)
         with job.reporter.progress("searching for the best constant reply"):
             constants = _constants(job, written, untrained.copies)
         with job.reporter.progress("scoring policies without skill"):
@@ -181,14 +180,11 @@ def _worth(environment: Environment, prompts: Sequence[Rollout], figure: str, re
     return Measured.of(environment, rollouts, scores_of(environment, rollouts)).worth(figure)
 
 
-def _drawn(
-    job: Job, untrained: Untrained, frozen: Sample, greedy: Sample | None
-) -> dict[str, list[Rollout]]:
+def _drawn(job: Job, untrained: Untrained, frozen: Sample) -> dict[str, list[Rollout]]:
     """The policies for which the untrained model writes."""
-    environment, drawn = job.environment, {}
-    if greedy:
-        replies = {r.prompt_id: r.completion for r in greedy(untrained.records, 1, GREEDY)}
-        drawn[GREEDY] = untrained.replying(replies)
+    environment = job.environment
+    replies = {r.prompt_id: r.completion for r in frozen(untrained.records, 1, GREEDY)}
+    drawn = {GREEDY: untrained.replying(replies)}
     if environment.offers(Environment.blinded):
         blind = [replace(r, messages=environment.blinded(r)) for r in untrained.records]
         number = min(job.config.equipoise.evaluation.generations, BLINDED_GENERATIONS)
@@ -249,11 +245,6 @@ def fill_probe(scored: Mapping[str, Scored], content: Mapping[str, Any], folder:
     write_json(folder / _FIGURES, content)
 
 
-def read_probe(run: RunDirectory) -> dict[str, Any]:
-    """The content of probe.json."""
-    return dict(read_json(run.probe / _FIGURES))
-
-
 def policy_rollouts(run: RunDirectory, name: str) -> Path:
     """Return the path of a policy's scored replies."""
     return run.rollouts(BASELINE) if name == UNTRAINED else run.probe / _file(name)
@@ -263,8 +254,8 @@ def policy_rollouts(run: RunDirectory, name: str) -> Path:
 
 
 def draw_greedy(job: Job, trained: Sample) -> None:
-    """Keep the trained model's likeliest replies, where the untrained model's are known."""
-    if job.run.probe.exists() and GREEDY in read_probe(job.run)["policies"]:
+    """Keep the trained model's likeliest replies, where the run has a probe."""
+    if job.run.probe.exists():
         rollouts = trained(job.split(job.config.equipoise.evaluation.split), 1, GREEDY)
         confirm_owner(job.run.root)
         write_generations(_drawn_greedy(job.run), rollouts, [None] * len(rollouts))
@@ -294,27 +285,25 @@ def compare_with_trained(
     """Return modes.json's part on policies: probe.json, and each against the trained model.
 
     Empty where nothing was probed. A difference is the trained model's figure minus the policy's;
-    `greedy` is compared with the trained model's likeliest replies, and with nothing without them.
+    `greedy` is compared with the trained model's likeliest replies.
     """
     if not run.probe.exists():
         return {}
-    content = read_probe(run)
+    content = dict(read_json(run.probe / _FIGURES))
 
     def measured(path: Path) -> Measured:
         return Measured.of(environment, *read_scored_rollouts(path))
 
     trained = measured(run.rollouts(FINAL))
     policies = {name: measured(policy_rollouts(run, name)) for name in content["policies"]}
-    likeliest = {GREEDY: measured(run.greedy)} if run.greedy.exists() else {}
-    if not likeliest:
-        policies.pop(GREEDY, None)
-    against = differences(policies, trained, settings, likeliest)
+    likeliest = measured(run.greedy)
+    against = differences(policies, trained, settings, {GREEDY: likeliest})
     for name, by_metric in against.items():
         content["policies"][name]["against"] = {
             m: asdict(difference) for m, difference in by_metric.items()
         }
     content["trained"] = figures_of(trained, settings)
-    content["trained_greedy"] = figures_of(likeliest[GREEDY], settings) if likeliest else None
+    content["trained_greedy"] = figures_of(likeliest, settings)
     content["not_beaten"] = not_beaten(against, content["objective"])
     return content
 

@@ -22,30 +22,17 @@ def recipe(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["grpo.max_num_stepz=3"], 2, "max_num_steps"),
-        (["grpo.num_prompts_per_step=30"], 2, "num_prompts_per_step"),
-        (["equipoise.data.num_samples=97"], 2, "96 or 100"),
-        (["--num-samples=48", "--batch-size=64"], 2, "num_prompts_per_step is 64"),
-        (["--config", "nemo_configs/large.yaml"], 1, "NeMo-RL"),
+        ("train fairness grpo.max_num_stepz=3", 2, "max_num_steps"),
+        ("train fairness --num-samples=48 --batch-size=64", 2, "num_prompts_per_step is 64"),
+        ("train fairness --config nemo_configs/large.yaml", 1, "NeMo-RL"),
+        ("probe", 2, "the first word is the task, one of dharma, fairness"),
+        ("probe fairness --engine=nemo_rl", 2, "with the local engine"),
     ],
 )
 def test_mistakes(arguments, code, said, tmp_path: Path) -> None:
-    result = recipe(*arguments, f"equipoise.output_dir={tmp_path}")
-    assert result.returncode == code, result.stderr
-    assert said in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        ([], 2, "the first word is the task, one of dharma, fairness"),
-        (["fairness", "grpo.max_num_stepz=3"], 2, "max_num_steps"),
-        (["fairness", "--engine=nemo_rl"], 2, "with the local engine"),
-    ],
-)
-def test_mistakes_with_the_probe(arguments, code, said, tmp_path: Path) -> None:
-    result = recipe(*arguments, name="probe")
+    verb, *words = arguments.split()
+    own = [f"equipoise.output_dir={tmp_path}"] if words else []
+    result = recipe(*words, *own, name=verb)
     assert result.returncode == code, result.stderr
     assert said in result.stderr
     assert "Traceback" not in result.stderr
@@ -70,20 +57,11 @@ def test_a_name_that_is_taken(tmp_path: Path) -> None:
     assert f"--resume {taken}" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--model-name=no/such-model"], "no/such-model"),
-        (["--model-name=MODEL"], "has no chat template"),
-        (["env.fairness.reward=x"], "env.fairness.reward"),
-    ],
-)
-def test_nothing_is_kept_of_a_run_that_could_not_start(arguments, said, tmp_path: Path) -> None:
-    model = base_model(tmp_path / "model")
-    words = [word.replace("MODEL", str(model)) for word in arguments]
-    result = recipe(*words, "--run-name=mine", f"--output-dir={tmp_path / 'results'}")
+def test_nothing_is_kept_of_a_run_that_could_not_start(tmp_path: Path) -> None:
+    model = f"--model-name={base_model(tmp_path / 'model')}"
+    result = recipe(model, "--run-name=mine", f"--output-dir={tmp_path / 'results'}")
     assert result.returncode in (1, 2)
-    assert said in result.stderr
+    assert "has no chat template" in result.stderr
     assert "Traceback" not in result.stderr
     assert list((tmp_path / "results").glob("*/*")) == []
 
@@ -107,7 +85,7 @@ def test_a_folder_that_cannot_be_used(flag: str, mode: list[str], tmp_path: Path
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("scale", ["local", "small", "medium", "large"])
+@pytest.mark.parametrize("scale", ["local", "large"])
 def test_dry_run_writes_a_configuration_that_loads_again(scale: str, tmp_path: Path) -> None:
     arguments = ["--config", f"nemo_configs/{scale}.yaml", "--output-dir", str(tmp_path)]
     result = recipe(*arguments, "--dry-run")
@@ -152,11 +130,8 @@ def test_an_installed_nemo_rl_is_not_replaced_silently(tmp_path: Path) -> None:
     assert "examples/run_grpo.py" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("grpo_dharma", "answer key, which sees words"), ("grpo_rag", "extractive reader knows")],
-)
-def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(name: str, said: str, tmp_path) -> None:
+def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(tmp_path: Path) -> None:
+    name, said = "grpo_dharma", "answer key, which sees words"
     place = ("--dry-run", f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path / 'cache'}")
     assert said in recipe("--config=nemo_configs/small.yaml", *place, name=name).stdout
     assert said not in recipe("--config=nemo_configs/local.yaml", *place, name=name).stdout

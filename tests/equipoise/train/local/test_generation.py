@@ -155,4 +155,15 @@ def test_the_callers_random_state_is_left_as_it_was(model: str) -> None:
     assert torch.equal(state, torch.get_rng_state())
     assert drawn(loaded)[0] == rollouts
     assert told == [6, 12, 18, 24, 30]
-    assert all(meter.tokens.values())
+    lengths = [
+        len(loaded.tokenizer(r.prompt, add_special_tokens=False).input_ids) for r in rollouts
+    ]
+    assert meter.tokens["prompt_tokens"] == sum(lengths)
+    most = SAMPLING.max_new_tokens * len(rollouts)
+    assert len(rollouts) <= meter.tokens["completion_tokens"] <= most
+
+
+def test_tokens_of_completions_are_counted_to_their_end() -> None:
+    end, pad = 7, 0
+    drawn = [[1, 2, end, pad], [1, end, end, 5], [1, 2, 3, 4], [end, 1, 1, 1]]
+    assert generation.count_tokens(torch.tensor(drawn), end) == 3 + 2 + 4 + 1

@@ -4,7 +4,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from data_prep.files import write_json
-from equipoise.config.schema import FirstStageConfig
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
 from equipoise.run.history import append_row
@@ -43,11 +42,3 @@ def test_an_alarm_of_a_step_reaches_terminal_tracker_and_report(job, monkeypatch
     assert alert.startswith("Step 8: ")
     assert "the reward rose and accuracy" in "".join(capsys.readouterr())
     assert alert in [shown.text for shown in alerts(read_run(job.run.root))]
-
-
-def test_a_first_stage_without_a_task_that_deals_replies_is_left_out(job, capsys):
-    stages = SimpleNamespace(first_stage=FirstStageConfig(passes=1))
-    config = SimpleNamespace(equipoise=stages)
-    stub = SimpleNamespace(config=config, environment=job.environment, reporter=job.reporter)
-    training.first_stage(stub, None, None)
-    assert "no task here deals out replies" in " ".join("".join(capsys.readouterr()).split())

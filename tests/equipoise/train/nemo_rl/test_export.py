@@ -46,12 +46,9 @@ def exported(step, base, form):
 
 
 @pytest.mark.parametrize("form", ["hf", "adapter"])
-@pytest.mark.parametrize("below", [".", "model"])
-def test_all_weights_are_a_model_in_either_form(below, form, step, model):  # noqa: F811
-    """Of DTensor's first form, all names of which begin with `model.`, and of its second one."""
+def test_all_weights_are_a_model_in_either_form(form, step, model):  # noqa: F811
     weights = {name: 2 * tensor for name, tensor in weights_of(model).items()}
-    state = {"model": weights} if below == "." else weights
-    dcp.save(state, checkpoint_id=step / "policy" / "weights" / below)
+    dcp.save(weights, checkpoint_id=step / "policy" / "weights" / "model")
     final = exported(step, model, form)
     assert same(weights_of(final), weights)
     assert same(dict(AutoModelForCausalLM.from_pretrained(final).state_dict()), weights)

@@ -211,16 +211,6 @@ def test_asynchronous_rollouts_are_scored_by_one_call_in_the_batchs_order(
     assert watch.job.meter.tokens == {"prompt_tokens": 20, "completion_tokens": 7}
 
 
-def test_calls_of_the_actor_wait_for_its_answers(ray):
-    class Remote:
-        def __getattr__(self, method):
-            return SimpleNamespace(remote=lambda *arguments: (method, arguments))
-
-    actor = hooks._Actor(Remote())
-    assert actor.summary("train") == ("summary", ("train",))
-    assert actor.sources() == ("sources", ())
-
-
 def test_evaluation_keeps_the_order_that_was_asked_for(ray):
     """Whatever the order in which rollouts come."""
     counts = []

@@ -75,9 +75,9 @@ def skilled(job: Job) -> Job:
     return replace(job, environment=Skilled())
 
 
-def probed(job: Job, model: Model, *, greedy: bool = True) -> dict:
+def probed(job: Job, model: Model) -> dict:
     before_training(job, model, None)
-    probe(job, model, model if greedy else None)
+    probe(job, model)
     return read_json(job.run.probe / "probe.json")
 
 
@@ -151,8 +151,8 @@ def test_what_earns_less_is_not(skilled: Job, capsys) -> None:
 
 
 def test_it_works_for_an_environment_that_says_nothing_of_policies(job: Job) -> None:
-    content = probed(job, Model(), greedy=False)
-    assert not {"blinded", "greedy"} & set(content["policies"])
+    content = probed(job, Model())
+    assert "blinded" not in content["policies"]
     assert content["constants"]["constant"]["reply"] == "A"
 
 
@@ -160,7 +160,7 @@ def test_it_is_made_once(skilled: Job) -> None:
     model = Model()
     probed(skilled, model)
     asked = len(model.asked)
-    probe(skilled, model, model)
+    probe(skilled, model)
     assert len(model.asked) == asked
 
 
@@ -170,7 +170,7 @@ def test_none_is_made_where_none_is_wanted(job: Job) -> None:
     config = job.config.model_copy(update={"equipoise": section.model_copy(update={"probe": none})})
     job = replace(job, loaded=replace(job.loaded, config=config))
     before_training(job, Model(), None)
-    probe(job, Model(), None)
+    probe(job, Model())
     assert not job.run.probe.exists()
     statistics = job.config.equipoise.evaluation.statistics
     assert compare_with_trained(job.run, job.environment, statistics) == {}
@@ -217,18 +217,6 @@ class TestBesideTheTrainedModel:
         told = " ".join(capsys.readouterr().out.split())
         assert "greedy: compared with the trained model at temperature 0, which has 1.000" in told
         assert "greedy (both models)" in told, "two prompts show nothing"
-
-    def test_without_its_likeliest_replies_greedy_is_compared_with_nothing(
-        self, skilled: Job
-    ) -> None:
-        probed(skilled, Model())
-        evaluate(skilled, "final", Model("nothing"))
-        write_modes(skilled)
-        trivial = read_json(skilled.run.modes)["trivial"]
-        assert trivial["trained_greedy"] is None
-        assert "against" not in trivial["policies"]["greedy"]
-        assert "greedy" not in trivial["not_beaten"]
-        assert "untrained" in trivial["not_beaten"]
 
     def test_every_policy_stands_against_it(self, skilled: Job) -> None:
         modes = self.trained(skilled, "AB")

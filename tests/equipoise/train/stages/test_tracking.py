@@ -1,17 +1,13 @@
 import json
 import logging
 import os
-import struct
 import subprocess
 import sys
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from wandb.proto import wandb_internal_pb2
 
 from data_prep.files import write_json, write_jsonl
 from equipoise.config import load_config
@@ -25,75 +21,6 @@ ROWS = [
     {"prompt_id": f"p{i}", "set_id": "s", "split": "test", "metadata": {}, "prompt": PROMPT}
     for i in range(3)
 ]
-
-
-# --- what wandb has written ----------------------------------------------------------------------
-
-# A .wandb file is LevelDB's log of wandb's own messages; the library has no reader for it.
-_HEADER, _BLOCK, _FULL, _LAST = 7, 32768, 1, 4
-
-
-def read_records(path: Path) -> Iterator[Any]:
-    """The records in their order; a long one lies in several chunks."""
-    data, at, held = path.read_bytes(), _HEADER, b""
-    while len(data) - at >= _HEADER:
-        left = _BLOCK - at % _BLOCK
-        _, length, kind = struct.unpack_from("<IHB", data, at) if left >= _HEADER else (0, 0, 0)
-        if not kind:  # the rest of the block is padding
-            at += left
-            continue
-        if at + _HEADER + length > len(data):  # it is being written
-            return
-        held += data[at + _HEADER : at + _HEADER + length]
-        at += _HEADER + length
-        if kind in (_FULL, _LAST):
-            yield wandb_internal_pb2.Record.FromString(held)
-            held = b""
-
-
-def whole_file(folder: Path) -> list[Any]:
-    """The records of a finished run; wandb's own process may still write the last ones."""
-    (path,) = folder.glob("*.wandb")
-    deadline = time.monotonic() + 60
-    while True:
-        records = list(read_records(path))
-        if any(record.HasField("exit") for record in records):
-            return records
-        assert time.monotonic() < deadline, f"{path} never ends"
-        time.sleep(0.05)
-
-
-class OfflineRun:
-    """What one start of wandb has written in a run's directory."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        records = whole_file(folder)
-        (self.run,) = (r.run for r in records if r.HasField("run"))
-        self.config = {u.key: json.loads(u.value_json) for u in self.run.config.update}
-        self.history = [_items(r.history.item) for r in records if r.HasField("history")]
-        self.summary: dict[str, Any] = {}
-        for record in records:
-            if record.HasField("summary"):
-                self.summary |= _items(record.summary.update)
-        self.alerts = [r.alert.text for r in records if r.HasField("alert")]
-        self.exit_codes = [r.exit.exit_code for r in records if r.HasField("exit")]
-
-    def everything(self) -> bytes:
-        """All bytes of all files."""
-        return b"".join(path.read_bytes() for path in self.folder.rglob("*") if path.is_file())
-
-
-def offline_runs(root: Path) -> list[OfflineRun]:
-    """The starts of wandb in a run directory, the earliest first."""
-    return [OfflineRun(folder) for folder in sorted(root.glob("wandb/offline-run-*"))]
-
-
-def _items(items: Any) -> dict[str, Any]:
-    return {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items}
-
-
-# --- tests ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -143,50 +70,28 @@ def test_online_exactly_when_a_key_is_there(monkeypatch, tmp_path) -> None:
     assert wandb_mode() is None
 
 
-class TestTheRealLibraryOffline:
+def test_of_the_real_library_two_starts_are_one_run_that_holds_no_prompt_and_no_key(
+    run, monkeypatch
+) -> None:
     """What lies in the files that `wandb sync` would send."""
+    monkeypatch.setenv("JUDGE_API_KEY", "sk-0123456789")
+    config = loaded("policy.model_name=models/sk-0123456789")
+    with Tracker(config, run) as tracker:
+        tracker.log({"step": 3, "reward": 0.5})
+    finish(run)
+    with Tracker(config, run) as tracker:
+        tracker.log({"step": 4, "reward": 0.75})
+    folders = list(run.root.glob("wandb/offline-run-*"))
+    assert [folder.name.rpartition("-")[2] for folder in folders] == ["run7", "run7"]
+    deadline = time.monotonic() + 60  # wandb's own process may still write the last lines
+    while b"final/accuracy" not in (written := everything(run.root / "wandb")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert PROMPT.encode() not in written and b"sk-0123456789" not in written
 
-    def test_a_run_and_its_resumption_are_one_run(self, run, monkeypatch) -> None:
-        monkeypatch.setenv("JUDGE_API_KEY", "sk-0123456789")
-        config = loaded("--wandb-project=trial", "policy.model_name=models/sk-0123456789")
-        with pytest.raises(RuntimeError), Tracker(config, run) as tracker:
-            evaluate(run, "baseline", 0.25, "before it learned")
-            tracker.log({"step": 3, "reward": 0.5, "kl": None})
-            raise RuntimeError
-        finish(run)
-        with Tracker(config, run) as tracker:
-            tracker.log({"step": 4, "reward": 0.75})
-            tracker.alert("Step 8")
-        first, second = offline_runs(run.root)
-        assert {(r.run.run_id, r.run.project, r.run.display_name) for r in (first, second)} == {
-            ("run7", "trial", "run")
-        }
-        assert (first.exit_codes, second.exit_codes) == ([1], [0])
-        assert (first.history[0]["_step"], first.history[0]["train/reward"]) == (3, 0.5)
-        assert second.history[0]["_step"] == 4
-        assert (first.alerts, second.alerts) == ([], ["Step 8"])
-        assert first.summary["baseline/accuracy"] == 0.25
-        assert "final/accuracy" not in first.summary
-        expected = dict(
-            [
-                *(("baseline/accuracy", 0.25), ("final/accuracy", 0.75), ("change/accuracy", 0.5)),
-                *(("p_holm/accuracy", 0.01), ("verdict/accuracy", "better")),
-                *(("verdict/slope", "worse"), ("guard/slope", "lost")),
-                *(("final/failed", 0), ("usage/seconds", 12.5)),
-            ]
-        )
-        assert {name: second.summary[name] for name in expected} == expected
-        assert second.config["grpo"]["num_generations_per_prompt"] == 16
-        assert second.config["policy"]["model_name"] == "models/***"
-        assert second.config["equipoise"]["task"] == "fairness"
 
-    def test_prompts_and_replies_stay_at_home(self, run) -> None:
-        finish(run)
-        with Tracker(loaded(), run):
-            pass
-        (tracked,) = offline_runs(run.root)
-        assert tracked.summary["final/accuracy"] == 0.75
-        assert PROMPT.encode() not in tracked.everything()
+def everything(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
 class FakeRun:
@@ -205,10 +110,46 @@ class FakeRun:
 
 @pytest.fixture
 def fake(monkeypatch):
-    module = types.SimpleNamespace(run=FakeRun(), Settings=lambda **kw: kw)
-    module.init = lambda **arguments: module.run
+    module = types.SimpleNamespace(run=FakeRun(), Settings=lambda **kw: kw, asked={})
+
+    def init(**arguments):
+        module.asked = arguments
+        return module.run
+
+    module.init = init
     monkeypatch.setitem(sys.modules, "wandb", module)
     return module
+
+
+def test_a_run_is_told_its_settings_its_steps_and_what_came_of_it(fake, run, monkeypatch) -> None:
+    monkeypatch.setenv("JUDGE_API_KEY", "sk-0123456789")
+    config = loaded("--wandb-project=trial", "policy.model_name=models/sk-0123456789")
+    with pytest.raises(RuntimeError), Tracker(config, run) as tracker:
+        tracker.log({"step": 3, "reward": 0.5, "kl": None})
+        raise RuntimeError
+    assert fake.run.logged == [(3, {"train/step": 3, "train/reward": 0.5})]
+    assert fake.run.code == 1
+    assert "final/accuracy" not in fake.run.summary
+    named = {"id": "run7", "resume": "allow", "project": "trial", "name": "run"}
+    assert named.items() <= fake.asked.items()
+    assert fake.asked["config"]["policy"]["model_name"] == "models/***"
+    assert fake.asked["config"]["equipoise"]["task"] == "fairness"
+    finish(run)
+    with Tracker(config, run):
+        pass
+    assert fake.run.code == 0
+    expected = {
+        "baseline/accuracy": 0.25,
+        "final/accuracy": 0.75,
+        "change/accuracy": 0.5,
+        "p_holm/accuracy": 0.01,
+        "verdict/accuracy": "better",
+        "verdict/slope": "worse",
+        "guard/slope": "lost",
+        "final/failed": 0,
+        "usage/seconds": 12.5,
+    }
+    assert expected.items() <= fake.run.summary.items()
 
 
 def test_where_nemo_rl_trains_its_own_run_gets_the_result(fake, run) -> None:
