@@ -19,10 +19,10 @@ from equipoise.config.nemo_rl.environment import is_launched
 from equipoise.config.nemo_rl.installation import is_installed
 from equipoise.config.nemo_rl.keys import whole_schema
 from equipoise.config.nemo_rl.rules import nemo_rl_warnings
-from equipoise.config.problems import SEPARATOR, Origin, Problem, add_problems, usage_error
+from equipoise.config.problems import Origin, add_problems, usage_error
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.config.secrets import secret_problems, without_keys
-from equipoise.config.sources import Source, read_file, run_sources, task_defaults
+from equipoise.config.sources import Source, read_file, run_sources
 from equipoise.config.task_code import TaskCode, load_task, unread_keys, unread_problems
 from equipoise.config.unread import unread_by_engine, who_trains
 from equipoise.config.validate import honoured_by_local, validate
@@ -169,11 +169,9 @@ def load_config(
         values = without_keys(values)
     problems = [*composition.problems, *secret_problems(values)]
     config, errors = validate(values, whole_schema())
-    # Wrong values give way to the defaults, so that what else is wrong is told as well.
-    config = config or _repaired(values, [*composition.problems, *errors], task)
     add_problems(problems, errors)
     if config is None:
-        raise usage_error(problems, origins, composition.references)
+        raise usage_error(problems, origins)
 
     code, errors = load_task(config, task, stored=options.stored)
     # Only now it is known how large a set is.
@@ -197,7 +195,7 @@ def load_config(
         return replace(loaded, warnings=(*map(str, read), *loaded.warnings))
     add_problems(problems, check_config(case))
     if problems:
-        raise usage_error(problems, origins, composition.references)
+        raise usage_error(problems, origins)
     # What is missing is among the problems.
     assert code.environment_class and code.data_module
     assert code.env_settings and code.prompt_settings
@@ -255,28 +253,6 @@ def _outranked(sources: Iterable[Source], origins: Mapping[str, Origin]) -> Iter
                     f"{key} of {scale.origin.label} gives way to {task.label}; without its line "
                     f"`scale: {scale.scale}` the file comes after the task's own and wins"
                 )
-
-
-def _repaired(values: Mapping[str, Any], problems: Iterable[Problem], task: str) -> Config | None:
-    """The configuration with the defaults in place of wrong values, where that makes it valid."""
-    defaults = compose(task_defaults(task)).values
-    repaired = deepcopy(dict(values))
-    for problem in problems:
-        for key in problem.keys:
-            _restore(repaired, defaults, key.split(SEPARATOR))
-    return validate(repaired, whole_schema())[0]
-
-
-def _restore(values: dict[str, Any], defaults: Mapping[str, Any], path: list[str]) -> None:
-    """Put the default at `path`, or remove the key when it has none."""
-    name, *deeper = path
-    below, default = values.get(name), defaults.get(name)
-    if deeper and isinstance(below, dict):
-        _restore(below, default if isinstance(default, dict) else {}, deeper)
-    elif name in defaults:
-        values[name] = default
-    else:
-        values.pop(name, None)
 
 
 def _resolved(

@@ -1,6 +1,6 @@
 """Problems of a configuration, collected so that all are reported at once."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from equipoise.errors import UsageError
@@ -22,8 +22,6 @@ class Origin:
 
 #: The keys that hold values and who set each of them last, in the order in which they were set.
 Origins = Mapping[str, Origin]
-#: The keys whose values are interpolations, and the keys in these.
-References = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +57,10 @@ def add_problems(problems: list[Problem], additions: Iterable[Problem]) -> None:
     )
 
 
-def usage_error(
-    problems: Sequence[Problem], origins: Origins, references: References
-) -> UsageError:
-    """One error with a line per problem, without those that only follow from another."""
+def usage_error(problems: Iterable[Problem], origins: Origins) -> UsageError:
+    """One error with a line per problem."""
     lines: dict[str, None] = {}
-    for problem in _without_consequences(problems, references):
+    for problem in problems:
         origin, key = _locate(problem, origins)
         subject = f"{origin.label}: {key}" if key else origin.label
         lines[f"  {subject}: {problem.message} [{problem.code}]"] = None
@@ -73,35 +69,6 @@ def usage_error(
         "config.problems",
         "\n".join([f"the configuration has {noun}:", *lines]),
         "Nothing was started. Correct this and run the command again.",
-    )
-
-
-def _without_consequences(problems: Sequence[Problem], references: References) -> list[Problem]:
-    """Leave out what is wrong with copies and products of wrong values."""
-    roots = list(problems)
-    every = {key for problem in problems for key in problem.keys if key}
-    suspects = [problem for problem in problems if _follows(problem, every, references)]
-    faulty_keys = {
-        key for problem in problems if problem not in suspects for key in problem.keys if key
-    }
-    while following := [p for p in suspects if _follows(p, faulty_keys, references)]:
-        faulty_keys.update(key for problem in following for key in problem.keys)
-        suspects = [problem for problem in suspects if problem not in following]
-        roots = [problem for problem in roots if problem not in following]
-    return roots
-
-
-def _follows(problem: Problem, faulty_keys: Iterable[str], references: References) -> bool:
-    """Whether every key of the problem, or the list that it lies in, is made of something wrong."""
-    return all(
-        any(
-            related(name, faulty_key)
-            for leaf, names in references.items()
-            if within(key, leaf)
-            for name in names
-            for faulty_key in faulty_keys
-        )
-        for key in problem.keys
     )
 
 

@@ -23,7 +23,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from equipoise.report.words import STAGES, Estimate, Pair, Stage, figure, is_outside
+from equipoise.report.words import STAGES, Estimate, Pair, Stage, figure
 
 # Blue, vermilion and purple of Okabe and Ito's palette, which colour-blind readers can tell apart,
 # the vermilion darker for contrast. Each colour is a CSS variable of the page.
@@ -135,30 +135,23 @@ def forest(
     *,
     axis: str,
     label: str,
-    equal: float | None = 0.0,
-    signed: bool = False,
-    reach: float | None = None,
+    equal: float | None,
 ) -> str:
     """Draw a point with its interval per row, each over the band of what noise alone gives.
 
-    The band begins at `equal`, or lies on both of its sides where values are `signed`. Without
-    `equal` there is no band. Charts of one `reach` share their scale.
+    The band begins at `equal`. Without it there is no band.
     """
     with _style(label):
         figure_ = _new_figure(WIDTH, 58 + 34 * len(rows))
         axes = figure_.add_subplot()
         for y, (_, estimate) in enumerate(rows):
             if equal is not None:
-                bound = estimate.floor_high
-                start = equal if bound is None or not signed else 2 * equal - bound
-                _noise_band(axes, y, estimate, start)
+                _noise_band(axes, y, estimate, equal)
             _interval(axes, y, estimate, "after")
         _row_labels(axes, [name for name, _ in rows])
         axes.margins(x=0.06)
         if equal is not None:
             axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
-            if reach is not None:
-                axes.set_xlim(equal - reach, equal + reach)
         axes.set_xlabel(axis)
         return _svg(figure_, label)
 
@@ -225,7 +218,9 @@ def _interval(axes: Axes, y: float, estimate: Estimate, stage: Stage) -> None:
     if estimate.low is not None and estimate.high is not None:
         ends = [estimate.low, estimate.high]
         axes.plot(ends, [y, y], color=_COLORS[stage], linewidth=2.4, solid_capstyle="round")
-        if is_outside(estimate.value, *ends):  # the value has noise that its interval is without
+        if (
+            not ends[0] <= estimate.value <= ends[1]
+        ):  # noise, which its interval lacks
             axes.plot([*ends, estimate.value], [y] * 3, color=_COLORS[stage], linestyle=":")
     axes.plot([estimate.value], [y], **_marks(stage), linestyle="none", zorder=4)
 

@@ -250,7 +250,7 @@ def address(run: RunFiles, reply: Reply) -> str:
 
 def _address(stage: str, reply: Reply) -> str:
     # What encodeURIComponent leaves as it is; half of a pair of surrogates has no place there.
-    name = reply.prompt_name.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    name = reply.prompt_id.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return f"#reply/{stage}/{quote(name, safe=_UNQUOTED)}/1"
 
 
@@ -281,7 +281,7 @@ def _numbered(run: RunFiles) -> Iterator[_Entry]:
     for stage in run.stages:
         numbers: Counter[str] = Counter()
         for reply in run.replies[stage]:
-            name = reply.prompt_name
+            name = reply.prompt_id
             yield _Entry(stage, numbers[name], reply)
             numbers[name] += 1
 
@@ -293,7 +293,7 @@ def _whole_steps(replies: Sequence[Reply]) -> Iterator[_Entry]:
     numbers: Counter[tuple[int | None, str]] = Counter()
     for reply in replies:
         if reply.step in chosen:
-            key = (reply.step, reply.prompt_name)
+            key = (reply.step, reply.prompt_id)
             yield _Entry(f"step-{reply.step}", numbers[key], reply)
             numbers[key] += 1
 
@@ -312,7 +312,7 @@ def _followed(trained: Sequence[_Entry]) -> Iterator[tuple[str, str]]:
 
 
 def _title(reply: Reply) -> str:
-    return str(reply.metadata.get(QUESTION) or reply.prompt_name)[:_TITLE_LIMIT]
+    return str(reply.metadata.get(QUESTION) or reply.prompt_id)[:_TITLE_LIMIT]
 
 
 def _whole_sets(entries: Sequence[_Entry]) -> list[_Entry]:
@@ -326,7 +326,7 @@ def _whole_sets(entries: Sequence[_Entry]) -> list[_Entry]:
 
 
 def _content(run: RunFiles, entries: Sequence[_Entry]) -> Mapping[str, Any]:
-    prompts = {entry.reply.prompt_name: entry.reply for entry in entries}
+    prompts = {entry.reply.prompt_id: entry.reply for entry in entries}
     prompt_indices = {name: index for index, name in enumerate(prompts)}
     steps = sorted({entry.reply.step for entry in entries if entry.reply.step is not None})
     stages = [*run.stages[:1], *(f"step-{step}" for step in steps), *run.stages[1:]]
@@ -348,7 +348,7 @@ def _content(run: RunFiles, entries: Sequence[_Entry]) -> Mapping[str, Any]:
         ],
         "replies": (
             [
-                prompt_indices[entry.reply.prompt_name],
+                prompt_indices[entry.reply.prompt_id],
                 stage_indices[entry.stage],
                 entry.number,
                 entry.reply.value,

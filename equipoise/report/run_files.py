@@ -51,11 +51,6 @@ class Reply:
     step: int | None = None
 
     @property
-    def prompt_name(self) -> str:
-        """A name of the prompt that all its replies share, also in runs that have no ids."""
-        return self.prompt_id or self.prompt or self.set_id
-
-    @property
     def unparseable(self) -> str | None:
         """Why the reply could not be read."""
         reason = self.evidence.get(UNPARSEABLE)

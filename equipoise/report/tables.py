@@ -271,7 +271,7 @@ def guard_note(row: Json) -> str:
     if status not in _GUARDS or not isinstance(margin, dict):
         return ""
     change = interval_in_unit(margin)
-    power = number(margin.get("power"))  # which older runs lack
+    power = number(margin.get("power"))
     parts = [
         f"{allowed_change(margin)} is allowed",
         f"the change is {change}" if change else "the change is not known",

@@ -13,8 +13,6 @@ MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-#: Of an estimate and an interval beside a value that has its noise.
-NOISE_OFF = "without noise"
 _SIGNIFICANT_DIGITS = 3
 _MOST_DECIMALS = 6
 
@@ -96,16 +94,9 @@ def figure_and_interval(
     dash = "\N{EN DASH}" if min(bounds, default=0) >= 0 else " to "
     interval = dash.join(_fixed(bound, decimals) for bound in bounds)
     if estimate.without_noise is not None:
-        interval = f"{NOISE_OFF} {_fixed(estimate.without_noise, decimals)}, {interval}"
-    elif is_outside(estimate.value, estimate.low, estimate.high):
-        interval += f" {NOISE_OFF}"
+        interval = f"without noise {_fixed(estimate.without_noise, decimals)}, {interval}"
     value = _fixed(estimate.value, decimals, signed=signed)
     return value, interval if len(bounds) == 2 else ""
-
-
-def is_outside(value: float | None, low: float | None, high: float | None) -> bool:
-    """Tell whether a value lies outside an interval that older runs have without its estimate."""
-    return value is not None and low is not None and high is not None and not low <= value <= high
 
 
 def noise(estimate: Estimate | None) -> str:

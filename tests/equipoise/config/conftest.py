@@ -1,33 +1,34 @@
 """The configuration of a command line, loaded as a recipe does it."""
 
-from collections.abc import Callable
+import re
 
 import pytest
 
-from equipoise.config import LoadedConfig, load_config
+from equipoise.config import load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.schema import Config
 from equipoise.config.training_words import parse_flags
 from equipoise.errors import UsageError
 
-Load = Callable[..., LoadedConfig]
-Problems = Callable[..., list[str]]
+
+def rows(table: str) -> list[tuple[str, ...]]:
+    """Return the lines of a table, cells apart by ->; an indented line goes on with the last."""
+    lines = re.sub(r"\n +", " ", table).strip().splitlines()
+    return [tuple(cell.strip() for cell in line.split("->")) for line in lines if line]
 
 
-def scale(load: Load, name: str, *words: str) -> Config:
-    """The configuration of a scale on NeMo-RL."""
-    path = str(CONFIG_FOLDER / f"{name}.yaml")
-    return load("--config", path, "--engine", "nemo_rl", *words).config
+def on_nemo_rl(name: str, *words: str) -> tuple[str, ...]:
+    """Return the words that choose a shipped scale on NeMo-RL."""
+    return ("--config", str(CONFIG_FOLDER / f"{name}.yaml"), "--engine", "nemo_rl", *words)
 
 
 @pytest.fixture
-def load() -> Load:
+def load():
     """The loaded configuration of the words of a command line."""
     return lambda *words: load_config("fairness", parse_flags("", words))
 
 
 @pytest.fixture
-def problems(load: Load) -> Problems:
+def problems(load):
     """The lines that say what is wrong; none when the configuration is valid."""
 
     def lines(*words: str) -> list[str]:

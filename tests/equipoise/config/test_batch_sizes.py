@@ -1,11 +1,9 @@
 """Batch sizes that nobody chose fit the sets of a user's own cases; chosen ones are refused."""
 
-from pathlib import Path
-
 import pytest
 import yaml
 
-from equipoise.config import LoadedConfig, load_config
+from equipoise.config import load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.memory import layout_of
 from equipoise.config.training_words import parse_flags
@@ -15,7 +13,7 @@ EXAMPLE = CONFIG_FOLDER / "cases" / "chest_pain_gender.yaml"
 SCALES = ("local", "small", "medium", "large", "smoke")
 
 
-def cases_of(values: int, folder: Path, train: int = 1) -> Path:
+def cases_of(values, folder, train=1):
     """The example's cases and many like them, of whom `train` are trained on: 4 sets for each."""
     tree = yaml.safe_load(EXAMPLE.read_text())
     words = {f"value {n}": {f: f"{f} {n}" for f in ("person", "subject", "possessive")}
@@ -30,14 +28,14 @@ def cases_of(values: int, folder: Path, train: int = 1) -> Path:
     return path
 
 
-def loaded(cases: Path, *words: str, to_train: bool = True) -> LoadedConfig:
+def loaded(cases, *words, to_train=True):
     own = ("--model-name=my/model", f"env.fairness.cases_file={cases}")
     return load_config("fairness", parse_flags("x", (*own, *words)), to_train=to_train)
 
 
-@pytest.mark.parametrize("values", [2, 3, 4, 5])
+@pytest.mark.parametrize("values", [2, 3, 5])
 @pytest.mark.parametrize("scale", SCALES)
-def test_sizes_that_nobody_chose_fit_by_themselves(scale: str, values: int, tmp_path: Path) -> None:
+def test_sizes_that_nobody_chose_fit_by_themselves(scale, values, tmp_path):
     train = 1 if values % 2 else 60
     found = loaded(cases_of(values, tmp_path, train), f"--config=nemo_configs/{scale}.yaml")
     grpo, policy = found.config.grpo, found.config.policy
@@ -51,71 +49,52 @@ def test_sizes_that_nobody_chose_fit_by_themselves(scale: str, values: int, tmp_
     assert grpo.val_batch_size and grpo.val_batch_size % values == 0
 
 
-def test_the_nearest_size_is_taken_and_told(tmp_path: Path) -> None:
+def test_the_nearest_size_is_taken_and_told(tmp_path):
     found = loaded(cases_of(3, tmp_path, train=60), "--config=nemo_configs/medium.yaml")
-    assert found.config.grpo.num_prompts_per_step == 63
-    # Rounded down, so that max_val_samples still holds two batches.
-    assert found.config.grpo.val_batch_size == 126
+    grpo = found.config.grpo
+    # The second is rounded down, so that max_val_samples still holds two batches.
+    assert (grpo.num_prompts_per_step, grpo.val_batch_size) == (63, 126)
     assert found.config.policy.train_micro_batch_size == 3
-    assert found.warnings[:3] == (
-        "grpo.num_prompts_per_step 64 is not whole counterfactual sets of 3: taking 63",
-        "grpo.val_batch_size 128 is not whole counterfactual sets of 3: taking 126",
-        "policy.train_micro_batch_size 4 does not divide 126 rollouts: taking 3",
-    )
+    keys = ("grpo.num_prompts_per_step", "grpo.val_batch_size", "policy.train_micro_batch_size")
+    assert all(told.startswith(k) for k, told in zip(keys, found.warnings, strict=False))
     assert "num_prompts_per_step: 63" in found.to_yaml()
 
 
-def test_of_what_the_local_engine_does_not_read_nothing_is_told(tmp_path: Path) -> None:
-    found = loaded(cases_of(3, tmp_path), "--config=nemo_configs/small.yaml")
-    assert found.warnings == (
-        "grpo.num_prompts_per_step 32 is more than the 12 prompts to train on: taking 12",
-    )
+def test_of_what_the_local_engine_does_not_read_nothing_is_told(tmp_path):
+    (told,) = loaded(cases_of(3, tmp_path), "--config=nemo_configs/small.yaml").warnings
+    assert "32 is more than the 12 prompts to train on: taking 12" in told
 
 
-def test_shipped_cases_have_the_sizes_of_their_scale() -> None:
+def test_shipped_cases_have_the_sizes_of_their_scale():
     found = load_config("fairness", parse_flags("x", ["--config=nemo_configs/medium.yaml"]))
     grpo = found.config.grpo
     assert (grpo.num_prompts_per_step, grpo.val_batch_size, found.warnings) == (64, 128, ())
 
 
 @pytest.mark.parametrize(
-    ("word", "key", "fitting"),
+    ("key", "size", "train", "fitting"),
     [
-        ("grpo.num_prompts_per_step=32", "grpo.num_prompts_per_step", 33),
-        ("grpo.num_prompts_per_step=1", "grpo.num_prompts_per_step", 3),
-        ("grpo.val_batch_size=64", "grpo.val_batch_size", 63),
+        ("grpo.num_prompts_per_step", 32, 60, 33),
+        ("grpo.num_prompts_per_step", 1, 60, 3),
+        ("grpo.num_prompts_per_step", 32, 1, 12),  # there are no more prompts
+        ("grpo.val_batch_size", 64, 60, 63),
     ],
 )
 def test_a_chosen_size_that_does_not_fit_is_refused_with_one_that_does(
-    word: str, key: str, fitting: int, tmp_path: Path
-) -> None:
-    cases = cases_of(3, tmp_path, train=60)
-    with refusal(
-        "config.problems",
-        "1 problem",
-        f"command line: {key}: ",
-        f"take a multiple of 3, such as {fitting}",
-    ):
-        loaded(cases, word)
+    key, size, train, fitting, tmp_path
+):
+    cases = cases_of(3, tmp_path, train)
+    with refusal("config.problems", f"command line: {key}: ", f"multiple of 3, such as {fitting}"):
+        loaded(cases, f"{key}={size}")
     assert loaded(cases, f"{key}={fitting}")
+    # Where nothing is trained, no size is refused, and the run can be read again.
+    (tmp_path / "config.yaml").write_text(loaded(cases, f"{key}={size}", to_train=False).to_yaml())
+    assert load_config("fairness", parse_flags("x", [f"--config={tmp_path / 'config.yaml'}"]))
 
 
-def test_no_size_is_named_of_which_there_are_too_few_prompts(tmp_path: Path) -> None:
-    with refusal("config.problems", "take a multiple of 3, such as 12"):
-        loaded(cases_of(3, tmp_path), "grpo.num_prompts_per_step=32")
-
-
-def test_a_scale_of_ones_own_is_a_choice_and_a_shipped_one_is_none(tmp_path: Path) -> None:
+def test_a_scale_of_ones_own_is_a_choice_and_a_shipped_one_is_none(tmp_path):
     cases, mine = cases_of(3, tmp_path, train=60), tmp_path / "small.yaml"
     mine.write_text((CONFIG_FOLDER / "small.yaml").read_text())
     with refusal("config.problems", mine):
         loaded(cases, f"--config={mine}")
     assert loaded(cases, "--config=nemo_configs/small.yaml")
-
-
-@pytest.mark.parametrize("word", ["grpo.num_prompts_per_step=32", "grpo.val_batch_size=64"])
-def test_where_nothing_is_trained_no_size_is_refused(word: str, tmp_path: Path) -> None:
-    found = loaded(cases_of(3, tmp_path), word, to_train=False)
-    kept = tmp_path / "config.yaml"
-    kept.write_text(found.to_yaml())
-    assert load_config("fairness", parse_flags("x", [f"--config={kept}"]))

@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from equipoise.config.compose import compose
 from equipoise.config.problems import Origin
@@ -47,17 +48,9 @@ def test_an_empty_section_changes_nothing():
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("${a}", 12),
-        ("${s.b}", 5),
-        ("${mul:${a},${s.b}}", 60),
-        ("${div:${a},3}", 4),
-        ("${div:${a},5}", 2.4),
-        ("${floordiv:${a},5}", 2),
-        ("${max:${a},${s.b}}", 12),
-        ("1e-3", 0.001),
-        ("5.0e-6", 5e-6),
-        ("null", None),
-        ('[1, "${a}"]', [1, 12]),
+        *(("${a}", 12), ("${s.b}", 5), ("${mul:${a},${s.b}}", 60), ("${div:${a},3}", 4)),
+        *(("${div:${a},5}", 2.4), ("${floordiv:${a},5}", 2), ("${max:${a},${s.b}}", 12)),
+        *(("1e-3", 0.001), ("5.0e-6", 5e-6), ("null", None), ('[1, "${a}"]', [1, 12])),
         ('{y: "${.z}", z: 3}', {"y": 3, "z": 3}),
     ],
 )
@@ -74,13 +67,7 @@ def test_an_interpolation_sees_what_a_later_source_sets():
 @pytest.mark.parametrize(
     "value",
     [
-        "${nope}",
-        "${nope:1}",
-        "${x}",
-        "${mul:a,2}",
-        "${mul:true,2}",
-        "${div:1,0}",
-        "???",
+        *("${nope}", "${nope:1}", "${x}", "${mul:a,2}", "${mul:true,2}", "${div:1,0}", "???"),
         "0x" + "f" * 6000,
     ],
 )
@@ -91,8 +78,7 @@ def test_what_cannot_be_resolved_is_a_problem_of_its_key(value):
 
 
 def test_a_cycle_of_sections_is_a_problem():
-    composition = words("a.b=${c}", "c.d=${a}")
-    assert composition.problems
+    assert words("a.b=${c}", "c.d=${a}").problems
 
 
 @pytest.mark.parametrize(
@@ -111,34 +97,23 @@ def test_a_word_that_is_no_assignment_is_a_problem(text):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 1\n  b: 2\n", "line 2: not valid YAML"),
-        ("a: 1\na: 2", "duplicate key"),
-        ("5", "cannot be read"),
-        ("- 1\n- 2", "should hold sections"),
-        ("a: ${", "no viable alternative"),
-        ("a: {null: 1}", "NoneType"),
-        ("a: \0", "not valid YAML"),
+        *(("a: 1\n  b: 2\n", "line 2: not valid YAML"), ("a: 1\na: 2", "duplicate key")),
+        *(("5", "cannot be read"), ("- 1\n- 2", "should hold sections")),
+        *(("a: ${", "no viable alternative"), ("a: {null: 1}", "NoneType")),
+        *(("a: \0", "not valid YAML"), (b"a: \xff", "cannot be read")),
+        *((None, "there is no such file"), ("folder", "cannot be read")),
     ],
 )
 def test_a_file_that_is_no_configuration(text, said, tmp_path):
-    (problem,) = read(tmp_path, "bad.yaml", text).problems
+    path = tmp_path if text == "folder" else tmp_path / "bad.yaml"
+    if text not in (None, "folder"):
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+    (problem,) = read_file(path, by_user=True).problems
     assert said in problem.message
-    assert problem.origin == Origin(str(tmp_path / "bad.yaml"), by_user=True)
+    assert problem.origin == Origin(str(path), by_user=True)
 
 
-def test_a_file_that_cannot_be_read(tmp_path):
-    (missing,) = read_file(tmp_path / "no.yaml", by_user=True).problems
-    (folder,) = read_file(tmp_path, by_user=True).problems
-    (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
-    (latin,) = read_file(tmp_path / "latin.yaml", by_user=True).problems
-    assert missing.message == "there is no such file"
-    assert "cannot be read" in folder.message
-    assert "cannot be read" in latin.message
-
-
-def test_a_resolver_that_is_there_already_stays(monkeypatch):
-    from omegaconf import OmegaConf
-
+def test_a_resolver_that_is_there_already_stays():
     words("x=1")  # registers ours
     assert OmegaConf.has_resolver("mul")
     OmegaConf.clear_resolver("mul")
@@ -151,23 +126,18 @@ def test_a_resolver_that_is_there_already_stays(monkeypatch):
         OmegaConf.clear_resolver("mul")
 
 
-def chain(number: int, value: str) -> str:
-    """Keys of which each has the one before it in its value."""
-    lines = [f"a{n}: '{value.format(n - 1)}'" for n in range(1, number)]
-    return "\n".join(["a0: x", *lines])
-
-
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("number", "value", "said"),
     [
-        (chain(40, "${{a{0}}}${{a{0}}}"), "lead to more than 500 values"),
-        (chain(40, "${{max:${{a{0}}},${{a{0}}}}}"), "lead to more than 500 values"),
-        (chain(120, "${{a{0}}}"), "recursion depth"),
+        (40, "${{a{0}}}${{a{0}}}", "lead to more than 500 values"),
+        (40, "${{max:${{a{0}}},${{a{0}}}}}", "lead to more than 500 values"),
+        (120, "${{a{0}}}", "recursion depth"),
     ],
-    ids=["doubled", "doubled in a resolver", "a long way"],
 )
-def test_interpolations_without_end_are_problems(text, said, order, tmp_path):
-    found = compose([read(tmp_path, "mine.yaml", "\n".join(text.splitlines()[::order]))])
+def test_interpolations_without_end_are_problems(number, value, said, order, tmp_path):
+    """Each key has the one before it in its value."""
+    lines = ["a0: x", *(f"a{n}: '{value.format(n - 1)}'" for n in range(1, number))]
+    found = compose([read(tmp_path, "mine.yaml", "\n".join(lines[::order]))])
     assert any(said in problem.message for problem in found.problems)
     assert found.values["a0"] == "x"

@@ -21,24 +21,44 @@ def in_sets(sets, size=4, split="train"):
 
 
 GOOD = [*in_sets(3), *in_sets(1, split="test"), record("c", split="control")]
+TWICE = replace(GOOD[0], messages=record("x").messages)
+LEAKED = [record(n, "test", text=f"patient train0{n}") for n in range(4)]
+TORN = [replace(GOOD[0], split="test"), *GOOD[1:], *in_sets(1, size=3, split="validation")]
 
 
-def test_good_prompts():
-    assert check_prompts(GOOD, set_size=4) == []
-
-
-def test_prompts_without_sets_need_none():
-    assert check_prompts([record(1), record(2, "test")]) == []
-
-
-def test_ids_that_repeat():
-    twice = [*GOOD, replace(GOOD[0], messages=record("x").messages)]
-    assert check_prompts(twice) == ["1 ids belong to more than one prompt: idtrain00"]
-
-
-def test_prompts_that_repeat():
-    doubled = [*GOOD, record(1, text="same"), record(2, text="same"), record(3, text="same")]
-    assert check_prompts(doubled) == ["1 prompts occur more than once: id1 = id2"]
+@pytest.mark.parametrize(
+    ("records", "size", "faults"),
+    [
+        (GOOD, 4, []),
+        ([record(1), record(2, "test")], None, []),
+        ([], None, ["no prompt has the split train"]),
+        ([*GOOD, TWICE], None, ["1 ids belong to more than one prompt: idtrain00"]),
+        (
+            [*GOOD, *(record(n, text="same") for n in (1, 2, 3))],
+            None,
+            ["1 prompts occur more than once: id1 = id2"],
+        ),
+        (
+            [*GOOD, *LEAKED],
+            None,
+            [
+                "4 training prompts are also in another split: idtrain00 = id0 (test), "
+                "idtrain01 = id1 (test), idtrain02 = id2 (test) and 1 more"
+            ],
+        ),
+        (
+            TORN,
+            4,
+            [
+                "1 sets lie in more than one split: train0",
+                "1 counterfactual sets do not have 4 prompts: validation0 has 3",
+            ],
+        ),
+    ],
+    ids=["good", "no sets", "none", "an id twice", "a prompt twice", "leaked", "torn"],
+)
+def test_each_fault_is_one_sentence(records, size, faults):
+    assert check_prompts(records, size) == faults
 
 
 def test_prompts_that_are_the_same_after_templating():
@@ -49,41 +69,17 @@ def test_prompts_that_are_the_same_after_templating():
     assert said == "1 prompts occur more than once: id1 = id2"
 
 
-def test_training_prompts_in_another_split():
-    leaked = [*GOOD, *(record(n, "test", text=f"patient train0{n}") for n in range(4))]
-    assert check_prompts(leaked) == [
-        "4 training prompts are also in another split: idtrain00 = id0 (test), "
-        "idtrain01 = id1 (test), idtrain02 = id2 (test) and 1 more"
-    ]
-
-
-def test_sets_that_are_torn_or_incomplete():
-    torn = [replace(GOOD[0], split="test"), *GOOD[1:], *in_sets(1, size=3, split="validation")]
-    assert check_prompts(torn, set_size=4) == [
-        "1 sets lie in more than one split: train0",
-        "1 counterfactual sets do not have 4 prompts: validation0 has 3",
-    ]
-
-
-def test_nothing_to_train_on():
-    assert check_prompts([]) == ["no prompt has the split train"]
-
-
 MARKS = ("<|im_end|>", "<|end|>", "</s>", "<s>", "<eos>", "[INST]", "[/INST]", "<<SYS>>", "[gMASK]")
 MARKS += ("<start_of_turn>", "<\uff5cUser\uff5c>", "[|endofturn|]", "<0x0A>", "[TOOL_CALLS]")
 
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_marks_of_chat_templates_are_refused_with_their_number(mark):
-    hostile = [record(n, text=f"patient {n} {mark}system") for n in range(5)]
-    (said,) = check_prompts([*hostile, record(9)])
+    hostile = [record(n, text=f"patient {n} {mark}system") for n in range(4)]
+    (said,) = check_prompts([*hostile, record(8, system=f"Be kind.{mark}"), record(9)])
     assert said.startswith("5 prompts hold marks of chat templates")
     assert f"id0 has {mark}, " in said
-    assert "and 2 more; put a space behind the first sign" in said
-
-
-def test_a_mark_in_a_system_message_counts_too():
-    assert "id1 has </s>" in check_prompts([record(1, system="Be kind.</s>")])[0]
+    assert "and 2 more" in said
 
 
 @pytest.mark.parametrize(

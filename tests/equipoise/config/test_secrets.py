@@ -1,59 +1,50 @@
 """No key or password gets into a file of a run, by its configuration or by a diff."""
 
-import os
 import time
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from equipoise.config.secrets import MASK, masked_diff
+from equipoise.config.secrets import masked_diff, redacted, redacted_tree
+from tests.equipoise.config.conftest import rows
 
 KEY = "sk-" + "a1B2" * 8
 VLLM = "policy.generation.vllm_kwargs"
 HEADER = "diff --git a/{0} b/{0}\n--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n"
+#: File -> line -> the same with what is hidden; KEY is one.
+MASKED = """
+x.yaml -> +  api_key: hunter2 -> +  api_key: ***
+x.yaml -> -  password: 'two words'  # mine -> -  password: ***  # mine
+x.yaml ->    {user: me, hf_token: abc, n: 1} ->    {user: me, hf_token: ***, n: 1}
+x.env -> +WANDB_API_KEY=0123456789abcdef -> +WANDB_API_KEY=***
+x.json -> +  "apiKey": "hunter2", -> +  "apiKey": ***,
+x.py -> +    ask("KEY") -> +    ask("***")
+x.py -> +    api_key = "correct horse" -> +    api_key = ***
+x.md -> +see http://me:hunter2@host/v1 -> +see http://***@host/v1
+x.py -> +    -----BEGIN RSA PRIVATE KEY----- -> +    ***
+"""
+KEPT = """
+x.yaml -> +  api_key_env: OPENAI_API_KEY
+x.yaml -> +  api_key: null
+x.yaml -> +  api_key: ${oc.env:OPENAI_API_KEY}
+x.yaml -> +  max_new_tokens: 48
+x.yaml -> +  eos_token: <eos>
+x.sh -> +export HF_TOKEN=$OTHER
+x.py -> +    api_key = read_key(settings.api_key_env)
+x.py -> +    token: Annotated[str, Field(min_length=1)]
+x.py -> +index 0123456789abcdef0123456789abcdef01234567..89
+x.md -> +see http://localhost:8000/v1 and git@host:a/b
+"""
 
 
 @pytest.mark.parametrize(
     ("file", "line", "kept"),
-    [
-        ("x.yaml", "+  api_key: hunter2", f"+  api_key: {MASK}"),
-        ("x.yaml", "-  password: 'two words'  # mine", f"-  password: {MASK}  # mine"),
-        (
-            "x.yaml",
-            "   {user: me, hf_token: abc, n: 1}",
-            f"   {{user: me, hf_token: {MASK}, n: 1}}",
-        ),
-        ("x.env", "+WANDB_API_KEY=0123456789abcdef", f"+WANDB_API_KEY={MASK}"),
-        ("x.json", '+  "apiKey": "hunter2",', f'+  "apiKey": {MASK},'),
-        ("x.py", f'+    ask("{KEY}")', f'+    ask("{MASK}")'),
-        ("x.py", '+    api_key = "correct horse"', f"+    api_key = {MASK}"),
-        ("x.md", "+see http://me:hunter2@host/v1", f"+see http://{MASK}@host/v1"),
-        ("x.py", "+    -----BEGIN RSA PRIVATE KEY-----", f"+    {MASK}"),
-    ],
+    [*rows(MASKED), *((file, line, line) for file, line in rows(KEPT))],
 )
-def test_a_secret_is_masked(file: str, line: str, kept: str) -> None:
-    assert masked_diff(f"{HEADER.format(file)}{line}\n") == (f"{HEADER.format(file)}{kept}\n", 1)
-
-
-@pytest.mark.parametrize(
-    ("file", "line"),
-    [
-        ("x.yaml", "+  api_key_env: OPENAI_API_KEY"),
-        ("x.yaml", "+  api_key: null"),
-        ("x.yaml", "+  api_key: ${oc.env:OPENAI_API_KEY}"),
-        ("x.yaml", "+  max_new_tokens: 48"),
-        ("x.yaml", "+  eos_token: <eos>"),
-        ("x.sh", "+export HF_TOKEN=$OTHER"),
-        ("x.py", "+    api_key = read_key(settings.api_key_env)"),
-        ("x.py", "+    token: Annotated[str, Field(min_length=1)]"),
-        ("x.py", "+index 0123456789abcdef0123456789abcdef01234567..89"),
-        ("x.md", "+see http://localhost:8000/v1 and git@host:a/b"),
-    ],
-)
-def test_anything_else_stays_as_it_is(file: str, line: str) -> None:
-    diff = f"{HEADER.format(file)}{line}\n"
-    assert masked_diff(diff) == (diff, 0)
+def test_secrets_of_a_diff_are_masked_and_nothing_else(file, line, kept):
+    line = line if "PRIVATE" in line else line.replace('"KEY"', f'"{KEY}"')
+    head = HEADER.format(file)
+    assert masked_diff(f"{head}{line}\n") == (f"{head}{kept}\n", int(line != kept))
 
 
 @pytest.mark.parametrize(
@@ -63,8 +54,8 @@ def test_anything_else_stays_as_it_is(file: str, line: str) -> None:
         *("://", "://a:", "http://", "?key=", "bearer ", "-----BEGIN ", "AKIA", "hf_", "token='"),
     ],
 )
-def test_the_time_grows_with_the_length_alone(unit: str) -> None:
-    def seconds(length: int) -> float:
+def test_the_time_grows_with_the_length_alone(unit):
+    def seconds(length):
         line = HEADER.format("x.yaml") + (unit * length)[:length] + "\n"
         started = time.process_time()
         masked_diff(line)
@@ -73,50 +64,83 @@ def test_the_time_grows_with_the_length_alone(unit: str) -> None:
     assert seconds(200_000) < max(0.5, 8 * seconds(50_000))
 
 
+@pytest.fixture
+def environment(monkeypatch):
+    keys = {"JUDGE_API_KEY": KEY, "A_API_KEY": "plain-and", "B_API_KEY": "plain-and-more"}
+    for name, value in {**keys, "SHORT_TOKEN": "none", "EDITOR": "a-common-editor"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
-    ("word", "key"),
+    ("text", "shown"),
     [
-        (f"{VLLM}.api_key=x1", f"{VLLM}.api_key"),
-        (f"{VLLM}.apiKey=x1", f"{VLLM}.apiKey"),
-        (f"{VLLM}.password=123456", f"{VLLM}.password"),
-        (f"{VLLM}.headers={{Authorization: x1}}", f"{VLLM}.headers.Authorization"),
-        (f"{VLLM}.headers={{X-Api-Key: x1}}", f"{VLLM}.headers.X-Api-Key"),
-        (f"{VLLM}.api_keys=[x1, x2]", f"{VLLM}.api_keys.0"),
-        (f"{VLLM}.anything={KEY}", f"{VLLM}.anything"),
-        (f"{VLLM}.list=[a, {{b: {KEY}}}]", f"{VLLM}.list.1.b"),
-        (f"equipoise.output_dir={KEY}", "equipoise.output_dir"),
-        (f"{VLLM}.url='http://me:hunter2@host/v1'", f"{VLLM}.url"),
-        (f"{VLLM}.url='https://hunter2@host/v1'", f"{VLLM}.url"),
-        (f"{VLLM}.url='https://host/v1?api_key=hunter2'", f"{VLLM}.url"),
-        (f"{VLLM}.header='Authorization: Bearer abcdef123456789'", f"{VLLM}.header"),
-        ("policy.megatron_cfg.env_vars={HF_TOKEN: x1}", "policy.megatron_cfg.env_vars.HF_TOKEN"),
+        (f"401 for Bearer {KEY}", "401 for Bearer ***"),
+        ("plain-and-more, plain-and", "***, ***"),
+        ("none is a-common-editor", "none is a-common-editor"),
+        ("http://me:pass@host/v1 and a@b.c", "http://***@host/v1 and a@b.c"),
+        ("https://token@host, http://host/@x", "https://***@host, http://host/@x"),
     ],
 )
-def test_a_secret_is_refused_and_not_repeated(word: str, key: str, problems) -> None:
-    found = problems(word)
+def test_keys_and_passwords_are_blotted_out_and_nothing_else(text, shown):
+    assert redacted(text) == shown
+
+
+def test_a_tree_loses_what_its_names_call_secret():
+    endpoint = {"api_key_env": "JUDGE_API_KEY", "url": "http://u:p@h", "api_key": "short"}
+    rest = {"max_new_tokens": 5, "kl_token": 7}
+    tree = {"endpoint": endpoint, "list": [{"password": "x"}, KEY, 3, None, True], **rest}
+    assert redacted_tree(tree) == {
+        "endpoint": endpoint | {"url": "http://***@h", "api_key": "***"},
+        "list": [{"password": "***"}, "***", 3, None, True],
+        **rest,
+    }
+
+
+#: What is set -> the key that is refused, where it lies deeper.
+REFUSED = """
+VLLM.api_key=x1 ->
+VLLM.apiKey=x1 ->
+VLLM.password=123456 ->
+VLLM.headers={Authorization: x1} -> VLLM.headers.Authorization
+VLLM.headers={X-Api-Key: x1} -> VLLM.headers.X-Api-Key
+VLLM.api_keys=[x1, x2] -> VLLM.api_keys.0
+VLLM.anything=KEY ->
+VLLM.list=[a, {b: KEY}] -> VLLM.list.1.b
+equipoise.output_dir=KEY ->
+VLLM.url='http://me:hunter2@host/v1' ->
+VLLM.url='https://hunter2@host/v1' ->
+VLLM.url='https://host/v1?api_key=hunter2' ->
+VLLM.header='Authorization: Bearer abcdef123456789' ->
+policy.megatron_cfg.env_vars={HF_TOKEN: x1} -> policy.megatron_cfg.env_vars.HF_TOKEN
+"""
+ALLOWED = """
+VLLM.api_key_env=OPENAI_API_KEY
+VLLM.api_key=null
+VLLM.api_key=''
+VLLM.eos_token=<eos>
+VLLM.max_new_tokens=48
+VLLM.sort_key=name
+VLLM.passed=yes
+VLLM.url=http://localhost:8000/v1
+VLLM.revision=4c1f8d2e9b0a4c1f8d2e9b0a4c1f8d2e9b0a4c1f
+"""
+
+
+@pytest.mark.parametrize(("word", "key"), rows(REFUSED))
+def test_a_secret_is_refused_and_not_repeated(word, key, problems):
+    word, key = (text.replace("VLLM", VLLM).replace("KEY", KEY) for text in (word, key))
+    found, key = problems(word), key or word.partition("=")[0]
     assert any(line.startswith(f"command line: {key}: holds what looks like") for line in found)
     assert not any("hunter2" in line or KEY in line for line in found)
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        f"{VLLM}.api_key_env=OPENAI_API_KEY",
-        f"{VLLM}.api_key=null",
-        f"{VLLM}.api_key=''",
-        f"{VLLM}.eos_token=<eos>",
-        f"{VLLM}.max_new_tokens=48",
-        f"{VLLM}.sort_key=name",
-        f"{VLLM}.passed=yes",
-        f"{VLLM}.url=http://localhost:8000/v1",
-        f"{VLLM}.revision=4c1f8d2e9b0a4c1f8d2e9b0a4c1f8d2e9b0a4c1f",
-    ],
-)
-def test_what_is_no_secret_is_allowed(word: str, problems) -> None:
-    assert problems(word) == []
+@pytest.mark.parametrize("word", ALLOWED.strip().splitlines())
+def test_what_is_no_secret_is_allowed(word, problems):
+    assert problems(word.replace("VLLM", VLLM)) == []
 
 
-def test_a_key_in_the_place_of_a_number_is_not_repeated(problems) -> None:
+def test_a_key_in_the_place_of_a_number_is_not_repeated(problems):
     (line,) = problems(f"grpo.seed={KEY}")
     assert "grpo.seed" in line
     assert KEY not in line
@@ -125,17 +149,11 @@ def test_a_key_in_the_place_of_a_number_is_not_repeated(problems) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("SCRATCH", "/scratch/me"),
-        ("HOME", "~/x"),
-        ("PLACE", "./here"),
-        ("NUMBER", "12"),
-        ("USER", "me"),
-        ("SLURM_JOB_NAME", "night"),
+        *(("SCRATCH", "/scratch/me"), ("HOME", "~/x"), ("PLACE", "./here"), ("NUMBER", "12")),
+        *(("USER", "me"), ("SLURM_JOB_NAME", "night")),
     ],
 )
-def test_paths_numbers_and_well_known_variables_are_taken_in(
-    name: str, value: str, load, monkeypatch
-) -> None:
+def test_paths_numbers_and_well_known_variables_are_taken_in(name, value, load, monkeypatch):
     monkeypatch.setenv(name, value)
     loaded = load(f"equipoise.output_dir=x${{oc.env:{name}}}")
     assert loaded.config.equipoise.output_dir == f"x{value}"
@@ -144,21 +162,15 @@ def test_paths_numbers_and_well_known_variables_are_taken_in(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("MY_SECRET", "hunter2"),
-        ("HF_TOKEN", "/hunter2"),
-        ("INNOCENT", "hunter2"),
-        ("INNOCENT", "/hunter2/" + KEY),
-        ("INNOCENT", "https://a:hunter2@b"),
-        ("SLURM_JWT", "hunter2"),
-        ("USER", KEY),
+        *(("MY_SECRET", "hunter2"), ("HF_TOKEN", "/hunter2"), ("INNOCENT", "hunter2")),
+        *(("INNOCENT", "/hunter2/" + KEY), ("INNOCENT", "https://a:hunter2@b")),
+        *(("SLURM_JWT", "hunter2"), ("USER", KEY)),
     ],
 )
 @pytest.mark.parametrize(
     "form", ["${{oc.env:{}}}", "${{oc.decode:${{oc.env:{}}}}}", "${{${{logger.wandb.name}}:{}}}"]
 )
-def test_any_other_variable_is_refused(
-    form: str, name: str, value: str, problems, monkeypatch, tmp_path: Path
-) -> None:
+def test_any_other_variable_is_refused(form, name, value, problems, monkeypatch, tmp_path):
     monkeypatch.setenv(name, value)
     (tmp_path / "own.yaml").write_text(
         f"logger: {{wandb: {{name: oc.env}}}}\nequipoise: {{output_dir: '{form.format(name)}'}}"
@@ -168,18 +180,14 @@ def test_any_other_variable_is_refused(
     assert not any("hunter2" in line or KEY in line for line in found)
 
 
-def test_a_variable_that_is_not_there_has_its_default(load, problems) -> None:
-    assert (
-        load("equipoise.output_dir=${oc.env:NO_SUCH,there}").config.equipoise.output_dir == "there"
-    )
+def test_a_variable_that_is_not_there_has_its_default(load, problems):
+    loaded = load("equipoise.output_dir=${oc.env:NO_SUCH,there}")
+    assert loaded.config.equipoise.output_dir == "there"
     (line,) = problems("equipoise.output_dir=${oc.env:NO_SUCH}")
     assert "'NO_SUCH' not found" in line
 
 
-def test_other_programs_keep_omegaconfs_own_resolver(load) -> None:
+def test_other_programs_keep_omegaconfs_own_resolver(load, monkeypatch):
     load()
-    os.environ["OF_A_TEST"] = "hunter2"
-    try:
-        assert OmegaConf.create({"a": "${oc.env:OF_A_TEST}"}).a == "hunter2"
-    finally:
-        del os.environ["OF_A_TEST"]
+    monkeypatch.setenv("OF_A_TEST", "hunter2")
+    assert OmegaConf.create({"a": "${oc.env:OF_A_TEST}"}).a == "hunter2"

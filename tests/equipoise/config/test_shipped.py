@@ -7,33 +7,26 @@ from environments.base import REWARD
 from equipoise.config import LOCAL_MODEL, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.training_words import parse_flags
+from tests.equipoise.config.conftest import on_nemo_rl
 
 TASK_FILES = sorted((CONFIG_FOLDER / "tasks").glob("*.yaml"))
 TASKS = [path.stem for path in TASK_FILES if "." not in path.stem]
-SMOKE = CONFIG_FOLDER / "smoke.yaml"
+LOCAL, SMALL, SMOKE = (CONFIG_FOLDER / f"{name}.yaml" for name in ("local", "small", "smoke"))
 SCALES = sorted(set(CONFIG_FOLDER.glob("*.yaml")) - {CONFIG_FOLDER / "base.yaml", SMOKE})
-
 #: What depends on the model's size, so that a scale or the task must set it.
 SIZED = (
-    "grpo.num_prompts_per_step",
-    "grpo.num_generations_per_prompt",
-    "grpo.max_num_steps",
-    "policy.model_name",
-    "policy.precision",
-    "policy.train_micro_batch_size",
-    "policy.max_total_sequence_length",
-    "policy.optimizer.kwargs.lr",
-    "policy.generation.max_new_tokens",
-    "policy.dtensor_cfg.lora_cfg.enabled",
+    *("grpo.num_prompts_per_step", "grpo.num_generations_per_prompt", "grpo.max_num_steps"),
+    *("policy.model_name", "policy.precision", "policy.train_micro_batch_size"),
+    *("policy.max_total_sequence_length", "policy.optimizer.kwargs.lr"),
+    *("policy.generation.max_new_tokens", "policy.dtensor_cfg.lora_cfg.enabled"),
 )
+at_every_scale = pytest.mark.parametrize("scale", SCALES, ids=lambda path: path.stem)
+of_every_task = pytest.mark.parametrize("task", TASKS)
 
 
-def test_there_are_tasks_and_scales():
+def test_there_are_tasks_and_scales_and_every_file_of_a_task_at_one_is_read():
     assert "fairness" in TASKS
     assert {path.stem for path in SCALES} == {"local", "small", "medium", "large"}
-
-
-def test_every_file_of_a_task_at_a_scale_is_read():
     read = {f"{task}.{scale.stem}" for task in TASKS for scale in (*SCALES, SMOKE)}
     assert {path.stem for path in TASK_FILES if "." in path.stem} <= read
 
@@ -50,10 +43,10 @@ def read(path):
     return yaml.safe_load(path.read_text()) or {}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@of_every_task
 def test_no_file_of_a_task_repeats_a_default_of_its_environment(task):
     """What the preparation of the task's prompts needs too is written down to be referred to."""
-    loaded = load_config(task, Options((CONFIG_FOLDER / "small.yaml",)))
+    loaded = load_config(task, Options((SMALL,)))
     name = loaded.environment_class.name
     defaults = dict(leaves(loaded.environment_class.Settings().model_dump(mode="json")))
     referred_to = (CONFIG_FOLDER / "tasks" / f"{task}.yaml").read_text()
@@ -66,92 +59,65 @@ def test_no_file_of_a_task_repeats_a_default_of_its_environment(task):
 def test_no_two_files_say_the_same():
     trees = [read(path) for path in CONFIG_FOLDER.rglob("*.yaml")]
     assert all(trees)
-    same = [(a, b) for n, a in enumerate(trees) for b in trees[:n] if a == b]
-    assert same == []
+    assert [(a, b) for n, a in enumerate(trees) for b in trees[:n] if a == b] == []
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("scale", SCALES, ids=lambda path: path.stem)
-class TestScale:
-    def test_is_valid(self, scale, task):
-        loaded = load_config(task, Options((scale,)))
-        assert loaded.config.equipoise.task == task
-        assert loaded.config.equipoise.run_name is None
-
-    def test_what_depends_on_the_model_is_left_to_no_default(self, scale, task):
-        origins = load_config(task, Options((scale,))).origins
-        for key in SIZED:
-            assert origins[key].label != "nemo_configs/base.yaml", key
-
-    def test_a_copy_of_it_means_the_same_wherever_it_lies(self, scale, task, tmp_path):
-        copy = tmp_path / "my own.yaml"
-        copy.write_text(scale.read_text())
-        assert (
-            load_config(task, Options((copy,))).resolved
-            == load_config(task, Options((scale,))).resolved
-        )
-
-    def test_config_yaml_gives_the_same_configuration_again(self, scale, task, tmp_path):
-        loaded = load_config(task, Options((scale,)))
-        (tmp_path / "config.yaml").write_text(loaded.to_yaml())
-        resumed = load_config(task, Options((tmp_path / "config.yaml",), resume=tmp_path))
-        assert resumed.resolved == loaded.resolved
-        # What `auto` has chosen is written down.
-        assert resumed.config.equipoise.engine == loaded.engine
-        assert resumed.warnings == loaded.warnings
-
-    def test_starts_with_its_hardware(self, scale, task):
-        assert scale.read_text().startswith("# Hardware: ")
+@of_every_task
+@at_every_scale
+def test_a_scale_is_valid_and_leaves_no_size_to_a_default(scale, task):
+    loaded = load_config(task, Options((scale,)))
+    ours = loaded.config.equipoise
+    assert (ours.task, ours.run_name) == (task, None)
+    for key in SIZED:
+        assert loaded.origins[key].label != "nemo_configs/base.yaml", key
+    assert scale.read_text().startswith("# Hardware: ")
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("scale", SCALES, ids=lambda path: path.stem)
+@of_every_task
+@at_every_scale
+def test_a_copy_of_a_scale_and_config_yaml_mean_the_same(scale, task, tmp_path):
+    loaded = load_config(task, Options((scale,)))
+    (tmp_path / "my own.yaml").write_text(scale.read_text())
+    copy = load_config(task, Options((tmp_path / "my own.yaml",)))
+    (tmp_path / "config.yaml").write_text(loaded.to_yaml())
+    resumed = load_config(task, Options((tmp_path / "config.yaml",), resume=tmp_path))
+    assert copy.resolved == resumed.resolved == loaded.resolved
+    # What `auto` has chosen is written down.
+    assert resumed.config.equipoise.engine == loaded.engine
+    assert resumed.warnings == loaded.warnings
+
+
+@of_every_task
+@at_every_scale
 def test_the_smallest_run_lies_over_every_scale(task, scale):
     """With what decides of hardware and model as the scale has it."""
-    small = load_config(task, Options((SMOKE, scale))).config
-    whole = load_config(task, Options((scale,))).config
-    rollouts = small.grpo.num_prompts_per_step * small.grpo.num_generations_per_prompt
-    assert rollouts == 32
+    small, whole = (load_config(task, Options(f)).config for f in ((SMOKE, scale), (scale,)))
+    assert small.grpo.rollouts_per_step == 32
     assert small.grpo.max_num_steps == 2
     assert small.policy.model_name == whole.policy.model_name
     assert small.policy.train_micro_batch_size <= whole.policy.train_micro_batch_size
     assert small.cluster == whole.cluster
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_the_smallest_run_is_one_of_the_local_scale_where_no_other_is_named(task):
-    local = CONFIG_FOLDER / "local.yaml"
-    alone, over = (load_config(task, Options(files)) for files in ((SMOKE,), (local, SMOKE)))
+@of_every_task
+def test_a_task_is_valid_without_a_scale_and_smoke_is_one_of_local(task, tmp_path):
+    (tmp_path / "empty.yaml").write_text("")
+    assert load_config(task, Options((tmp_path / "empty.yaml",))).engine == "local"
+    alone, over = (load_config(task, Options(files)) for files in ((SMOKE,), (LOCAL, SMOKE)))
     assert alone.resolved == over.resolved
     assert alone.engine == "local"
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_a_task_is_valid_without_a_scale(task, tmp_path):
-    (tmp_path / "empty.yaml").write_text("")
-    assert load_config(task, Options((tmp_path / "empty.yaml",))).engine == "local"
-
-
-@pytest.mark.parametrize(
-    ("scale", "engine"),
-    [("local", "local"), ("small", "local"), ("medium", "nemo_rl"), ("large", "nemo_rl")],
-)
-def test_the_engine_that_a_scale_needs_where_nemo_rl_is_not_installed(scale, engine):
-    options = Options((CONFIG_FOLDER / f"{scale}.yaml",))
-    assert load_config("fairness", options).engine == engine
-
-
 def test_the_local_engine_honours_all_of_local_and_small():
-    for scale in ("local", "small"):
-        loaded = load_config("fairness", Options((CONFIG_FOLDER / f"{scale}.yaml",)))
+    for scale in (LOCAL, SMALL):
+        loaded = load_config("fairness", Options((scale,)))
         assert not [line for line in loaded.warnings if "does not read" in line]
 
 
 def test_the_local_scale_needs_no_gpu_no_download_and_no_account():
-    config = load_config("fairness", Options((CONFIG_FOLDER / "local.yaml",))).config
-    assert config.policy.model_name == LOCAL_MODEL
-    assert config.policy.precision == "float32"
-    assert config.cluster.gpus_per_node * config.cluster.num_nodes == 1
+    config = load_config("fairness", Options((LOCAL,))).config
+    assert (config.policy.model_name, config.policy.precision) == (LOCAL_MODEL, "float32")
+    assert config.cluster.gpus == 1
 
 
 def test_the_rewards_of_fairness_are_not_divided_by_their_spread():
@@ -165,8 +131,8 @@ def objective_metric(loaded):
     return "val:accuracy" if objective == REWARD else f"val:env/{objective}"
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("scale", SCALES, ids=lambda path: path.stem)
+@of_every_task
+@at_every_scale
 def test_checkpoints_are_chosen_by_the_objective_or_by_nothing(scale, task):
     loaded = load_config(task, Options((scale,)))
     named = loaded.config.checkpointing.metric_name
@@ -178,11 +144,9 @@ def test_checkpoints_are_chosen_by_the_objective_or_by_nothing(scale, task):
         assert higher == (named in ("val:accuracy", "val:env/mean_objective"))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@of_every_task
 def test_small_can_choose_by_the_objective_on_nemo_rl(task):
-    small = CONFIG_FOLDER / "small.yaml"
-    named = objective_metric(load_config(task, Options((small,))))
-    words = ("--config", str(small), "--engine", "nemo_rl", "grpo.val_period=10")
-    chosen = parse_flags("x", (*words, f"checkpointing.metric_name={named}"))
-    assert load_config(task, chosen).config.checkpointing.metric_name == named
+    named = objective_metric(load_config(task, Options((SMALL,))))
+    words = on_nemo_rl("small", "grpo.val_period=10", f"checkpointing.metric_name={named}")
+    assert load_config(task, parse_flags("x", words)).config.checkpointing.metric_name == named
     assert named in (CONFIG_FOLDER.parent / "docs" / "cluster.md").read_text("utf-8")

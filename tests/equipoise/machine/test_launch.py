@@ -25,44 +25,30 @@ from tests.refusals import refusal
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = Path("/opt/nemo_rl_venv/bin/python")
 LOCAL_ENGINE_ALONE = {"peft", "trl"}
+OURS = {"data_prep", "environments", "equipoise"}
 
 
-class TestVariables:
-    """The variables of NeMo-RL's process."""
-
-    @pytest.fixture
-    def theirs(self, tmp_path):
-        (tmp_path / "pyvenv.cfg").touch()
-        return tmp_path
-
-    @pytest.fixture
-    def environment(self, theirs):
-        before = {
-            "PATH": os.pathsep.join([f"{sys.prefix}/bin", "/usr/bin"]),
-            "PYTHONPATH": "/mine",
-            "VIRTUAL_ENV": sys.prefix,
-            "UV_PROJECT_ENVIRONMENT": sys.prefix,
-            "UV_RUN_RECURSION_DEPTH": "1",
-            "UV_LINK_MODE": "copy",
-            "WANDB_API_KEY": "secret",
-        }
-        python = theirs / "bin" / "python"
-        return launch_environment(Path("/opt/nemo-rl"), python, [Path("/a"), Path("/b")], before)
-
-    def test_its_python_finds_its_programs_and_our_packages(self, environment, theirs):
-        assert environment["PATH"].split(os.pathsep) == [f"{theirs}/bin", "/usr/bin"]
-        assert environment["PYTHONPATH"].split(os.pathsep) == ["/a", "/b", "/opt/nemo-rl", "/mine"]
-
-    def test_nothing_names_our_environment(self, environment, theirs):
-        assert not [name for name, value in environment.items() if sys.prefix in value]
-        assert "UV_RUN_RECURSION_DEPTH" not in environment
-        assert environment["UV_PROJECT_ENVIRONMENT"] == str(theirs)
-
-    def test_what_the_user_set_stays(self, environment):
-        assert (environment["UV_LINK_MODE"], environment["WANDB_API_KEY"]) == ("copy", "secret")
-
-    def test_ray_starts_no_worker_by_uv(self, environment):
-        assert environment["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == "0"
+def test_the_variables_of_nemo_rls_process_are_those_of_its_python_and_the_users(tmp_path):
+    (tmp_path / "pyvenv.cfg").touch()
+    before = {
+        "PATH": os.pathsep.join([f"{sys.prefix}/bin", "/usr/bin"]),
+        "PYTHONPATH": "/mine",
+        **dict.fromkeys(("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT"), sys.prefix),
+        "UV_RUN_RECURSION_DEPTH": "1",
+        "UV_LINK_MODE": "copy",
+        "WANDB_API_KEY": "secret",
+    }
+    python, folders = tmp_path / "bin" / "python", [Path("/a"), Path("/b")]
+    environment = launch_environment(Path("/opt/nemo-rl"), python, folders, before)
+    assert environment["PATH"].split(os.pathsep) == [f"{tmp_path}/bin", "/usr/bin"]
+    assert environment["PYTHONPATH"].split(os.pathsep) == ["/a", "/b", "/opt/nemo-rl", "/mine"]
+    # Nothing names our environment, and Ray starts no worker by uv.
+    assert not [name for name, value in environment.items() if sys.prefix in value]
+    assert "UV_RUN_RECURSION_DEPTH" not in environment
+    assert environment["UV_PROJECT_ENVIRONMENT"] == str(tmp_path)
+    assert environment["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == "0"
+    # What the user set stays.
+    assert (environment["UV_LINK_MODE"], environment["WANDB_API_KEY"]) == ("copy", "secret")
 
 
 #: Answers the probe as a machine with one GPU; whatever else it is to run, it shows.
@@ -180,30 +166,23 @@ class TestOverlay:
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.delenv(overlay.FOLDER_VARIABLE, raising=False)
 
-    def test_our_packages_alone_are_in_their_folder(self):
-        folder = overlay.link_ours()
-        assert {path.name for path in folder.iterdir()} == {
-            "data_prep",
-            "environments",
-            "equipoise",
-        }
-        assert (folder / "equipoise").resolve() == ROOT / "equipoise"
-        assert overlay.link_ours() == folder
-
-    def test_they_are_where_the_variable_says(self, tmp_path, monkeypatch):
+    def test_our_packages_alone_are_in_their_folder_where_the_variable_says(
+        self, tmp_path, monkeypatch
+    ):
         """The home folder of an image is read-only, or another's."""
         monkeypatch.setenv(overlay.FOLDER_VARIABLE, str(tmp_path / "shared"))
-        assert overlay.link_ours().parent == tmp_path / "shared"
+        folder = overlay.link_ours()
+        assert folder.parent == tmp_path / "shared"
         assert not (tmp_path / ".cache").exists()
+        assert {path.name for path in folder.iterdir()} == OURS
+        assert (folder / "equipoise").resolve() == ROOT / "equipoise"
+        assert overlay.make_overlay(PYTHON, "3.13.13", [], print) == [folder]
 
     def test_every_dependency_has_its_place(self):
         """A new one is in NeMo-RL's lock, stands beside it, or is the local engine's."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         names = {text.partition(">=")[0] for text in project["dependencies"]}
         assert names == {*overlay.NEEDED, *overlay.BESIDE} | LOCAL_ENGINE_ALONE
-
-    def test_nothing_is_installed_where_nothing_is_missing(self):
-        assert overlay.make_overlay(PYTHON, "3.13.13", [], print) == [overlay.link_ours()]
 
     def test_a_folder_is_filled_once_and_whole(self, tmp_path):
         def fail(folder: Path) -> None:
@@ -216,24 +195,20 @@ class TestOverlay:
         assert not target.exists()
         overlay._made_once(target, lambda folder: (folder / "whole").touch())
         assert [path.name for path in overlay._made_once(target, fail).iterdir()] == ["whole"]
-
-    def test_the_first_of_two_that_start_at_once_wins(self, tmp_path):
-        target = tmp_path / "packages"
+        other = tmp_path / "other"
 
         def beaten(folder: Path) -> None:
-            target.mkdir()
-            (target / "first").touch()
+            other.mkdir()
+            (other / "first").touch()
 
-        assert (overlay._made_once(target, beaten) / "first").exists()
+        assert (overlay._made_once(other, beaten) / "first").exists(), "the first of two wins"
 
     def test_without_an_index_the_remedy_is_said(self, monkeypatch):
         monkeypatch.setenv("UV_OFFLINE", "1")
         monkeypatch.setenv("UV_NO_CACHE", "1")
         monkeypatch.setattr(overlay, "BESIDE", {"no-such-package-of-ours": "1.0"})
         with refusal("overlay.failed-installation", overlay.FOLDER_VARIABLE):
-            overlay.make_overlay(
-                Path(sys.executable), "3.13.13", ["no-such-package-of-ours"], print
-            )
+            overlay.make_overlay(Path(sys.executable), "3.13.13", [*overlay.BESIDE], print)
 
 
 @pytest.mark.usefixtures("only_ray")
@@ -254,15 +229,12 @@ class TestPrepare:
             launch.prepare(Reporter())
 
     @pytest.mark.deep
-    def test_what_it_sees_is_said(self, machine, monkeypatch, capsys):
+    def test_what_it_sees_is_said_and_a_dry_run_makes_nothing(self, machine, monkeypatch, capsys):
         monkeypatch.setattr(launch, "_IN_ITS_PROCESSES", ("equipoise.errors",))
         launch.prepare(Reporter())
         said = capsys.readouterr().out
         assert f"beside it: {overlay.link_ours()}" in said
         assert metadata.version("isal") in said
-
-    @pytest.mark.deep
-    def test_a_dry_run_makes_nothing(self, machine, monkeypatch, capsys):
         monkeypatch.setattr(launch, "make_overlay", None)
         monkeypatch.setattr(launch, "_IN_ITS_PROCESSES", ("no_such_module",))
         launch.prepare(Reporter(), dry_run=True)
@@ -312,32 +284,3 @@ def test_a_python_that_has_no_equipoise_starts_a_recipe(recipe, tmp_path):
     help_of = started(str(ROOT / "recipes" / recipe), "--help")
     assert help_of.returncode == 0, help_of.stderr
     assert help_of.stdout.startswith((f"usage: {recipe} ", f"usage: uv run recipes/{recipe} "))
-
-
-@pytest.mark.deep
-def test_an_installed_equipoise_has_recipes_and_configurations(tmp_path):
-    """And only its three packages reach NeMo-RL, not the others of its site-packages."""
-    wheels, packages = tmp_path / "wheels", tmp_path / "packages"
-    subprocess.run(["uv", "build", "--wheel", "--offline", "--out-dir", wheels, ROOT], check=True)
-    (wheel,) = wheels.glob("*.whl")
-    install = ["uv", "pip", "install", "--offline", "--no-deps", "--target", packages, wheel]
-    subprocess.run(install, check=True)
-    environment = os.environ | {"PYTHONPATH": str(packages), "HOME": str(tmp_path)}
-    scale = packages / "equipoise" / "nemo_configs" / "small.yaml"
-    words = ("-m", "equipoise.recipes.grpo_fairness", "--config", scale, "--dry-run")
-    script = "from equipoise.machine.overlay import link_ours; print(link_ours())"
-    outputs = [
-        subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env=environment,
-            check=True,
-            text=True,
-            capture_output=True,
-        ).stdout
-        for arguments in (words, ("-c", script))
-    ]
-    assert "Qwen/Qwen2.5-0.5B-Instruct" in outputs[0]
-    folder = Path(outputs[1].strip())
-    assert {path.name for path in folder.iterdir()} == {"data_prep", "environments", "equipoise"}
-    assert (folder / "equipoise").resolve() == packages / "equipoise"

@@ -81,13 +81,8 @@ def test_a_cluster_that_is_too_small_says_what_it_has(large, cluster, said):
     assert ", ".join(map(str, cluster)) in message
 
 
-def test_several_nodes_need_a_cluster_that_runs(large, said):
-    message = said(large, HERE)
-    assert "no Ray cluster is running here" in message
-    assert "grpo.sbatch" in message
-
-
-def test_a_cluster_that_cannot_be_joined_says_why(large, said):
+def test_several_nodes_need_a_cluster_that_runs_and_can_be_joined(large, said):
+    assert "no Ray cluster is running here" in said(large, HERE)
     assert "started with: Ray: 2.60.0" in said(large, seeing(problem="started with: Ray: 2.60.0"))
 
 
@@ -113,12 +108,9 @@ def test_workers_environments_must_be_in_reach_and_writable(small, tmp_path, sai
 def test_megatron_needs_its_variables(large, small, said):
     bare = replace(seeing(cluster=[8] * 4), environment={})
     message = said(large, bare)
-    assert "export TORCH_CUDA_ARCH_LIST=" in message
-    assert "Set NRL_MEGATRON_CHECKPOINT_DIR to a folder that all nodes see" in message
+    assert "TORCH_CUDA_ARCH_LIST" in message and "NRL_MEGATRON_CHECKPOINT_DIR" in message
     assert not said(small, replace(HERE, environment={}))
-
-
-def test_everything_is_said_at_once(large, said):
+    # Everything is said at once.
     lines = said(large, replace(HERE, environment={})).splitlines()
     assert len(lines) == 6
     assert all(line.startswith("  ") for line in lines[1::2])

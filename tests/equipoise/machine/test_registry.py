@@ -32,15 +32,9 @@ def test_the_local_engine_starts_here(words, start):
     start(*words, "--engine=local")
 
 
-def test_a_missing_engine_says_what_it_needs_and_what_to_run_instead(start):
-    with refusal("nemo-rl.no-installation", "nodes of 8 GPUs", "--config", "NEMO_RL_PATH"):
+def test_missing_nemo_rl_is_refused_with_what_it_needs_and_the_command_that_needs_none(start):
+    with refusal("nemo-rl.no-installation", "nodes of 8 GPUs", "NEMO_RL_PATH") as caught:
         start(*LARGE)
-
-
-@pytest.mark.parametrize("words", [("--use-nemo",), ("--use-nemo", "--model-size=small")])
-def test_missing_nemo_rl_is_refused_with_the_command_that_needs_none(words, start):
-    with refusal("nemo-rl.no-installation") as caught:
-        start(*words)
     command = re.search("`uv run (.*)`", caught.value.remedy)
     assert command
     recipe, *instead = command[1].split()
@@ -48,22 +42,14 @@ def test_missing_nemo_rl_is_refused_with_the_command_that_needs_none(words, star
     start(*instead)
 
 
-def test_a_model_that_the_machine_cannot_hold_is_refused(monkeypatch, start):
+def test_a_model_that_the_machine_cannot_hold_is_refused_and_one_that_fits_is_not(
+    monkeypatch, start
+):
     monkeypatch.setattr(software, "ram_bytes", lambda: 16 * 10**9)
     with refusal("gpu.small-memory", "16 GB"):
         start(*LLAMA)
-
-
-@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "un/known"])
-def test_a_model_that_fits_or_is_not_known_is_not_refused(name, monkeypatch, start):
-    monkeypatch.setattr(software, "ram_bytes", lambda: 16 * 10**9)
-    start("--model-name", name, "--device=cpu", "--engine=local")
-
-
-def test_a_gpu_that_is_not_there_is_told(monkeypatch, start):
-    monkeypatch.setattr(software, "count_gpus", lambda: 0)
-    with refusal("start.failed-check", "torch finds no GPU"):
-        start("--device=cuda")
+    for name in ("Qwen/Qwen2.5-0.5B-Instruct", "un/known"):
+        start("--model-name", name, "--device=cpu", "--engine=local")
 
 
 def test_a_rehearsal_that_lacks_nemo_rl_is_not_told_to_rehearse(case):

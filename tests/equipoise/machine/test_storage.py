@@ -3,7 +3,6 @@
 import re
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ GB = 10**9
 
 
 @pytest.fixture(scope="module")
-def full_disk(tmp_path_factory) -> Path:
+def full_disk(tmp_path_factory):
     """A real file system without a byte left."""
     folder = tmp_path_factory.mktemp("disk")
     command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
@@ -30,10 +29,6 @@ def full_disk(tmp_path_factory) -> Path:
     subprocess.run(["umount", folder], check=True)
 
 
-def names(case):
-    return [finding.status for finding in folders(case)]
-
-
 def test_a_disk_that_is_full_refuses_what_may_be_written(full_disk, case):
     assert "No space left" in refusal(full_disk)
     nemo_rl = case("fairness", *SMALL, "--engine=nemo_rl")
@@ -44,14 +39,11 @@ def test_a_disk_that_is_full_refuses_what_may_be_written(full_disk, case):
     assert enough({full_disk: GB}, storage.free_bytes).status == "failure"
 
 
-def test_a_folder_that_is_a_file(tmp_path):
+def test_nothing_is_left_behind_by_looking_and_a_folder_that_is_a_file_is_refused(tmp_path, case):
+    assert [finding.status for finding in folders(case("fairness"))] == ["ok"]
+    assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
     assert refusal(tmp_path / "file" / "below")
-
-
-def test_nothing_is_left_behind_by_looking(tmp_path, case):
-    assert names(case("fairness")) == ["ok"]
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("free", "status"), [(250, "failure"), (400, "warning"), (900, "ok")])

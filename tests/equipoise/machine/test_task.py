@@ -2,9 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from threading import Event
 
 import pytest
@@ -33,7 +31,7 @@ def look(case, name):
 
 
 @pytest.fixture
-def prompts(tmp_path, case) -> Path:
+def prompts(tmp_path, case):
     """A file of the fairness task's own prompts, sealed."""
     loaded = case("fairness", *LOCAL, "--num-samples", "256").configured
     path = tmp_path / "prompts.jsonl"
@@ -41,31 +39,21 @@ def prompts(tmp_path, case) -> Path:
     return path
 
 
-class TestPrompts:
-    def test_made_here(self, case):
-        result = look(case("fairness", *LOCAL), "prompts")
-        assert (result.status, "data_prep.fairness" in result.says) == ("ok", True)
-
-    def test_a_file(self, case, prompts):
-        words = (*LOCAL, f"equipoise.data.data_path={prompts}")
-        result = look(case("fairness", *words), "prompts")
-        assert (result.status, str(prompts) in result.says) == ("ok", True)
-
-    def test_one_changed_byte(self, case, prompts):
-        content = bytearray(prompts.read_bytes())
-        index = content.index(b"spine")
-        content[index : index + 1] = b"S"
-        prompts.write_bytes(content)
-        words = (*LOCAL, f"equipoise.data.data_path={prompts}")
-        result = look(case("fairness", *words), "prompts")
-        assert result.status == "failure"
-        assert "its hash is not the one in" in result.says
-        assert "seal" in result.remedy
+def test_prompts_are_made_here_or_of_a_file_whose_bytes_are_as_they_were(case, prompts):
+    result = look(case("fairness", *LOCAL), "prompts")
+    assert (result.status, "data_prep.fairness" in result.says) == ("ok", True)
+    words = (*LOCAL, f"equipoise.data.data_path={prompts}")
+    result = look(case("fairness", *words), "prompts")
+    assert (result.status, str(prompts) in result.says) == ("ok", True)
+    prompts.write_bytes(prompts.read_bytes().replace(b"spine", b"Spine", 1))
+    result = look(case("fairness", *words), "prompts")
+    assert result.status == "failure"
+    assert "its hash is not the one in" in result.says
 
 
 class TestIndex:
     @pytest.fixture
-    def source(self, tmp_path) -> Path:
+    def source(self, tmp_path):
         path = tmp_path / "corpus.jsonl"
         rows = ({"id": f"d{n}", "text": f"Stone {n} is heavy and green."} for n in range(40))
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -92,31 +80,22 @@ class TestIndex:
         assert (result.status, "was built from another corpus" in result.says) == ("failure", True)
 
 
-class TestPolicy:
-    @pytest.fixture
-    def bundle(self, tmp_path) -> Path:
-        folder = tmp_path / "policy"
-        shutil.copytree(SHIPPED, folder)
-        return folder
-
-    def words(self, folder):
-        return (*LOCAL, f"env.dharma.policy.path={folder}")
-
-    def test_one_that_loads(self, case, bundle):
-        assert look(case("dharma", *self.words(bundle)), "reward").status in ("ok", "warning")
-
-    def test_a_broken_one(self, bundle):
-        file = bundle / "decision.rego"
-        file.write_text(file.read_text() + "\ndecision := {\n")
-        words = ["dharma", *self.words(bundle), "--offline", "--no-gpu"]
-        first, *_ = examine(case_of(read_options(DoctorOptions, words)))
-        assert (first.check.name, first.status) == ("configuration", "failure")
-        assert "decision.rego" in first.says
+def test_a_policy_that_loads_and_a_broken_one(case, tmp_path):
+    folder = tmp_path / "policy"
+    shutil.copytree(SHIPPED, folder)
+    words = (*LOCAL, f"env.dharma.policy.path={folder}")
+    assert look(case("dharma", *words), "reward").status in ("ok", "warning")
+    file = folder / "decision.rego"
+    file.write_text(file.read_text() + "\ndecision := {\n")
+    doctor = read_options(DoctorOptions, ["dharma", *words, "--offline", "--no-gpu"])
+    first, *_ = examine(case_of(doctor))
+    assert (first.check.name, first.status) == ("configuration", "failure")
+    assert "decision.rego" in first.says
 
 
 class TestJudge:
     @pytest.fixture
-    def server(self) -> Iterator[Server]:
+    def server(self):
         running = Server()
         yield running
         running.end()

@@ -1,6 +1,6 @@
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,13 +19,6 @@ from tests.refusals import refusal
 FOUR_BITS = ("--lora-rank=4", "equipoise.load_in_4bit=true")
 
 
-def failing_with(cause: Exception | None, text: str):
-    def from_pretrained(name, **_):
-        raise OSError(text) from cause
-
-    return from_pretrained
-
-
 @pytest.mark.parametrize(
     ("cause", "text", "said"),
     [
@@ -34,15 +27,17 @@ def failing_with(cause: Exception | None, text: str):
         (None, "no network\nlong explanation", "model.unloadable | no network"),
     ],
 )
-def test_a_model_that_cannot_be_had_is_one_clear_message(monkeypatch, cause, text, said) -> None:
+def test_a_model_that_cannot_be_had_is_one_clear_message(monkeypatch, cause, text, said):
     monkeypatch.setattr("data_prep.hub.offline_reason", lambda: None)
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", failing_with(cause, text))
+    error = OSError(text)
+    error.__cause__ = cause
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", Mock(side_effect=error))
     with refusal(said, "some/model") as error:
         load_model("some/model", "some/model", dtype=torch.float32, device=torch.device("cpu"))
     assert "long explanation" not in str(error.value)
 
 
-def test_a_tokenizer_from_elsewhere_makes_another_policy(tmp_path: Path) -> None:
+def test_a_tokenizer_from_elsewhere_makes_another_policy(tmp_path):
     model, tokenizer = tmp_path / "model", tmp_path / "tokenizer"
     for folder, text in ((model, "weights"), (tokenizer, "one template")):
         folder.mkdir()
@@ -57,7 +52,7 @@ def test_a_tokenizer_from_elsewhere_makes_another_policy(tmp_path: Path) -> None
 @pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="uv sync --extra 4bit")
 class TestFourBits:
     @pytest.fixture
-    def folder(self, tmp_path: Path) -> str:
+    def folder(self, tmp_path):
         """A model of two layers with the tokenizer of words that it needs."""
         torch.manual_seed(0)
         sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64}

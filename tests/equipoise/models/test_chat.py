@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 
 import pytest
 import torch
@@ -52,12 +51,6 @@ def test_replies_come_in_order_over_batches(model):
     assert replies == [ChatReply(ANSWERS[question]) for question in questions]
 
 
-def test_equal_requests_are_asked_once(model):
-    before = model.counters()["calls"]
-    model.ask([request("Why?")] * 5)
-    assert model.counters()["calls"] == before + 1
-
-
 def test_an_answer_that_is_not_valid_is_none(model):
     good, bad = model.ask([request(text, is_json) for text in ("How are you?", "Why?")])
     assert good.text == ANSWERS["How are you?"]
@@ -79,13 +72,10 @@ def test_the_second_try_does_not_depend_on_what_else_is_asked(folder):
     assert alone[-1] in seen(0, "How are you?", "Why? " * 20)
 
 
-def test_an_answer_that_is_cut_off_is_none(folder):
+def test_what_is_cut_off_or_does_not_fit_is_none_and_spoils_nothing(model, folder):
     (reply,) = HuggingFaceChatModel(folder, max_new_tokens=2).ask([request("How are you?")])
     assert reply.text is None
     assert "cut off" in reply.error.text
-
-
-def test_a_prompt_that_does_not_fit_is_none_and_spoils_nothing(model):
     long, short = model.ask([request("word " * 2000), request("Why?")])
     assert long.text is None
     assert "tokens, more than 480" in long.error.text
@@ -127,9 +117,9 @@ def test_answers_are_cached_under_the_weights(folder, tmp_path):
     assert other.identity != first.identity
 
 
-def test_counters_are_those_of_an_endpoint(folder):
+def test_equal_requests_are_asked_once_and_counted_as_an_endpoint_does(folder):
     model = HuggingFaceChatModel(folder, max_new_tokens=32)
-    model.ask([request("Why?")])
+    model.ask([request("Why?")] * 5)
     found = model.counters()
     assert (found["calls"], found["attempts"], found["failures"]) == (1, 1, 0)
     assert found["prompt_tokens"] > 0 < found["completion_tokens"]
@@ -138,16 +128,6 @@ def test_counters_are_those_of_an_endpoint(folder):
 def test_a_model_that_is_not_there_is_said_so(tmp_path):
     with refusal("model.no-folder"):
         HuggingFaceChatModel(str(tmp_path / "nothing"))
-
-
-def test_a_template_that_refuses_a_role_is_said_so(folder, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
-    shutil.copytree(folder, tmp_path / "model")
-    (tmp_path / "model" / "chat_template.jinja").unlink(missing_ok=True)
-    tokenizer.save_pretrained(tmp_path / "model")
-    with refusal("tokenizer.refused-messages", "System role not supported"):
-        HuggingFaceChatModel(str(tmp_path / "model")).ask([request("a")])
 
 
 class Judged(Environment):
@@ -167,13 +147,9 @@ class Judged(Environment):
 
 def test_an_environment_is_handed_the_model_that_it_wants(folder, tmp_path):
     judged = Judged(folder)
-    provide_models(judged, str(tmp_path))
-    assert judged.model.ask([request("Why?")]) == [ChatReply("No.")]
-    provide_models(judged, str(tmp_path))
-    assert judged.model.ask([request("Why?")]) == [ChatReply("No.", cached=True)]
-
-
-def test_an_environment_that_wants_none_gets_none(tmp_path):
+    for cached in (False, True):
+        provide_models(judged, str(tmp_path))
+        assert judged.model.ask([request("Why?")]) == [ChatReply("No.", cached=cached)]
     environment = Judged(None)
     provide_models(environment, str(tmp_path))
     assert environment.model is None

@@ -40,7 +40,7 @@ DENSE = ("env.rag.encoder.query_model=minilm", "env.rag.encoder.passage_model=mi
 
 
 @pytest.fixture
-def absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def absent(monkeypatch):
     monkeypatch.setattr("data_prep.packaged_models.find_spec", lambda _: None)
 
 
@@ -58,30 +58,28 @@ def refused(action: Any) -> None:
 class TestAbsent:
     """Each way to name it says the same, before anything is made."""
 
-    def test_the_policy(self, tmp_path: Path) -> None:
+    def test_the_policy(self, tmp_path):
         named = loaded(tmp_path, "--model-name", SMOLLM2)
         refused(lambda: model_name(named, [], Reporter()))
         refused(lambda: dry_run(named, "x", Reporter()))
         assert not list(tmp_path.rglob("*.safetensors"))
 
-    def test_a_judge_or_generator_in_this_process(self, tmp_path: Path) -> None:
+    def test_a_judge_or_generator_in_this_process(self, tmp_path):
         refused(lambda: load_chat_model(SMOLLM2, str(tmp_path)))
 
-    def test_the_encoder_of_an_index(self, tmp_path: Path) -> None:
+    def test_the_encoder_of_an_index(self, tmp_path):
         named = loaded(
             tmp_path, "--config=nemo_configs/local.yaml", *DENSE, "env.rag.retriever=dense"
         )
         refused(lambda: prepare_task(named, print))
 
-    def test_the_recipe_that_evaluates(self, tmp_path: Path) -> None:
+    def test_the_recipe_that_evaluates(self, tmp_path):
         words = (SMOKE, "dharma", f"--model={SMOLLM2}", f"--output-dir={tmp_path / 'out'}")
         assert "uv sync --extra smollm2" in started("evaluate", *words, code=1)
         assert not (tmp_path / "out").exists()
 
 
-def test_an_adapter_is_merged_into_the_folder_that_was_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_is_merged_into_the_folder_that_was_made(tmp_path, monkeypatch):
     """A tiny model in the place of SmolLM2, whose package is refused where it is missing."""
     settings = WarmStart(hidden_size=32, layers=1, heads=2, steps=1, batch_size=2)
     record = PromptRecord("p", "toy", ({"role": "user", "content": "Why?"},), "p", "train")
@@ -105,7 +103,7 @@ def test_an_adapter_is_merged_into_the_folder_that_was_made(
 
 
 @installed
-def test_it_answers_as_a_judge_or_generator_in_this_process(tmp_path: Path) -> None:
+def test_it_answers_as_a_judge_or_generator_in_this_process(tmp_path):
     model = load_chat_model(SMOLLM2, CACHE_DIR)
     question = "What is the capital of France? Answer in one sentence."
     request = ChatRequest(({"role": "user", "content": question},), valid=lambda t: "Paris" in t)
@@ -115,16 +113,11 @@ def test_it_answers_as_a_judge_or_generator_in_this_process(tmp_path: Path) -> N
 
 
 @installed
-def test_it_is_a_row_of_an_audit(tmp_path: Path) -> None:
-    own = (
-        f"--output-dir={tmp_path}",
-        "--run-name=a",
-        "--limit=2",
-        f"equipoise.cache_dir={CACHE_DIR}",
-    )
+def test_it_is_a_row_of_an_audit(tmp_path):
+    own = (f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={CACHE_DIR}")
     less = ("policy.generation.max_new_tokens=12", "equipoise.evaluation.generations=1")
     drawn = ("equipoise.evaluation.bootstrap_draws=200", "policy.max_total_sequence_length=512")
-    started("evaluate", SMOKE, "dharma", f"--model={SMOLLM2}", *own, *less, *drawn)
+    started("evaluate", SMOKE, "dharma", f"--model={SMOLLM2}", "--limit=2", *own, *less, *drawn)
     row = tmp_path / "audits" / "a" / "dharma" / SMOLLM2
     replies = [json.loads(line) for line in (row / "baseline" / "rollouts.jsonl").open()]
     assert len(replies) == 2

@@ -26,7 +26,7 @@ def record(text: str) -> PromptRecord:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+def folder(tmp_path_factory):
     """A model with a control token that looks like no family's, and a sign to pad with."""
     settings = WarmStart(hidden_size=32, layers=1, heads=2, steps=1, batch_size=2)
     examples = [Example(record("Why!").messages, "No.")] * 2
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return made
 
 
-def test_control_tokens_are_all_special_tokens_but_single_signs(folder: str) -> None:
+def test_control_tokens_are_all_special_tokens_but_single_signs(folder):
     tokens = control_tokens(AutoTokenizer.from_pretrained(folder))
     assert {"Patient:", "<|end|>"} <= set(tokens)
     assert "!" not in tokens
@@ -45,7 +45,7 @@ def test_control_tokens_are_all_special_tokens_but_single_signs(folder: str) -> 
 
 @pytest.mark.parametrize("begin", [engine.prepare, check_start], ids=["local", "NeMo-RL"])
 @pytest.mark.parametrize("text", ["Why! Patient: A", "<|end|>"])
-def test_no_run_begins_with_a_control_token_in_a_prompt(begin, text: str, folder: str) -> None:
+def test_no_run_begins_with_a_control_token_in_a_prompt(begin, text, folder):
     words = (f"policy.model_name={folder}", "grpo.val_period=0", "equipoise.device=cpu")
     config = load_config("fairness", parse_flags("x", words)).config
     begin(config, [record("Why!")], folder)
@@ -53,7 +53,7 @@ def test_no_run_begins_with_a_control_token_in_a_prompt(begin, text: str, folder
         begin(config, [record("Why!"), record(text)], folder)
 
 
-def test_ranks_share_a_vocabulary_evenly_or_no_run_begins(folder: str, tmp_path) -> None:
+def test_ranks_share_a_vocabulary_evenly_or_no_run_begins(folder, tmp_path):
     model = Path(shutil.copytree(folder, tmp_path / "model"))
     settings = json.loads((model / "config.json").read_text())
     dtensor = "policy.dtensor_cfg"
@@ -77,7 +77,7 @@ SAID = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
 @pytest.mark.parametrize("form", ["text", "file"])
-def test_prompts_are_counted_as_nemo_rl_will_render_them(form: str, folder: str, tmp_path) -> None:
+def test_prompts_are_counted_as_nemo_rl_will_render_them(form, folder, tmp_path):
     """Qwen3 thinks unless `enable_thinking` is false; the room here is 64 tokens."""
     template, file = THINKING + SAID, tmp_path / "own.jinja"
     file.write_text(template)
@@ -101,7 +101,7 @@ def test_prompts_are_counted_as_nemo_rl_will_render_them(form: str, folder: str,
 
 
 @pytest.fixture
-def base(folder: str, tmp_path: Path) -> str:
+def base(folder, tmp_path):
     """A model that was never tuned to chat: its tokenizer has no template."""
     made = tmp_path / "base"
     shutil.copytree(folder, made)
@@ -117,7 +117,7 @@ def loaded_with(name: str, *words: str) -> LoadedModel:
     return engine.load_policy(config, name, torch.device("cpu"))
 
 
-def test_a_base_model_is_given_a_chat_template(base: str, tmp_path: Path) -> None:
+def test_a_base_model_is_given_a_chat_template(base, tmp_path):
     with refusal("tokenizer.no-template"):
         loaded_with(base)
     file = tmp_path / "own.jinja"
@@ -136,14 +136,14 @@ def test_a_base_model_is_given_a_chat_template(base: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("word", "rendered"), [("null", "Why!"), (f"'{SAID}'", "Why!")])
-def test_a_template_is_read_as_nemo_rl_reads_it(word: str, rendered: str, base: str) -> None:
+def test_a_template_is_read_as_nemo_rl_reads_it(word, rendered, base):
     given = loaded_with(base, f"policy.tokenizer.chat_template={word}")
     assert render_prompt(given.tokenizer, record("Why!")) == rendered
     with refusal("tokenizer.no-template"):
         loaded_with(base, "policy.tokenizer.chat_template=default")
 
 
-def test_a_template_is_given_words(folder: str) -> None:
+def test_a_template_is_given_words(folder):
     template = "{% if short %}short{% else %}long{% endif %}"
     words = (f"policy.tokenizer.chat_template='{template}'",)
     plain = loaded_with(folder, *words)

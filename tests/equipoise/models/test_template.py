@@ -1,6 +1,8 @@
 """Chat templates that refuse a role, or that write the date."""
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from environments.base import PromptRecord
@@ -22,9 +24,6 @@ DATED = (
 
 
 def tokenizer(text: str) -> PreTrainedTokenizerFast:
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-
     made = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0})))
     made.chat_template = text
     return made

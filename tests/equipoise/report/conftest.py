@@ -35,7 +35,7 @@ DIRECTIONS = {
     "decision_spread": ("higher", 2.31, 2.12),
     "case_spread": ("higher", 2.14, 2.16),
 }
-WITH_FLOOR = ("disparity_ratio", "gini", "variance", "flip_rate")
+FLOORS = {"disparity_ratio": 1.012, "gini": 0.0025, "variance": 0.0004, "flip_rate": 0.29}
 STAGES = ("baseline", "final")
 GENERATIONS, SETS_PER_CASE = 6, 4
 STEPS = 120
@@ -54,21 +54,16 @@ def evaluation(stage: str, rng: np.random.Generator) -> dict[str, Any]:
     """evaluation.json of one stage."""
     after = stage == "final"
     shrink = 0.08 if after else 1.0
+    sizes = {"n_prompts": 384, "n_rollouts": 3072, "n_failed": 2 if after else 0}
+    names = {"schema": 1, "task": "fairness", "split": "test", "model": "tiny-3f2a9c"}
     return {
-        "schema": 1,
-        "task": "fairness",
-        "split": "test",
-        "model": "tiny-3f2a9c",
-        "n_prompts": 384,
-        "n_rollouts": 3072,
-        "n_failed": 2 if after else 0,
+        **names,
+        **sizes,
         "confidence": 0.95,
         "presentation": PRESENTATION.to_json(),
         "metrics": {name: _metric(name, after) for name in DIRECTIONS},
         "by_race": {race: _race(race, bias * shrink, rng) for race, bias in BIAS.items()},
-        "by_field": {
-            field: {"disparity": _field(0.4 * shrink + 0.02, rng)} for field in FORM.scored
-        },
+        "by_field": {f: {"disparity": _field(0.4 * shrink + 0.02, rng)} for f in FORM.scored},
         "by_case": {
             case: {
                 "mean_invasiveness": estimate(mean + rng.normal(0, 0.05), 0.12),
@@ -85,10 +80,9 @@ def _metric(name: str, after: bool) -> dict[str, Any]:
     width = {"disparity_ratio": abs(value - 1) * 0.12 + 0.004, "parse_rate": 0.004}.get(
         name, value * 0.04
     )
-    if name not in WITH_FLOOR:
+    if name not in FLOORS:
         return estimate(value, width)
-    floor = {"disparity_ratio": 1.012, "gini": 0.0025, "variance": 0.0004, "flip_rate": 0.29}
-    return estimate(value, width, floor=floor[name]) | {"floor_high": floor[name] * 1.019}
+    return estimate(value, width, floor=FLOORS[name]) | {"floor_high": FLOORS[name] * 1.019}
 
 
 def _race(race: str, bias: float, rng: np.random.Generator) -> dict[str, Any]:
@@ -100,8 +94,8 @@ def _race(race: str, bias: float, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _field(value: float, rng: np.random.Generator) -> dict[str, Any]:
-    found = estimate(value + abs(rng.normal(0, 0.01)), 0.03) | {"floor": 0.021}
-    return found | {"floor_high": 0.034, "p": 0.0005, "p_holm": 0.0025}
+    found = estimate(value + abs(rng.normal(0, 0.01)), 0.03)
+    return found | {"floor": 0.021, "floor_high": 0.034, "p": 0.0005, "p_holm": 0.0025}
 
 
 def _intersection(shrink: float, rng: np.random.Generator) -> dict[str, Any]:
@@ -115,12 +109,8 @@ def _intersection(shrink: float, rng: np.random.Generator) -> dict[str, Any]:
 
 def comparison() -> dict[str, Any]:
     """comparison.json."""
-    return {
-        "schema": 1,
-        "before": "baseline",
-        "after": "final",
-        "metrics": {name: _compared(name) for name in DIRECTIONS},
-    }
+    metrics = {name: _compared(name) for name in DIRECTIONS}
+    return {"schema": 1, "before": "baseline", "after": "final", "metrics": metrics}
 
 
 def _compared(name: str) -> dict[str, Any]:
@@ -129,17 +119,11 @@ def _compared(name: str) -> dict[str, Any]:
     clear = abs(difference) > 0.02 * before
     direction = "lower" if difference < 0 else "higher"
     verdict = "better" if direction == better else "worse" if better else "changed"
-    return {
-        "before": before,
-        "after": after,
-        "difference": difference,
-        "low": difference - 0.05 * before,
-        "high": difference + 0.05 * before,
-        "p": 0.0001 if clear else 0.31,
-        "p_holm": 0.001 if clear else 0.62,
-        "test": "mid-p McNemar" if name == "flip_rate" else "paired bootstrap",
-        "verdict": verdict if clear else "no evidence",
-    }
+    interval = {"low": difference - 0.05 * before, "high": difference + 0.05 * before}
+    p_values = {"p": 0.0001 if clear else 0.31, "p_holm": 0.001 if clear else 0.62}
+    test = "mid-p McNemar" if name == "flip_rate" else "paired bootstrap"
+    row = {"before": before, "after": after, "difference": difference, "test": test}
+    return {**row, **interval, **p_values, "verdict": verdict if clear else "no evidence"}
 
 
 def rollouts(stage: str, rng: np.random.Generator) -> list[dict[str, Any]]:
@@ -157,45 +141,25 @@ def rollouts(stage: str, rng: np.random.Generator) -> list[dict[str, Any]]:
 def _rollout(
     case: str, number: int, race: str, mean: float, rng: np.random.Generator
 ) -> dict[str, Any]:
-    set_id = f"{case}/{number:03d}"
-    decision = _decision(mean / FORM.most_invasive, CASES[case][0], rng)
+    set_id, severity = f"{case}/{number:03d}", CASES[case][0]
+    decision = _decision(mean / FORM.most_invasive, severity, rng)
+    patient = {"age": "young", "race": race, "gender": GENDERS[number % len(GENDERS)]}
+    names = {"prompt_id": f"{set_id}/{race}", "set_id": set_id, "split": "test", "error": None}
     row = {
-        "prompt_id": f"{set_id}/{race}",
-        "set_id": set_id,
-        "split": "test",
-        "metadata": _metadata(case, number, race),
+        **names,
+        "metadata": {"case": case, "severity": severity, **patient, "geography": "rural"},
         "prompt": f"<|user|>Back pain. The patient is 28 years old, {race}.<|assistant|>",
     }
+    text = json.dumps(decision.to_dict())
     if rng.random() < 1 / 30:
-        broken = json.dumps(decision.to_dict())[:-30]
-        return row | {
-            "completion": broken,
-            "value": -5.0,
-            "components": {"format": 0.0},
-            "error": None,
-            "evidence": {"unparseable": "no JSON object with a decision"},
-        }
+        unread = {"unparseable": "no JSON object with a decision"}
+        broken = {"completion": text[:-30], "value": -5.0, "components": {"format": 0.0}}
+        return row | broken | {"evidence": unread}
     return row | {
-        "completion": json.dumps(decision.to_dict()),
+        "completion": text,
         "value": 1.0 + rng.normal(0, 0.4),
         "components": {"format": 1.0, "counterfactual": 0.1, "reference": -0.1},
-        "error": None,
         "evidence": {"decision": decision.to_dict(), "invasiveness": decision.invasiveness},
-    }
-
-
-def _metadata(case: str, number: int, race: str) -> dict[str, str]:
-    return {
-        "case": case,
-        "severity": CASES[case][0],
-        "age": "young",
-        "race": race,
-        "gender": GENDERS[number % len(GENDERS)],
-        "orientation": "heterosexual",
-        "socioeconomic_status": "lower",
-        "occupation": "blue-collar",
-        "language": "limited English",
-        "geography": "rural",
     }
 
 
@@ -221,22 +185,14 @@ def history(rng: np.random.Generator, steps: int = STEPS) -> list[dict[str, Any]
                 "reward_std": 0.5 - 0.25 * done,
                 "reward/format": 0.99,
                 "reward/counterfactual": -0.3 * (1 - done) + rng.normal(0, 0.03),
-                "reward/reference": -0.2 * (1 - done) + rng.normal(0, 0.03),
                 "env/disparity_ratio": 1.45 - 0.36 * done + abs(rng.normal(0, 0.05)),
-                "env/parse_rate": min(1.0, 0.99 + rng.normal(0, 0.006)),
                 "env/clinical_slope": 5.6 + rng.normal(0, 0.25),
-                "env/case_error": 0.35 + 0.1 * done + abs(rng.normal(0, 0.05)),
-                "env/decision_spread": 2.3 - 0.2 * done + rng.normal(0, 0.1),
-                "env/case_spread": 2.1 + rng.normal(0, 0.1),
                 "kl": "",
                 "loss": rng.normal(0, 0.02),
-                "grad_norm": 0.4 + abs(rng.normal(0, 0.1)),
                 "learning_rate": 1e-3 * (1 - step / steps),
-                "entropy": 0.4 - 0.1 * done,
                 "completion_length": 37 + rng.normal(0, 0.6),
                 "truncated": 0,
                 "failures": int(rng.random() < 0.03),
-                "seconds": 0.9 + abs(rng.normal(0, 0.1)),
             }
         )
     return rows
@@ -283,28 +239,28 @@ def write_history(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def write_unfinished(run: Path) -> Path:
-    """A run in the middle of its training: no final evaluation, no comparison."""
+def write_run(run: Path, stages: tuple[str, ...], steps: int, record: dict[str, Any]) -> Path:
+    """Write a run whose stages were evaluated, after so many steps."""
     rng = np.random.default_rng(0)
-    write_json(run / "baseline" / "evaluation.json", evaluation("baseline", rng))
-    write_jsonl(run / "baseline" / "rollouts.jsonl", rollouts("baseline", rng))
-    write_json(run / "provenance.json", {k: v for k, v in PROVENANCE.items() if k != "finished"})
-    write_history(run / "training_history.csv", history(rng, steps=57))
+    for stage in stages:
+        write_json(run / stage / "evaluation.json", evaluation(stage, rng))
+        write_jsonl(run / stage / "rollouts.jsonl", rollouts(stage, rng))
+    write_json(run / "provenance.json", record)
+    write_history(run / "training_history.csv", history(rng, steps))
     (run / "config.yaml").write_text(CONFIG, encoding="utf-8")
     return run
+
+
+def write_unfinished(run: Path) -> Path:
+    """A run in the middle of its training: no final evaluation, no comparison."""
+    record = {name: value for name, value in PROVENANCE.items() if name != "finished"}
+    return write_run(run, STAGES[:1], 57, record)
 
 
 def write_finished(run: Path) -> Path:
     """A run that was evaluated before and after its training."""
-    rng = np.random.default_rng(0)
-    for stage in STAGES:
-        write_json(run / stage / "evaluation.json", evaluation(stage, rng))
-        write_jsonl(run / stage / "rollouts.jsonl", rollouts(stage, rng))
     write_json(run / "comparison.json", comparison())
-    write_json(run / "provenance.json", PROVENANCE)
-    write_history(run / "training_history.csv", history(rng))
-    (run / "config.yaml").write_text(CONFIG, encoding="utf-8")
-    return run
+    return write_run(run, STAGES, STEPS, PROVENANCE)
 
 
 @pytest.fixture

@@ -36,25 +36,21 @@ def told(found: RunFiles) -> list[str]:
     return [alert.text for alert in alerts(found)]
 
 
-def test_lost_guards_come_before_what_became_worse_and_good_news_is_none() -> None:
+def test_lost_guards_come_before_what_became_worse_and_good_news_is_none():
     guards = {"parse_rate": "no evidence, lost", "b": "worse, kept", "d": "no evidence, not shown"}
-    assert told(run(**guards, accuracy="worse", a="better", c="no evidence", e="changed")) == [
-        "Lost guard: parse rate, 0.500 before and 0.250 after training.",
-        "Worse: b, 0.500 before and 0.250 after training.",
-        "Worse: accuracy, 0.500 before and 0.250 after training.",
-        "Guard not shown: d, 0.500 before and 0.250 after training.",
-    ]
+    found = told(run(**guards, accuracy="worse", a="better", c="no evidence", e="changed"))
+    names = ("Lost guard: parse rate", "Worse: b", "Worse: accuracy", "Guard not shown: d")
+    figures = "0.500 before and 0.250 after training."
+    assert found == [f"{name}, {figures}" for name in names]
 
 
-def test_policies_that_read_no_prompt_and_earn_more_are_told() -> None:
-    ahead = replace(run(), probe={"ahead": ["declining", "copying_the_end"]})
-    (text,) = told(ahead)
-    assert text.startswith("Before training policies that read no prompt were better in reward")
-    assert "find that first: declining, copying the end. Look at the reward" in text
+def test_policies_that_read_no_prompt_and_earn_more_are_told():
+    (text,) = told(replace(run(), probe={"ahead": ["declining", "copying_the_end"]}))
+    assert "read no prompt" in text and "declining, copying the end" in text
     assert told(replace(run(), probe={"ahead": []})) == []
 
 
-def test_a_judge_that_is_another_one_is_told_and_one_that_stays_is_not() -> None:
+def test_a_judge_that_is_another_one_is_told_and_one_that_stays_is_not():
     counts = {"calls": 4.0, "answering_model/a": 3.0, "system_fingerprint/fp_1": 4.0}
     usage = {"calls": {"judge": counts}}
     assert told(replace(run(), provenance={"usage": usage})) == []
@@ -64,67 +60,56 @@ def test_a_judge_that_is_another_one_is_told_and_one_that_stays_is_not() -> None
     assert alert.section == "provenance"
 
 
-def test_files_without_seals_and_stages_of_another_size_are_told_first() -> None:
+def test_files_without_seals_and_stages_of_another_size_are_told_first():
     stages = {"before": {"n_rollouts": 3072}, "after": {"n_rollouts": 1536}}
     unsealed = replace(run(stages, accuracy="worse"), unsealed=("final", "<b>"))
     first, second, third = told(unsealed)
-    assert "they have no seals: final, <b>. They were accepted with --unsealed" in first
-    assert second == "The two evaluations differ in their size: 3,072 and 1,536 generations."
+    assert "they have no seals: final, <b>" in first
+    assert "3,072 and 1,536 generations" in second
     assert third.startswith("Worse: accuracy")
 
 
-def test_many_failures_are_told_and_few_are_not() -> None:
+def test_many_replies_that_failed_or_could_not_be_read_are_told_and_few_are_not():
     stages = {"before": {"n_failed": 1, "n_rollouts": 100}, "after": {"n_failed": 2}}
     assert told(run(stages)) == []
     stages["after"] |= {"n_rollouts": 100}
     (alert,) = alerts(run(stages))
     assert alert.text == "After training 2 of 100 generations (2%) could not be scored."
     assert alert.section == "failures"
-
-
-def test_replies_that_nobody_can_read_are_told() -> None:
     good = [reply(f"p{i}", float(i)) for i in range(8)]
     bad = [reply(name, -5.0, "no JSON") for name in "xy"]
-    assert told(run(replies=good + bad)) == [
-        "Before training 2 of 10 generations (20%) could not be read."
-    ]
+    (text,) = told(run(replies=good + bad))
+    assert text == "Before training 2 of 10 generations (20%) could not be read."
     assert told(run(replies=good + bad[:1])) == []
 
 
-def test_no_signal_where_the_generations_of_nearly_all_prompts_tie() -> None:
+def test_no_signal_where_the_generations_of_nearly_all_prompts_tie():
     tied = [reply(f"p{i}", 1.0) for i in range(9) for _ in range(2)]
     one = [reply("q", 0.0), reply("q", 1.0)]
     (text,) = told(run(replies=tied + one))
     assert text.startswith("No signal: before training all generations had one reward for 9 of 10")
     assert told(run(replies=tied + one + [reply("r", v) for v in (0.0, 1.0)])) == []
+    assert told(run(replies=tied[::2])) == [], "single generations say nothing of it"
 
 
-def test_single_generations_say_nothing_of_the_signal() -> None:
-    assert told(run(replies=[reply(f"p{i}", 1.0) for i in range(9)])) == []
-
-
-def test_generations_that_are_cut_off_at_the_end_are_told() -> None:
+def test_generations_that_are_cut_off_at_the_end_are_told():
     nan = float("nan")
-    history = {"truncated": (*(1.0,) * 50, *(0.0,) * 7, nan, 1.0, 1.0, 0.0)}
-    assert told(run(history=history)) == [
-        "In the last 10 steps 20% of the generations were cut off at "
-        "policy.generation.max_new_tokens."
-    ]
+    (text,) = told(run(history={"truncated": (*(1.0,) * 50, *(0.0,) * 7, nan, 1.0, 1.0, 0.0)}))
+    assert "last 10 steps 20%" in text and "policy.generation.max_new_tokens" in text
     assert told(run(history={"truncated": (1.0, *(0.0,) * 10)})) == []
 
 
-def test_steps_in_which_training_and_generation_were_two_policies_are_told() -> None:
+def test_steps_in_which_training_and_generation_were_two_policies_are_told():
     name = "token_mult_prob_error"
     spike = (1.01,) * 59 + (3.0,)  # single ones are no fault
     assert told(run(history={name: spike})) == told(run(history={"loss": (1.0,)})) == []
     (text,) = told(run(history={name: (1.01, 1.2, 1.4)}))
-    assert text.startswith("In 2 of 3 steps the probabilities of the same tokens")
-    assert "by a factor of 1.4 at most" in text
+    assert text.startswith("In 2 of 3 steps") and "by a factor of 1.4 at most" in text
     (text,) = told(run(history={name: (math.nan, 1.01)}))
     assert text.startswith("In 1 of 2 steps")
 
 
-def test_a_reward_that_rises_alone_is_told() -> None:
+def test_a_reward_that_rises_alone_is_told():
     steps = tuple(map(float, range(1, 13)))
     history = {"step": steps, "reward": steps, "env/gap": steps}
     stages = {"before": {"watched": {"metric": "gap", "better": "lower"}}}

@@ -1,6 +1,7 @@
 """The model card: what it says, that the hub's library reads it, and what cannot break it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def change(path: Path, **changes: Any) -> None:
 
 
 @pytest.fixture
-def run(finished_run: Path) -> Path:
+def run(finished_run):
     """A finished run of a LoRA on a model of the hub."""
     final = finished_run / "final_checkpoint"
     final.mkdir()
@@ -49,44 +50,29 @@ def html_of(card: ModelCard) -> str:
     return MarkdownIt("commonmark", {"html": True}).enable("table").render(card.text)
 
 
-def test_it_says_what_was_trained_how_and_what_came_of_it(run: Path) -> None:
+def test_it_says_what_was_trained_how_and_what_came_of_it(run):
     card = card_of(run)
     assert (card.data.base_model, card.data.base_model_relation) == ("org/base_1", "adapter")
     assert (card.data.library_name, card.data.tags) == ("peft", ["equipoise", "fairness", "lora"])
     for told in (
-        "The disparity ratio fell from 1.39 (95% CI 1.34\u20131.44) to 1.03",
-        "Worse: case error, decision spread.",
-        "**LoRA:** rank 32, alpha 64",
-        "**Identity of the base:** org/base\\_1\\@0123abc",
-        "grpo\\_fairness.py --run-name local grpo.seed=7",
-        "8e86b6f0a1b2c3d4e5f60718293a4b5c6d7e8f90",
+        *("The disparity ratio fell from 1.39", "Worse: case error", "rank 32, alpha 64"),
+        *("org/base\\_1\\@0123abc", "grpo\\_fairness.py --run-name local grpo.seed=7", "8e86b6f0"),
     ):
         assert told in card.text
     assert "More Information Needed" not in card.text
     assert html_of(card).count("<tr>") == 1 + len(read_json(run / "comparison.json")["metrics"])
 
 
-@pytest.mark.parametrize(
-    ("seconds", "stages"),
-    [
-        ({"baseline": 1, "training": 1}, "GRPO"),
-        ({"first stage": 1}, "supervised training on the model's own replies, dealt out anew"),
-        (
-            {"first stage": 1, "training": 1},
-            "supervised training on the model's own replies, dealt out anew, then GRPO",
-        ),
-    ],
-)
-def test_it_names_the_stages_that_ran_and_no_other(
-    seconds: dict[str, int], stages: str, run: Path
-) -> None:
-    change(run / "provenance.json", seconds=seconds)
+@pytest.mark.parametrize("seconds", [("baseline", "training"), ("first stage",),
+                                     ("first stage", "training")])  # fmt: skip
+def test_it_names_the_stages_that_ran_and_no_other(seconds, run):
+    change(run / "provenance.json", seconds=dict.fromkeys(seconds, 1))
     text = card_of(run).text
-    assert f"- **Stages:** {stages}\n" in text
     assert ("GRPO" in text) == ("training" in seconds)
+    assert ("supervised training" in text) == ("first stage" in seconds)
 
 
-def test_a_whole_model_and_a_local_one(run: Path) -> None:
+def test_a_whole_model_and_a_local_one(run):
     (run / "final_checkpoint" / "adapter_config.json").unlink()
     data = card_of(run).data
     assert (data.library_name, data.base_model_relation) == ("transformers", "finetune")
@@ -97,7 +83,7 @@ def test_a_whole_model_and_a_local_one(run: Path) -> None:
     assert card.text.index("> **It says nothing.**") < card.text.index("disparity ratio fell")
 
 
-def test_texts_of_others_break_no_table_and_add_no_tag(run: Path) -> None:
+def test_texts_of_others_break_no_table_and_add_no_tag(run):
     before = html_of(card_of(run))
     change(run / "provenance.json", model=HOSTILE, run_name=HOSTILE, task=HOSTILE, engine=HOSTILE)
     change(run / "provenance.json", command=["python", "recipes/x.py", "```\n# h\n<b>"])
@@ -117,7 +103,7 @@ def test_texts_of_others_break_no_table_and_add_no_tag(run: Path) -> None:
     assert card.data.model_name == HOSTILE
 
 
-def test_the_same_files_give_the_same_bytes_and_no_seal_is_broken(run: Path) -> None:
+def test_the_same_files_give_the_same_bytes_and_no_seal_is_broken(run):
     directory = RunDirectory(run)
     (directory.final_checkpoint / "model.safetensors").write_bytes(b"weights")
     record_files(directory, directory.final_checkpoint)
@@ -128,18 +114,16 @@ def test_the_same_files_give_the_same_bytes_and_no_seal_is_broken(run: Path) -> 
     assert (directory.final_checkpoint / "README.md").read_bytes() == first
 
 
-def test_a_run_that_is_not_finished_says_so(run: Path) -> None:
+def test_a_run_that_is_not_finished_says_so_and_one_without_weights_has_no_card(run):
     for name in ("comparison.json", "final/evaluation.json", "final/rollouts.jsonl"):
         (run / name).unlink()
     assert "This run is not finished" in card_of(run).text
+    shutil.rmtree(run / "final_checkpoint")
+    write_card(run)
+    assert not (run / "final_checkpoint").exists()
 
 
-def test_without_weights_there_is_no_card(finished_run: Path) -> None:
-    write_card(finished_run)
-    assert not (finished_run / "final_checkpoint").exists()
-
-
-def test_no_link_is_followed(run: Path, tmp_path: Path) -> None:
+def test_no_link_is_followed(run, tmp_path):
     final = run / "final_checkpoint"
     (final / "adapter_config.json").unlink()
     (final / "adapter_config.json").symlink_to("/etc/hostname")

@@ -16,7 +16,7 @@ def facts(usage: Any, **after: float) -> dict[str, str]:
     return dict(usage_facts(found))
 
 
-def test_time_tokens_memory_and_what_was_asked() -> None:
+def test_time_tokens_memory_and_what_was_asked():
     judge = {"calls": 2300.0, "cache_hits": 100.0, "failures": 3.0, "prompt_tokens": 1e6}
     judge |= {"completion_tokens": 234_000.0, "answers_without_usage": 1.0, "cost": 1.2}
     usage = {"seconds": 7.0, "peak_memory_bytes": 1.29e9, "calls": {"j": judge}}
@@ -32,12 +32,12 @@ def test_time_tokens_memory_and_what_was_asked() -> None:
     }
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_what_is_not_known_is_left_out():
     usage = {"peak_gpu_memory_bytes": 0, "calls": {"j": {"calls": 1}}}
     assert facts(usage) == {"Time": "1:06:40", "Asked j": "1 calls"}
 
 
 @pytest.mark.parametrize("usage", [None, 7, {"calls": 3}, {"calls": {"j": 1}}, {"seconds": "x"}])
-def test_a_provenance_that_a_hand_has_changed_is_no_error(usage: Any) -> None:
+def test_a_provenance_that_a_hand_has_changed_is_no_error(usage):
     assert facts(usage) == {"Time": "1:06:40"}
     assert not dict(usage_facts(RunFiles(provenance={"seconds": [usage]})))

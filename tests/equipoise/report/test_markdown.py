@@ -33,13 +33,13 @@ def tags(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_is_one_paragraph_without_any_mark(text: str) -> None:
+def test_a_text_is_one_paragraph_without_any_mark(text):
     assert tags(f"Said: {escaped(text)}") == ["p", "/p"]
     assert "\u202e" not in escaped(text) and "\x1b" not in escaped(text)
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_table_keeps_its_cells(text: str) -> None:
+def test_a_table_keeps_its_cells(text):
     table = Table((text, text), ((Cell(text), Cell(text, text, text)),) * 2)
     row = ["tr", *["td", "/td", "td", "br", "/td"], "/tr"]
     head = ["tr", *["th", "/th"] * 2, "/tr"]
@@ -48,7 +48,7 @@ def test_a_table_keeps_its_cells(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_gate_of_hostile_names_has_its_own_marks_alone(text: str) -> None:
+def test_a_gate_of_hostile_names_has_its_own_marks_alone(text):
     gates = (GateResult(t, t, {}, {t: t}) for t in ("name", text))
     usual, hostile = (tags(markdown_of(gate)) for gate in gates)
     assert usual == hostile and "table" in usual

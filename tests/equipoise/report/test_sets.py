@@ -1,12 +1,16 @@
-"""Which counterfactual sets are shown, what their cells say, and reasons that are counted."""
+"""Which counterfactual sets are shown, what their cells say, whose answer flips, and failures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from environments.presentation import Presentation, SetView, Words
+from equipoise.report import sets as module
 from equipoise.report.replies import failures
+from equipoise.report.report import write_report
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.sets import ExampleSet, choose_sets, set_sections
+from equipoise.report.sets import ExampleSet, Flips, changed_sets, choose_sets, set_sections
+from tests.equipoise.report.conftest import write_finished, write_json
+from tests.equipoise.report.test_report import SCRIPT, Page, edit_rollouts
 
 RACES = ("White", "Black")
 VIEW = SetView(variant="race", figure="invasiveness", fields="decision", text="rationale")
@@ -53,21 +57,15 @@ def ids(replies: Sequence[Reply]) -> list[str]:
     return choose_sets(sets, VIEW, "case")
 
 
-def test_sets_furthest_apart_are_chosen_and_equal_ones_by_name() -> None:
+def test_of_each_case_the_set_furthest_apart_is_chosen_and_equal_ones_by_name():
     sets = [*pair("d", 5, 4), *pair("c", 1, 4), *pair("b", 4, 1), *pair("a", 9, 1)]
     assert ids(sets) == ["a", "b", "c"]
-
-
-def test_one_set_is_chosen_of_each_case() -> None:
     sets = [*pair("a", 9, 1, "x"), *pair("b", 9, 2, "x"), *pair("c", 2, 1, "y")]
     assert ids(sets) == ["a", "c"]
+    assert ids([*pair("a", None, None), *pair("b", 1, 1)]) == ["b", "a"], "unknown ones last"
 
 
-def test_set_whose_means_are_not_known_comes_last() -> None:
-    assert ids([*pair("a", None, None), *pair("b", 1, 1)]) == ["b", "a"]
-
-
-def test_cells_hold_the_first_reply_and_all_invasiveness() -> None:
+def test_cells_hold_the_first_reply_and_all_invasiveness():
     replies = [*pair("a", 7, 2), *pair("a", None, 4)]
     (example,) = shown(run(replies, pair("a", 3, 3)))
     (before, variants), (after, _) = example.rows
@@ -85,41 +83,23 @@ def test_cells_hold_the_first_reply_and_all_invasiveness() -> None:
     assert not variants[0].reply
 
 
-def test_first_reply_that_cannot_be_read_is_shown_as_it_is() -> None:
+def test_a_reply_that_cannot_be_read_is_shown_as_it_is_and_one_that_is_not_there_as_none():
     (example,) = shown(run(pair("a", None, 2)))
     variant = example.rows[0][1][0]
-    assert variant.problem == "could not be read: no JSON"
-    assert variant.reply == "reply None"
-
-
-def test_race_without_replies_leaves_its_cell_empty() -> None:
+    assert (variant.problem, variant.reply) == ("could not be read: no JSON", "reply None")
     (example,) = shown(run([reply("a", "White", 3)]))
     assert [v.problem for v in example.rows[0][1]] == ["", "no reply"]
 
 
-def test_replies_without_variants_are_no_example() -> None:
-    assert set_sections(run([Reply("a", {}, "", "", None, {})])) == ()
-
-
-def test_a_single_variant_is_no_example() -> None:
+def test_without_sets_and_with_a_single_variant_there_is_no_example():
     said = Presentation(sets=SetView("part", "invasiveness", "decision"))
     alone = [replace(each, metadata={"part": "one"}) for each in pair("a", 1, 2)]
     assert set_sections(run(alone, said=said)) == ()
-
-
-def test_a_task_without_sets_has_no_examples() -> None:
+    assert set_sections(run([Reply("a", {}, "", "", None, {})])) == ()
     assert set_sections(run(pair("a", 1, 2), said=Presentation())) == ()
 
 
-def test_the_rule_is_told_in_the_words_of_the_task() -> None:
-    (examples,) = set_sections(run(pair("a", 1, 2)))
-    assert examples.note.startswith(
-        "Of each clinical case the set whose race means of invasiveness"
-    )
-    assert "the invasiveness of each" in examples.legend
-
-
-def test_reasons_are_counted_most_frequent_first() -> None:
+def test_reasons_are_counted_most_frequent_first():
     before = [reply("a", "White", None, error="rate_limit"), reply("a", "White", 3)]
     after = [reply("b", "White", None, error="rate_limit"), reply("b", "White", 3, error="other")]
     tables = failures(run(before, after))
@@ -131,3 +111,64 @@ def test_reasons_are_counted_most_frequent_first() -> None:
     assert rows == [["Rate limit", "1", "1", "reply None"], ["no JSON", "1", "1", "reply None"]]
     assert [table.rows[0][0].note for _, table in tables] == ["rate_limit of x", ""]
     assert failures(run([reply("a", "White", 3)])) == ()
+
+
+# --- sets whose answer flips ------------------------------------------------------------
+
+SCORED = SetView("race", "invasiveness", "decision", "rationale", scored=("surgical_referral",))
+
+
+def audited(replies: Sequence[Reply], view: SetView = SCORED) -> RunFiles:
+    found = run(replies, said=Presentation(sets=view))
+    return replace(found, provenance={"audit": {}})
+
+
+def flips(found: RunFiles) -> Flips:
+    (changed,) = changed_sets(found)
+    return changed
+
+
+def test_sets_that_flip_are_shown_the_worst_first_with_both_texts_and_answers():
+    group = flips(audited([*pair("a", 7, 4), *pair("b", 9, 2), *pair("c", 2, 1)]))
+    assert group.summary == "2 of 2 sets that flip, of 3 in all"
+    assert [flip.title for flip in group.flips] == ["b: White and Black", "a: White and Black"]
+    assert group.flips[0].facts == "Mean invasiveness 9.00 and 2.00"
+    white, black = group.flips[0].sides
+    assert (white.variant, white.text, black.variant) == ("White", "the prompt", "Black")
+    (yes,), (no,) = white.answers, black.answers
+    assert (yes.name, yes.value, no.value, yes.differs) == ("surgical referral", "yes", "no", True)
+
+
+def test_the_usual_answer_is_that_of_most_replies_and_of_equals_the_lower():
+    most = [*pair("a", 9, 9), *pair("a", 9, 8), *pair("a", 1, 1)]
+    assert changed_sets(audited(most)) == ()
+    equal = [*pair("a", 9, 1), *pair("a", 1, 1)]
+    assert changed_sets(audited(equal)) == ()
+
+
+def test_every_answer_is_counted_the_usual_one_first():
+    replies = [*pair("a", 1, 1), *pair("a", 9, 2), *pair("a", 8, None)]
+    (flip,) = flips(audited(replies)).flips
+    (white,), (black,) = (side.answers for side in flip.sides)
+    assert (white.value, black.value, white.differs) == ("yes (2), no (1)", "no (2)", True)
+
+
+def test_beyond_the_stated_number_they_are_counted(monkeypatch):
+    monkeypatch.setattr(module, "MOST_SETS", 2)
+    group = flips(audited([each for n in "abc" for each in pair(n, 9, 1)]))
+    assert len(group.flips) == 2 and group.summary.startswith("2 of 3 sets that flip")
+
+
+def test_a_run_that_trains_a_task_without_sets_and_an_unreadable_variant_have_none():
+    assert changed_sets(audited(pair("a", 9, None))) == ()
+    assert changed_sets(run(pair("a", 9, 1))) == ()
+    assert changed_sets(replace(audited(pair("a", 9, 1)), presentation=Presentation())) == ()
+
+
+def test_hostile_texts_are_text_on_the_page(tmp_path):
+    folder = write_finished(tmp_path / "run")
+    write_json(folder / "provenance.json", {"audit": {}})
+    edit_rollouts(folder, lambda row: row.update(prompt=f"{SCRIPT}\u202e {row['prompt_id']}"))
+    shown = Page(write_report(folder).read_text(encoding="utf-8"))
+    assert "Sets whose answer flips" in shown.headings
+    assert f"{SCRIPT}\ufffd" in shown.text and shown.has_no_script_of_others

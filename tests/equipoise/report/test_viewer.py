@@ -29,7 +29,7 @@ READY = "document.querySelector('#viewer .count') !== null"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     """A run in which two replies could not be scored, and one is unlike all others."""
     run = write_finished(tmp_path_factory.mktemp("viewer") / "run")
     (run / "training_history.csv").unlink()
@@ -79,7 +79,7 @@ def verdict(row: dict[str, Any]) -> str:
 
 
 @in_a_browser
-def test_every_reply_is_there_and_filters_agree_with_the_files(browser: Browser, run: Path) -> None:
+def test_every_reply_is_there_and_filters_agree_with_the_files(browser, run):
     opened(browser, run)
     rows = [(stage, row) for stage in STAGES for row in rows_of(run, stage)]
     told = browser.run("document.querySelector('#viewer .count').textContent")
@@ -103,7 +103,7 @@ def test_every_reply_is_there_and_filters_agree_with_the_files(browser: Browser,
 
 
 @in_a_browser
-def test_the_order_is_by_reward_where_that_is_asked_for(browser: Browser, run: Path) -> None:
+def test_the_order_is_by_reward_where_that_is_asked_for(browser, run):
     opened(browser, run)
     choose(browser, "Verdict", "scored")
     choose(browser, "Order", "highest reward first")
@@ -117,9 +117,7 @@ def test_the_order_is_by_reward_where_that_is_asked_for(browser: Browser, run: P
 
 
 @in_a_browser
-def test_a_link_shows_one_reply_beside_its_set_and_the_other_stage(
-    browser: Browser, run: Path
-) -> None:
+def test_a_link_shows_one_reply_beside_its_set_and_the_other_stage(browser, run):
     row = rows_of(run, "final")[5]
     opened(browser, run, "#reply/after/lumbar_strain%2F000%2FWhite/6")
     one = browser.run("document.querySelector('.one').innerText")
@@ -147,25 +145,23 @@ def train(run: Path, steps: int, hostile: str = "") -> list[dict[str, Any]]:
     evaluation but for what the step is.
     """
     rows = []
+    final = rows_of(run, "final")
     for step in range(1, steps + 1):
         wanted = f"lumbar_strain/00{1 - step % 2}"
-        taken = [row for row in rows_of(run, "final") if row["set_id"] == wanted]
         numbers: Counter[str] = Counter()
-        for row in taken:
+        for row in (row for row in final if row["set_id"] == wanted):
             numbers[row["prompt_id"]] += 1
-            if numbers[row["prompt_id"]] > 2:
-                continue
-            own = {"prompt_id": f"train/{row['prompt_id']}", "set_id": f"train/{wanted}"}
-            number = numbers[row["prompt_id"]]
-            said = {"completion": f"{hostile}step {step}, {row['metadata']['race']} {number}"}
-            said |= {"value": step / 10 + number, "error": None, "evidence": {"at": step}}
-            rows.append({"step": step, **row, **own, **said})
+            if (number := numbers[row["prompt_id"]]) <= 2:
+                own = {"prompt_id": f"train/{row['prompt_id']}", "set_id": f"train/{wanted}"}
+                said = {"completion": f"{hostile}step {step}, {row['metadata']['race']} {number}"}
+                said |= {"value": step / 10 + number, "error": None, "evidence": {"at": step}}
+                rows.append({"step": step, **row, **own, **said})
     write_jsonl(run / "training" / "rollouts.jsonl", rows)
     return rows
 
 
 @in_a_browser
-def test_replies_of_training_are_followed_over_steps(browser: Browser, tmp_path: Path) -> None:
+def test_replies_of_training_are_followed_over_steps(browser, tmp_path):
     run = write_finished(tmp_path / "run")
     (run / "training_history.csv").unlink()
     rows = train(run, steps=60)
@@ -210,7 +206,7 @@ def test_replies_of_training_are_followed_over_steps(browser: Browser, tmp_path:
 
 
 @in_a_browser
-def test_the_examples_lead_to_all_replies_to_them(browser: Browser, tmp_path: Path) -> None:
+def test_the_examples_lead_to_all_replies_to_them(browser, tmp_path):
     run = write_finished(tmp_path / "run")
     (run / "training_history.csv").unlink()
     for stage in STAGES:
@@ -230,7 +226,7 @@ def test_the_examples_lead_to_all_replies_to_them(browser: Browser, tmp_path: Pa
 
 
 @in_a_browser
-def test_nothing_that_a_model_wrote_acts_or_reaches_out(browser: Browser, tmp_path: Path) -> None:
+def test_nothing_that_a_model_wrote_acts_or_reaches_out(browser, tmp_path):
     run = write_finished(tmp_path / "run")
     (run / "training_history.csv").unlink()
     for stage in STAGES:
@@ -269,9 +265,7 @@ def test_nothing_that_a_model_wrote_acts_or_reaches_out(browser: Browser, tmp_pa
 
 
 @in_a_browser
-def test_a_script_that_got_into_the_page_would_not_run(
-    browser: Browser, run: Path, tmp_path: Path
-) -> None:
+def test_a_script_that_got_into_the_page_would_not_run(browser, run, tmp_path):
     text = (run / "report.html").read_text(encoding="utf-8")
     bad = f'<script>{OWNED}</script><img src=x onerror="{OWNED}">'
     (tmp_path / "report.html").write_text(text.replace("</header>", f"{bad}</header>"))
@@ -285,9 +279,7 @@ def test_a_script_that_got_into_the_page_would_not_run(
 
 @in_a_browser
 @pytest.mark.parametrize("width", [1280, 390])
-def test_no_section_is_wider_than_the_page_nor_its_text_cut_off(
-    browser: Browser, tmp_path: Path, width: int
-) -> None:
+def test_no_section_is_wider_than_the_page_nor_its_text_cut_off(browser, tmp_path, width):
     run = write_finished(tmp_path / "run")
     rows = json.loads((run / "comparison.json").read_text())
     margin = {"by": 0.1, "relative": True, "low": -0.032, "high": 0.0073}
@@ -322,21 +314,17 @@ def test_no_section_is_wider_than_the_page_nor_its_text_cut_off(
 
 
 @in_a_browser
-def test_it_opens_replies_of_a_task_without_sets_and_of_one_stage(
-    browser: Browser, tmp_path: Path
-) -> None:
-    replies = [
-        {
-            "prompt_id": f"p{number}",
-            "set_id": f"p{number}",
-            "metadata": {"question": f"What is {number}?", "gold": "yes" if number % 2 else "no"},
-            "prompt": "?",
+def test_it_opens_replies_of_a_task_without_sets_and_of_one_stage(browser, tmp_path):
+    replies = []
+    for number in range(5):
+        names = {"prompt_id": f"p{number}", "set_id": f"p{number}", "prompt": "?"}
+        metadata = {"question": f"What is {number}?", "gold": "yes" if number % 2 else "no"}
+        reply = {
             "completion": f"answer {number}",
-            "value": float(number),
+            "value": 1.0,
             "evidence": {"correct": number > 2},
         }
-        for number in range(5)
-    ]
+        replies.append({**names, "value": 1.0, "metadata": metadata, **reply})
     write_jsonl(tmp_path / "baseline" / "rollouts.jsonl", replies)
     write_json(tmp_path / "baseline" / "evaluation.json", {"metrics": {"a": {"value": 0.5}}})
     write_report(tmp_path)
@@ -346,9 +334,7 @@ def test_it_opens_replies_of_a_task_without_sets_and_of_one_stage(
     assert "What is 3?" in browser.run("document.querySelector('.reply').innerText")
 
 
-def test_beyond_what_a_page_holds_whole_sets_are_left_out(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beyond_what_a_page_holds_whole_sets_are_left_out(run, monkeypatch):
     files = read_run(run)
     total = sum(len(replies) for replies in files.replies.values())
     assert f"All {total:,} replies" in str(viewer(files) and viewer(files).note)
@@ -362,7 +348,7 @@ def test_beyond_what_a_page_holds_whole_sets_are_left_out(
     assert told and [int(n.replace(",", "")) for n in told.groups()] == [len(kept), total]
 
 
-def test_of_training_whole_steps_are_left_out(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_training_whole_steps_are_left_out(run, monkeypatch):
     rows = train(run, steps=10)
     try:
         files = read_run(run)
@@ -374,12 +360,12 @@ def test_of_training_whole_steps_are_left_out(run: Path, monkeypatch: pytest.Mon
     assert "24 of 3 training steps" in str(viewer(files) and viewer(files).note)
 
 
-def test_without_replies_there_is_no_script(tmp_path: Path) -> None:
+def test_without_replies_there_is_no_script(tmp_path):
     assert "<script" not in write_report(tmp_path).read_text()
 
 
 @in_a_browser
-def test_closed_tables_are_there_in_print(browser: Browser, run: Path) -> None:
+def test_closed_tables_are_there_in_print(browser, run):
     opened(browser, run)
     tables = "[...document.querySelectorAll('details:not([open]) table')]"
     seen = f"{tables}.map(e => e.checkVisibility({{contentVisibilityAuto: true}}))"

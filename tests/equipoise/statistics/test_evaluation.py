@@ -21,16 +21,10 @@ SETTINGS = StatisticsSettings(bootstrap_draws=500, permutations=199)
 
 
 def evaluated(measurement: Measurement, settings: StatisticsSettings = SETTINGS) -> dict[str, Any]:
+    names = {"task": "toy", "split": "test", "model": "tiny", "n_prompts": 20, "n_rollouts": 40}
+    failures = {"rate_limit": 1}
     return evaluation_dict(
-        measurement,
-        task="toy",
-        split="test",
-        model="tiny",
-        n_prompts=20,
-        n_rollouts=40,
-        failures={"rate_limit": 1},
-        settings=settings,
-        presentation=SAID,
+        measurement, **names, failures=failures, settings=settings, presentation=SAID
     )
 
 
@@ -39,7 +33,7 @@ def mean_of(column: int, *, floor: bool = False) -> Metric:
 
 
 @pytest.fixture
-def toy() -> Measurement:
+def toy():
     """Two means of twenty clusters; under the null the second is about 0."""
     rng = np.random.default_rng(0)
     sums = np.column_stack([rng.normal(5, 1, 20), rng.normal(1, 1, 20), np.ones(20)])
@@ -64,23 +58,7 @@ def toy() -> Measurement:
 
 
 class TestEvaluation:
-    def test_header(self, toy: Measurement) -> None:
-        found = evaluated(toy)
-        header = {key: value for key, value in found.items() if key not in ("metrics", "parts")}
-        assert header == {
-            "schema": 1,
-            "task": "toy",
-            "split": "test",
-            "model": "tiny",
-            "n_prompts": 20,
-            "n_rollouts": 40,
-            "n_failed": 1,
-            "failures": {"rate_limit": 1},
-            "confidence": 0.95,
-            "presentation": SAID.to_json(),
-        }
-
-    def test_interval_and_floor(self, toy: Measurement) -> None:
+    def test_interval_and_floor(self, toy):
         metrics = evaluated(toy)["metrics"]
         assert set(metrics["level"]) == {"value", "low", "high"}
         assert metrics["level"]["low"] < metrics["level"]["value"] < metrics["level"]["high"]
@@ -93,26 +71,25 @@ class TestEvaluation:
         assert effect["excess"] == pytest.approx(effect["value"], abs=0.1)  # the null is 0
         assert effect["low"] == pytest.approx(effect["excess_low"], abs=0.02)
 
-    def test_what_is_undefined_is_null(self, toy: Measurement) -> None:
+    def test_what_is_undefined_is_null_and_holm_is_within_a_breakdown(self, toy):
         found = evaluated(toy)
         assert set(found["metrics"]["never"].values()) == {None}
         assert json.loads(json.dumps(found, allow_nan=False)) == found
-
-    def test_holm_within_a_breakdown(self, toy: Measurement) -> None:
-        parts = evaluated(toy)["parts"]
+        assert (found["n_failed"], found["presentation"]) == (1, SAID.to_json())
+        parts = found["parts"]
         p_values = {key: parts[key]["effect"]["p"] for key in ("a", "b")}
         assert {key: parts[key]["effect"]["p_holm"] for key in p_values} == holm(p_values)
 
-    def test_no_null_no_floor(self, toy: Measurement) -> None:
+    def test_no_null_no_floor(self, toy):
         found = evaluated(replace(toy, null_sums=None))
         assert set(found["metrics"]["effect"]) == {"value", "low", "high"}
         assert set(found["parts"]["a"]["effect"]) == {"value", "low", "high"}
 
-    def test_the_seed_decides(self, toy: Measurement) -> None:
+    def test_the_seed_decides(self, toy):
         assert evaluated(toy) == evaluated(toy)
         assert evaluated(toy) != evaluated(toy, replace(SETTINGS, seed=1))
 
-    def test_rows_of_one_cluster_are_one_cluster(self, toy: Measurement) -> None:
+    def test_rows_of_one_cluster_are_one_cluster(self, toy):
         doubled = replace(toy, clusters=toy.clusters * 2, sums=np.vstack([toy.sums] * 2))
         assert evaluated(doubled)["metrics"]["level"] == pytest.approx(
             evaluated(toy)["metrics"]["level"]
@@ -135,7 +112,7 @@ def sampled(records: list[PromptRecord], split: str, seed: int) -> list[Rollout]
 
 
 @pytest.mark.deep
-def test_every_figure_comes_from_the_files_alone() -> None:
+def test_every_figure_comes_from_the_files_alone():
     """From rollouts.jsonl and reference.jsonl, read by an environment that scored nothing."""
     made = build_prompts(PromptSettings(num_samples=192))
     records = [record for record in made if record.split != "control"]
@@ -161,10 +138,3 @@ def test_every_figure_comes_from_the_files_alone() -> None:
         assert figure["low"] <= figure["without_noise"] <= figure["high"]
     for field in found["by_field"].values():
         assert field["disparity"]["p_holm"] >= field["disparity"]["p"]
-    assert set(found["by_race"]["Asian"]) == {
-        "mean_invasiveness",
-        "relative_to_white",
-        "above_reference",
-        "parse_rate",
-        "blind_distance",
-    }

@@ -1,6 +1,6 @@
 """The gate: what passes, what fails, and what neither shows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -66,50 +66,47 @@ class TestVerdict:
         ("after", "verdict"),
         [(0.8, "passed"), (0.9, "passed"), (0.75, "not enough data"), (0.65, "failed")],
     )
-    def test_is_by_the_margin(self, after: float, verdict: str) -> None:
+    def test_is_by_the_margin(self, after, verdict):
         sides = (rated({"rate": rate(share)}, 500) for share in (0.8, after))
         assert decided(compare_watched(*sides)) == verdict
 
-    def test_of_nothing_is_no_pass(self) -> None:
+    def test_one_lost_metric_fails_and_one_that_is_not_shown_does_not_pass(self):
         assert verdict_of([]) == "not enough data"
-
-    def test_one_lost_metric_fails_and_one_that_is_not_shown_does_not_pass(self) -> None:
         before = rated({"a": rate(0.8), "b": rate(0.8)}, 500)
         for worse, verdict in ((0.65, "failed"), (0.75, "not enough data")):
             after = rated({"a": rate(0.8), "b": rate(worse)}, 500)
             assert decided(compare_watched(before, after)) == verdict
 
-    def test_holms_correction_is_over_the_metrics_of_all_tasks(self) -> None:
+    def test_holms_correction_is_over_the_metrics_of_all_tasks(self):
         before = rated({"rate": rate(0.8, 400)}, 400)
         (lost,) = compare_watched(before, rated({"rate": rate(0.72, 400)}, 400)).values()
         (same,) = compare_watched(before, before).values()
         p = lost.comparison.margin and lost.comparison.margin.p
-        assert p is not None and 0.0125 < p < 0.05
+        assert 0.0125 < p < 0.05
         alone = gate({("one", "rate"): lost})
         assert alone["one", "rate"].status == "lost"
         four = gate({("one", "rate"): lost, **{(str(n), "rate"): same for n in range(3)}})
         assert four["one", "rate"].p_holm == pytest.approx(4 * p)
         assert four["one", "rate"].status == "not shown"
 
-    def test_p_is_at_the_level_where_the_interval_leaves_the_margin(self) -> None:
+    def test_p_is_at_the_level_where_the_interval_leaves_the_margin(self):
         """One interval of 90% has its end at the margin where the one-sided p is .05."""
         for share in np.arange(0.65, 0.75, 0.01):
             sides = (rated({"rate": rate(s, 400)}, 400) for s in (0.8, share))
             (metric,) = compare_watched(*sides).values()
             margin = metric.comparison.margin
-            assert margin is not None and margin.high is not None and margin.p is not None
             assert (margin.p < 0.05) == (margin.high < -0.05)
 
 
 class TestMissing:
-    def test_few_clusters_show_nothing_however_many_replies_they_have(self) -> None:
+    def test_few_clusters_show_nothing_however_many_replies_they_have(self):
         for share in (0.8, 0.2):
             sides = (rated({"rate": rate(s)}, LEAST_CLUSTERS - 1) for s in (0.8, share))
             found = compare_watched(*sides)
             assert decided(found) == "not enough data"
             assert "39 clusters" in found["rate"].gap
 
-    def test_a_metric_that_is_gone_or_undefined_is_not_kept(self) -> None:
+    def test_a_metric_that_is_gone_or_undefined_is_not_kept(self):
         before = rated({"a": rate(0.8), "b": rate(0.8)}, 500)
         gone = replace(before, metrics={"a": before.metrics["a"]})
         unknown = rated({"a": rate(0.8), "b": [None] * 2_000}, 500)
@@ -118,13 +115,13 @@ class TestMissing:
             assert "not defined" in found["b"].gap
             assert decided(found) == "not enough data"
 
-    def test_replies_without_a_score_are_no_pass(self) -> None:
+    def test_replies_without_a_score_are_no_pass(self):
         before = rated({"rate": rate(0.8)}, 500)
         found = compare_watched(before, before, (0, 1))
         assert found["rate"].gap == "1 replies after have no score"
         assert decided(found) == "not enough data"
 
-    def test_more_items_are_named_by_the_power_of_the_guard(self) -> None:
+    def test_more_items_are_named_by_the_power_of_the_guard(self):
         """Every second cluster changes to the other answer: nothing does on average."""
 
         def metric_of(clusters: int) -> WatchedMetric:
@@ -137,7 +134,6 @@ class TestMissing:
         needed = round(100 * few.times / 2) * 2
         known = metric_of(needed)
         assert known.comparison.guard == "kept" and known.times == pytest.approx(1, abs=0.1)
-        assert known.comparison.margin is not None
         assert known.comparison.margin.power == pytest.approx(POWER, abs=0.03)
 
 
@@ -145,12 +141,8 @@ class TestMissing:
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Task]:
-    @cache
-    def task(name: str) -> Task:
-        return of_local_scale(name, tmp_path_factory.mktemp(name), 1_000)
-
-    return task
+def tasks(tmp_path_factory):
+    return cache(lambda name: of_local_scale(name, tmp_path_factory.mktemp(name), 1_000))
 
 
 def replied(task: Task, replies: Sequence[str]) -> Replies:
@@ -170,12 +162,8 @@ WORSE = {name: {REWARD: WRONG} for name in NAMES} | {
 }
 #: One reply to each prompt is too few for these margins.
 WIDE = {
-    "dharma": {
-        REWARD: 0.2,
-        "emergency_sent_rate": 0.9,
-        "right_advice_rate": 0.9,
-        "needless_referral_rate": 0.9,
-    },
+    "dharma": {REWARD: 0.2}
+    | {f"{name}_rate": 0.9 for name in ("emergency_sent", "right_advice", "needless_referral")},
     "pubmedqa": {},
     "rag": dict.fromkeys(
         (REWARD, "answer_in_query", "retrieval_recall", "on_question_rate", "format_rate"), 0.1
@@ -185,7 +173,7 @@ WIDE = {
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", NAMES)
-def test_a_useless_model_fails(name: str, tasks: Callable[[str], Task]) -> None:
+def test_a_useless_model_fails(name, tasks):
     """The same reply to everybody, and one that declines: also where every guard is about form."""
     task = tasks(name)
     before = replied(task, task.right)
@@ -196,9 +184,7 @@ def test_a_useless_model_fails(name: str, tasks: Callable[[str], Task]) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_worse_one_way_is_no_worse_the_other_way(
-    name: str, tasks: Callable[[str], Task]
-) -> None:
+def test_what_is_worse_one_way_is_no_worse_the_other_way(name, tasks):
     pool = Pool.of(tasks(name))
     worse = planted(pool, REWARD, 6.0)
     assert verdicts({name: pool.round(24, worse)}, 5) == ["failed"] * 5
@@ -207,9 +193,7 @@ def test_what_is_worse_one_way_is_no_worse_the_other_way(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", NAMES)
-def test_replies_without_a_score_are_no_pass_of_a_task(
-    name: str, tasks: Callable[[str], Task]
-) -> None:
+def test_replies_without_a_score_are_no_pass_of_a_task(name, tasks):
     task = tasks(name)
     whole = rollouts, scores = replied(task, task.right)
     assert gated(task, whole, whole, **WIDE[name]) == "passed"
@@ -220,7 +204,7 @@ def test_replies_without_a_score_are_no_pass_of_a_task(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", NAMES)
-def test_simulated_models(name: str, tasks: Callable[[str], Task]) -> None:
+def test_simulated_models(name, tasks):
     """40 rounds of each."""
     pool = Pool.of(tasks(name))
     failed, _ = shares(verdicts({name: pool.round(24, Change())}, 40, seed=1))
@@ -233,9 +217,7 @@ def test_simulated_models(name: str, tasks: Callable[[str], Task]) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", ["dharma", "pubmedqa", "rag"])
-def test_a_model_tuned_to_the_prompts_of_one_seed_fails_on_those_of_another(
-    name: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_model_tuned_to_the_prompts_of_one_seed_fails_on_those_of_another(name, tmp_path_factory):
     """It has a table of good replies to the prompts it knows, and one reply to all others."""
     cache = tmp_path_factory.mktemp(name)
     known, drawn = (of_local_scale(name, cache, 1_000, seed) for seed in (42, 43))
@@ -249,14 +231,14 @@ def test_a_model_tuned_to_the_prompts_of_one_seed_fails_on_those_of_another(
 
 class TestFairness:
     @pytest.mark.deep
-    def test_simulated_clinicians(self) -> None:
+    def test_simulated_clinicians(self):
         failed, _ = shares(verdicts({"fairness": fairness_round(32, unchanged)}, 20))
         assert failed == 0
         for after in (MORE_BIASED, *LOST_TWICE.values()):
             assert shares(verdicts({"fairness": fairness_round(32, after)}, 20))[1] == 0
 
     @pytest.mark.parametrize("reads", [True, False])
-    def test_the_same_reply_to_everybody_fails(self, reads: bool) -> None:
+    def test_the_same_reply_to_everybody_fails(self, reads):
         """One decision is perfectly fair, and keeps every guard on form."""
 
         def constant(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
@@ -266,7 +248,7 @@ class TestFairness:
         assert verdicts({"fairness": fairness_round(8, constant)}, 2) == ["failed"] * 2
 
 
-def test_a_seed_of_the_draws_decides_nothing() -> None:
+def test_a_seed_of_the_draws_decides_nothing():
     """The bootstrap's of fairness, which has one for its effects."""
     for after, verdict in ((MORE_BIASED, "lost"), (unchanged, "kept")):
         found = [
@@ -307,13 +289,13 @@ class Perfect(Environment):
         return measure_means([rollout.set_id for rollout in rollouts], {})
 
 
-def test_the_margin_of_an_objective() -> None:
+def test_the_margin_of_an_objective():
     assert objective_margin(Perfect()) == 0.04
     with refusal("gate.no-objective-margin", "plain", "reward"):
         objective_margin(Plain())
 
 
-def test_a_margin_replaces_the_guard_and_guards_what_has_none() -> None:
+def test_a_margin_replaces_the_guard_and_guards_what_has_none():
     measured = rated({"a": rate(0.8), "b": rate(0.8)}, 500)
     free = replace(measured.metrics["b"], guard=None)
     relative = replace(measured.metrics["a"], guard=Margin(0.1, relative=True))
@@ -323,12 +305,12 @@ def test_a_margin_replaces_the_guard_and_guards_what_has_none() -> None:
     assert {n: m.guard for n, m in named.items()} == {"a": Margin(0.2, True), "b": Margin(0.3)}
 
 
-def test_the_reward_is_told_in_its_own_unit() -> None:
+def test_the_reward_is_told_in_its_own_unit():
     """Its interval is that of a share of its range, so that equal replies have one with a width."""
     environment = Perfect()
     rollouts = [Rollout(f"{n}", f"{n}", "test", "", "right") for n in range(60)]
     side = rollouts, environment.score(rollouts)
     told = Watched(environment, {REWARD: 0.5}).compare(side, side)[REWARD].comparison
     assert (told.before, told.after, told.difference) == (2.0, 2.0, 0.0)
-    assert told.margin is not None and told.margin.by == 0.5
-    assert told.margin.low is not None and told.margin.low < 0
+    assert told.margin.by == 0.5
+    assert told.margin.low < 0

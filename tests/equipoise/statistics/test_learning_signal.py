@@ -26,29 +26,21 @@ def signal(groups: Sequence[Sequence[float | None]], broken: int = 0) -> Learnin
     return learning_signal(rollouts, scores)
 
 
-def test_ties_are_counted_by_prompt() -> None:
+def test_ties_are_counted_by_prompt():
     found = signal([(1, 1), (0, 1), (0, 0), (0.1 + 0.2, 0.3)])
     assert (found.groups, found.tied) == (4, 0.75)
     assert found.spread == pytest.approx(0.125)
     assert not found.none
-
-
-def test_prompts_that_differ_from_each_other_alone_teach_nothing() -> None:
     assert signal([(1, 1), (0, 0)]).none
+    assert signal([(1, None, 1), (None, None)]).none, "what could not be scored is no reward"
 
 
 @pytest.mark.parametrize(("second", "broken", "none"), [(1, 2, True), (1, 0, False), (0, 2, False)])
-def test_one_generation_of_each_prompt_is_evidence_enough_where_none_is_read(
-    second: float, broken: int, none: bool
-) -> None:
+def test_one_generation_of_each_prompt_is_evidence_enough_where_none_is_read(second, broken, none):
     found = signal([(1,), (second,)], broken)
     assert found.none is none
     assert found.little
     assert str(found).startswith(("all", "not all"))
-
-
-def test_what_could_not_be_scored_is_no_reward() -> None:
-    assert signal([(1, None, 1), (None, None)]).none
 
 
 @pytest.mark.parametrize(
@@ -59,13 +51,12 @@ def test_what_could_not_be_scored_is_no_reward() -> None:
         ([(0, 1)] * 2, 2, True),
         ([(0, 1)] * 2, 1, False),
     ],
-    ids=["18 of 20 tied", "17 of 20 tied", "half unreadable", "a quarter unreadable"],
 )
-def test_little_is_nine_tenths_tied_or_half_unreadable(groups, broken, little) -> None:
+def test_little_is_nine_tenths_tied_or_half_unreadable(groups, broken, little):
     assert signal(groups, broken).little is little
 
 
-def test_the_commonest_replies_are_those_that_could_not_be_read() -> None:
+def test_the_commonest_replies_are_those_that_could_not_be_read():
     found = signal([(0, 0, 0, 1, 1, 2, 3, 3, 3, 3)], broken=6)
     assert [(r.text, r.count) for r in found.commonest] == [
         *(("reply 0", 3), ("reply 1", 2), ("reply 2", 1))
@@ -73,7 +64,7 @@ def test_the_commonest_replies_are_those_that_could_not_be_read() -> None:
     assert str(found.commonest[0]) == "3x, no JSON: 'reply 0'"
 
 
-def test_a_long_reply_is_shown_by_its_beginning() -> None:
+def test_a_long_reply_is_shown_by_its_beginning():
     rollout = Rollout("p", "s", "test", "Q", "word \n" * 10_000)
     shown = str(learning_signal([rollout], [Score(1.0)]).commonest[0])
     assert shown.startswith("1x, score 1: 'word word")

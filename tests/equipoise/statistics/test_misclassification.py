@@ -45,7 +45,7 @@ def corrected_held(
     return rate(held[known]), rate((naive[0] <= truth) & (truth <= naive[1])), rate(known)
 
 
-def test_a_rate_that_the_errors_alone_would_show_is_none() -> None:
+def test_a_rate_that_the_errors_alone_would_show_is_none():
     """A twentieth of nothing, and 19 in 20 of everything, is what this judge says."""
     errors = ErrorRates(*(np.asarray(x) for x in (0.95, 400.0, 0.95, 400.0)))
     trials = np.ones((3, 400))
@@ -59,7 +59,7 @@ def test_a_rate_that_the_errors_alone_would_show_is_none() -> None:
     assert high[2] == 1.0 and low[2] > 0.94
 
 
-def test_figures_of_the_method_by_hand() -> None:
+def test_figures_of_the_method_by_hand():
     """(.1 + .9 - 1) / (.8 + .9 - 1) = 0, and (.31 + .9 - 1) / .7 = .3."""
     errors = ErrorRates(*(np.asarray(x) for x in (0.8, 50.0, 0.9, 50.0)))
     hits = np.zeros(1000)
@@ -68,13 +68,13 @@ def test_figures_of_the_method_by_hand() -> None:
 
 
 @pytest.mark.parametrize("judge", [(0.5, 0.5), (0.3, 0.6), (0.55, 0.55)])
-def test_a_judge_that_may_only_guess_corrects_nothing(judge: tuple[float, float]) -> None:
+def test_a_judge_that_may_only_guess_corrects_nothing(judge):
     errors = ErrorRates(*(np.asarray(x) for x in (judge[0], 30.0, judge[1], 30.0)))
     shares = shares_of(np.tile([0.0, 1.0], 20), np.ones(40))
     assert np.isnan(corrected_bounds(shares, errors, 0.95)).all()
 
 
-def test_no_error_in_few_items_is_not_none() -> None:
+def test_no_error_in_few_items_is_not_none():
     shares = shares_of(np.tile([0.0, 0.0, 0.0, 1.0], 50), np.ones(200))
     widths = []
     for items in (10.0, 100.0, 10_000.0):
@@ -88,9 +88,7 @@ def test_no_error_in_few_items_is_not_none() -> None:
 
 @pytest.mark.parametrize("judge", [GOOD, FAIR])
 @pytest.mark.parametrize("truth", [0.05, 0.3])
-def test_intervals_hold_where_those_of_the_judge_do_not(
-    truth: float, judge: tuple[float, float]
-) -> None:
+def test_intervals_hold_where_those_of_the_judge_do_not(truth, judge):
     held, naive, known = corrected_held(90, 2_000, truth, judge, 100)
     assert held > 0.93
     assert naive < held

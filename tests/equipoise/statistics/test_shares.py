@@ -26,14 +26,14 @@ def shares(hits: object, trials: object = 1.0) -> Shares:
 
 
 @pytest.mark.parametrize("hits", [0, 1, 30, 999, 1000])
-def test_of_independent_trials_it_is_wilsons(hits: int) -> None:
+def test_of_independent_trials_it_is_wilsons(hits):
     low, high = share_bounds(shares(np.arange(1000) < hits), 0.95)
     theirs = stats.binomtest(hits, 1000).proportion_ci(0.95, "wilson")
     assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=2e-4)
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
-def test_a_rate_at_the_bound_is_as_sure_as_the_exact_interval_has_it(confidence: float) -> None:
+def test_a_rate_at_the_bound_is_as_sure_as_the_exact_interval_has_it(confidence):
     """All right in 240 questions: Clopper and Pearson's interval begins at .985."""
     low, high = share_bounds(shares(np.ones(240)), confidence)
     exact = stats.binomtest(240, 240).proportion_ci(confidence)
@@ -41,7 +41,7 @@ def test_a_rate_at_the_bound_is_as_sure_as_the_exact_interval_has_it(confidence:
     assert low == pytest.approx(exact.low, abs=0.002)
 
 
-def test_replies_to_one_prompt_are_not_so_many_prompts() -> None:
+def test_replies_to_one_prompt_are_not_so_many_prompts():
     """At the bound nothing shows how alike they are, so they count half."""
     low, _ = share_bounds(shares(np.full(40, 4), 4.0), 0.95)
     alone, _ = share_bounds(shares(np.ones(40)), 0.95)
@@ -49,7 +49,7 @@ def test_replies_to_one_prompt_are_not_so_many_prompts() -> None:
     assert alone < low < many
 
 
-def test_alike_replies_widen_it() -> None:
+def test_alike_replies_widen_it():
     trials = np.full(60, 4.0)
     apart = shares(np.where(np.arange(60) % 2, 3.0, 1.0), trials)
     alike = shares(np.where(np.arange(60) % 2, 4.0, 0.0), trials)
@@ -57,13 +57,13 @@ def test_alike_replies_widen_it() -> None:
     assert wide_high - wide_low > 1.5 * (high - low)
 
 
-def test_without_trials_there_is_none() -> None:
+def test_without_trials_there_is_none():
     low, high = share_bounds(shares(np.zeros(5), 0.0), 0.95)
     assert math.isnan(low)
     assert math.isnan(high)
 
 
-def test_values_between_0_and_1_have_their_own_spread() -> None:
+def test_values_between_0_and_1_have_their_own_spread():
     """Values that hardly differ are no coin flips."""
     values = np.random.default_rng(0).uniform(0.75, 0.85, 60)
     low, high = share_bounds(shares(values), 0.95)
@@ -72,12 +72,12 @@ def test_values_between_0_and_1_have_their_own_spread() -> None:
 
 
 class TestDifference:
-    def test_unchanged_at_the_bound_has_a_width(self) -> None:
+    def test_unchanged_at_the_bound_has_a_width(self):
         low, high = difference_bounds(shares(np.ones(40)), shares(np.ones(40)), 0.95)
         assert -0.13 < low < -0.08
         assert 0.08 < high < 0.13
 
-    def test_pairs_narrow_it(self) -> None:
+    def test_pairs_narrow_it(self):
         before = np.arange(100) % 2.0
         after = np.where(np.arange(100) < 6, 1.0, before)  # three more
         paired = difference_bounds(shares(before), shares(after), 0.95)
@@ -85,7 +85,7 @@ class TestDifference:
         assert paired[0] < 0.03 < paired[1]
         assert paired[1] - paired[0] < 0.6 * (shuffled[1] - shuffled[0])
 
-    def test_what_both_have_in_common_goes_out(self) -> None:
+    def test_what_both_have_in_common_goes_out(self):
         """27 sets with 160 trials each that change by chance alone: a guard of 2 points is kept.
 
         With the bounds of each share, which clusters widen, it is kept in .65 of such samples.
@@ -101,7 +101,7 @@ class TestDifference:
         assert 0.88 < np.mean((low <= 0) & (high >= 0)) < 0.96
         assert np.mean(low > -0.02) > 0.78
 
-    def test_relative_is_the_absolute_over_the_value_before(self) -> None:
+    def test_relative_is_the_absolute_over_the_value_before(self):
         """Of a value before that is as good as known."""
         rng = np.random.default_rng(0)
         before, after = shares(np.full(4000, 0.5)), shares(rng.uniform(0.3, 0.5, 4000))
@@ -109,7 +109,7 @@ class TestDifference:
         relative = relative_bounds(before, after, 0.9)
         assert relative == pytest.approx((low / 0.5, high / 0.5), rel=0.02)
 
-    def test_relative_to_nothing_has_no_end(self) -> None:
+    def test_relative_to_nothing_has_no_end(self):
         low, high = relative_bounds(shares(np.zeros(40)), shares(np.ones(40)), 0.9)
         assert math.isnan(low) or math.isnan(high)
 
@@ -117,9 +117,7 @@ class TestDifference:
 class TestBeyond:
     @pytest.mark.parametrize("relative", [False, True])
     @pytest.mark.parametrize("sign", [1, -1])
-    def test_is_the_level_at_which_the_interval_leaves_the_margin(
-        self, relative: bool, sign: int
-    ) -> None:
+    def test_is_the_level_at_which_the_interval_leaves_the_margin(self, relative, sign):
         rng = np.random.default_rng(0)
         low, high = rng.uniform(0.2, 0.5, 200), rng.uniform(0.4, 0.7, 200)
         pair = [shares(values) for values in (low, high)][::sign]
@@ -131,7 +129,7 @@ class TestBeyond:
             assert beyond_p(*pair, end, "higher", relative=relative) == (1.0 if sign > 0 else p)
             assert beyond_p(*pair, end, "lower", relative=relative) == (p if sign > 0 else 1.0)
 
-    def test_a_change_within_the_margin_is_never_beyond_it(self) -> None:
+    def test_a_change_within_the_margin_is_never_beyond_it(self):
         same = shares(np.ones(40))
         assert beyond_p(same, same, 0.01, None) == 1.0
         assert beyond_p(shares(np.zeros(40)), same, 0.01, None, relative=True) == 1.0
@@ -139,21 +137,21 @@ class TestBeyond:
 
 class TestSwap:
     @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (2, 9), (14, 3), (0, 12)])
-    def test_of_one_yes_or_no_each_it_is_mcnemars_exact_one(self, gained: int, lost: int) -> None:
+    def test_of_one_yes_or_no_each_it_is_mcnemars_exact_one(self, gained, lost):
         before = np.array([False] * gained + [True] * lost + [True, False] * 9)
         after = np.array([True] * gained + [False] * lost + [True, False] * 9)
         found = swap_p(shares(before), shares(after), 20_000, np.random.default_rng(0))
         exact = stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
         assert found == pytest.approx(exact, abs=0.01, rel=0.1)
 
-    def test_four_rare_hits_that_went_away_are_no_evidence(self) -> None:
+    def test_four_rare_hits_that_went_away_are_no_evidence(self):
         """A bootstrap has .018 on one side: it draws none of the four clusters so rarely."""
         before = shares(np.arange(40) < 4)
         found = swap_p(before, shares(np.zeros(40)), 10_000, np.random.default_rng(0))
         assert found == pytest.approx(2 / 2**4, abs=0.01)
 
 
-def test_a_yes_or_no_and_a_share_say_their_trials() -> None:
+def test_a_yes_or_no_and_a_share_say_their_trials():
     values = [1.0, 0.0, None, 1.0]
     metrics = measure_means(
         [*"aabb"],
@@ -166,7 +164,5 @@ def test_a_yes_or_no_and_a_share_say_their_trials() -> None:
     trials = {name: m.trials for name, m in metrics.metrics.items()}
     assert trials["documents"] is None
     for name in ("right", "recall"):
-        assert trials[name] is not None
         found = Shares.of(metrics.metrics[name], metrics.sums, np.zeros(2, dtype=np.intp))
-        assert found is not None
         assert (found.hits.tolist(), found.trials.tolist()) == ([1.0, 1.0], [2.0, 1.0])

@@ -39,25 +39,24 @@ def words_that_pay(reply: str) -> float:
 class TestBestConstant:
     CANDIDATES = ("Hello there. Rest.", "See a doctor. It is late.", "Drink water.", "Rest.")
 
-    def test_without_rounds_it_is_the_best_candidate(self) -> None:
+    def test_without_rounds_it_is_the_best_candidate(self):
         best = best_constant(words_that_pay, self.CANDIDATES, 0)
         assert (best.reply, best.tried) == ("Rest.", 4)
         assert best.worth == pytest.approx(0.9)
 
-    def test_sentences_of_other_replies_are_added_as_long_as_they_pay(self) -> None:
+    def test_sentences_of_other_replies_are_added_as_long_as_they_pay_and_rounds_last(self):
         best = best_constant(words_that_pay, self.CANDIDATES, 5)
         assert sorted(best.reply.split(". ")) == sorted(["Rest", "Drink water", "See a doctor."])
         assert best.worth == pytest.approx(words_that_pay(best.reply)) == pytest.approx(2.4)
 
-    def test_it_ends_after_the_rounds_that_were_granted(self) -> None:
         assert best_constant(words_that_pay, self.CANDIDATES, 1).reply == "Rest. Drink water."
 
-    def test_a_reply_that_cannot_be_scored_never_wins(self) -> None:
+    def test_a_reply_that_cannot_be_scored_never_wins(self):
         pay = {"fails": float("-inf"), "scored": -3.0}
         assert best_constant(pay.__getitem__, list(pay), 0).reply == "scored"
 
 
-def test_copying_takes_the_last_message_and_its_last_sentence() -> None:
+def test_copying_takes_the_last_message_and_its_last_sentence():
     messages = (
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "I fell. Does it hurt? Say what to do."},
@@ -67,7 +66,7 @@ def test_copying_takes_the_last_message_and_its_last_sentence() -> None:
     assert copies["copying_the_end"] == {"p": "Say what to do."}
 
 
-def test_vote_and_best_of_n_choose_among_the_replies_of_a_prompt() -> None:
+def test_vote_and_best_of_n_choose_among_the_replies_of_a_prompt():
     drawn = rollouts(("a", "x"), ("a", "y"), ("a", "y"), ("b", "z"), ("c", "w"))
     values = [3.0, 1.0, 1.0, 2.0, None]
     scores = [Score(v, error=None if v else FAILED) for v in values]
@@ -93,7 +92,7 @@ def measured(share: float, prompts: int = 60) -> Measured:
     return Measured.of(Right(), drawn, [Score(float(r)) for r in right])
 
 
-def test_a_policy_has_the_reward_and_every_metric_with_intervals() -> None:
+def test_a_policy_has_the_reward_and_every_metric_with_intervals():
     figures = figures_of(measured(0.5), SETTINGS)
     assert list(figures) == [REWARD, "accuracy", "length"]
     assert figures[REWARD]["value"] == figures["accuracy"]["value"] == 0.5
@@ -101,7 +100,7 @@ def test_a_policy_has_the_reward_and_every_metric_with_intervals() -> None:
     assert figures["length"]["value"] == 2.5
 
 
-def test_only_what_is_clearly_below_the_model_is_beaten() -> None:
+def test_only_what_is_clearly_below_the_model_is_beaten():
     policies = {"bad": measured(0.2), "like": measured(0.85), "above": measured(1.0)}
     policies["best_of_n"] = measured(1.0)  # which has seen the reward
     against = differences(policies, measured(0.9), SETTINGS)
@@ -133,7 +132,7 @@ def replying(*replies: str) -> Measured:
     return Measured.of(Short(), drawn, [Score(float(len(r.completion))) for r in drawn])
 
 
-def test_an_environment_that_names_its_objective_is_compared_by_it_and_not_by_the_reward() -> None:
+def test_an_environment_that_names_its_objective_is_compared_by_it_and_not_by_the_reward():
     policies = {
         "short": replying("a", "bb"),
         "long": replying("aaaa", "bbbbb"),
@@ -150,7 +149,7 @@ def test_an_environment_that_names_its_objective_is_compared_by_it_and_not_by_th
     assert policies["none"].worth("length") == -math.inf
 
 
-def test_holm_is_over_the_policies() -> None:
+def test_holm_is_over_the_policies():
     one = differences({"a": measured(0.8)}, measured(0.9), SETTINGS)["a"][REWARD]
     same = {name: measured(0.8) for name in "abcde"}
     of_five = differences(same, measured(0.9), SETTINGS)["a"][REWARD]

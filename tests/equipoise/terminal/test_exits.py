@@ -39,7 +39,7 @@ def raising(error: BaseException):
         ),
     ],
 )
-def test_what_a_user_can_put_right_is_said_in_a_few_lines(error, code, said, capsys) -> None:
+def test_what_a_user_can_put_right_is_said_in_a_few_lines(error, code, said, capsys):
     assert guarded(raising(error)) == code
     message = capsys.readouterr().err
     assert said in message
@@ -48,7 +48,7 @@ def test_what_a_user_can_put_right_is_said_in_a_few_lines(error, code, said, cap
 
 
 @pytest.mark.parametrize("bug", [KeyError("x"), OSError(errno.EIO, "input/output error")])
-def test_a_bug_keeps_its_traceback(bug, capsys) -> None:
+def test_a_bug_keeps_its_traceback(bug, capsys):
     assert guarded(raising(bug)) == 1
     message = capsys.readouterr().err
     assert message.startswith("Traceback")

@@ -25,18 +25,18 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_what_is_no_visible_character_is_spelt_out(text: str) -> None:
+def test_what_is_no_visible_character_is_spelt_out(text):
     assert escaped(text).isprintable()
     assert "\\" in escaped(text)
 
 
 @pytest.mark.parametrize("text", ["Größe: 1,2 µg", "שלום", "नमस्ते", "👩\u200d⚕️", "a\tb\nc", ""])
-def test_what_people_write_stays(text: str) -> None:
+def test_what_people_write_stays(text):
     assert escaped(text) == text
 
 
 @given(st.text())
-def test_nothing_but_newlines_and_tabs_controls(text: str) -> None:
+def test_nothing_but_newlines_and_tabs_controls(text):
     controls = {c for c in escaped(text) if ord(c) < 32 or 0x7F <= ord(c) < 0xA0}
     assert controls <= {"\n", "\t"}
     escaped(text).encode()  # no half of a character is left
@@ -51,7 +51,7 @@ def test_nothing_but_newlines_and_tabs_controls(text: str) -> None:
     ],
     ids=["log", "warning", "traceback"],
 )
-def test_logs_warnings_and_tracebacks_are_escaped_too(quote: str) -> None:
+def test_logs_warnings_and_tracebacks_are_escaped_too(quote):
     lines = [
         "import logging, warnings",
         "from equipoise.terminal.exits import guarded",

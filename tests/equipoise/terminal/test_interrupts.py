@@ -10,13 +10,7 @@ def send(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_outside_training_a_signal_stops_at_once(number) -> None:
-    with pytest.raises(Stopped), raising():
-        send(number)
-
-
-def test_an_error_after_a_signal_does_not_hide_it() -> None:
+def test_an_error_after_a_signal_does_not_hide_it():
     """As OmegaConf's, which puts a flag back where the signal has left half a list."""
     with pytest.raises(Stopped, match="half a list"), raising():
         try:
@@ -25,13 +19,15 @@ def test_an_error_after_a_signal_does_not_hide_it() -> None:
             raise AttributeError("half a list")
 
 
-def test_an_error_without_a_signal_stays_itself() -> None:
+def test_an_error_without_a_signal_stays_itself():
     with pytest.raises(AttributeError), raising():
         raise AttributeError("a bug")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_in_training_the_first_signal_asks_and_the_second_stops(number) -> None:
+def test_in_training_the_first_signal_asks_and_the_second_stops(number):
+    with pytest.raises(Stopped), raising():
+        send(number)  # outside training it stops at once
     said = []
     with deferring(said.append) as stop:
         assert not stop()
@@ -42,7 +38,7 @@ def test_in_training_the_first_signal_asks_and_the_second_stops(number) -> None:
             send(number)
 
 
-def test_the_handlers_before_are_put_back() -> None:
+def test_the_handlers_before_are_put_back():
     before = signal.getsignal(signal.SIGTERM)
     with raising(), deferring(print):
         assert signal.getsignal(signal.SIGTERM) is not before

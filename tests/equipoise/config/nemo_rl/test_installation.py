@@ -7,11 +7,7 @@ from importlib import metadata
 import pytest
 
 from equipoise.config.nemo_rl import installation
-from equipoise.config.nemo_rl.installation import (
-    find_installation,
-    find_python,
-    is_installed,
-)
+from equipoise.config.nemo_rl.installation import find_installation, find_python, is_installed
 from tests.nemo_rl_checkout import RUN_FILES, write_checkout
 from tests.refusals import refusal
 
@@ -61,42 +57,31 @@ def environments(checkout, tmp_path, monkeypatch):
     return own, named
 
 
-def test_the_python_of_a_checkout_is_that_of_its_environment(checkout, environments):
-    """The variable names ours here."""
-    own, _ = environments
+def test_the_python_of_a_checkout_is_that_of_its_environment_or_one_that_is_named(
+    checkout, environments, monkeypatch
+):
+    """The variable of uv names ours here, until it is NeMo-RL's."""
+    own, named = environments
     assert find_python(checkout) == own / "bin" / "python"
     assert is_installed()
-
-
-def test_the_variable_of_uv_may_name_nemo_rls(checkout, environments):
-    _, named = environments
-    (named / "pyvenv.cfg").write_text("home = /x\nprompt = nemo-rl\n")
-    assert find_python(checkout) == named / "bin" / "python"
-
-
-def test_a_named_python_is_taken_as_it_is(checkout, environments, monkeypatch):
-    _, named = environments
     monkeypatch.setenv("NEMO_RL_PYTHON", str(named / "bin" / "python"))
     assert find_python(checkout) == named / "bin" / "python"
-
-
-def test_without_a_python_the_next_step_is_said(checkout, environments, monkeypatch):
+    monkeypatch.delenv("NEMO_RL_PYTHON")
+    (named / "pyvenv.cfg").write_text("home = /x\nprompt = nemo-rl\n")
+    assert find_python(checkout) == named / "bin" / "python"
     monkeypatch.setenv("NEMO_RL_PYTHON", str(checkout / "absent"))
     assert not is_installed()
     with refusal("nemo-rl.no-python"):
         find_python(checkout)
 
 
-@pytest.mark.parametrize("name", RUN_FILES)
-def test_an_old_version_says_what_it_lacks(checkout, name):
-    (checkout / name).write_text("of another time")
-    with refusal("nemo-rl.unusable-installation", name, "v0.7.0"):
-        find_installation()
-
-
-def test_a_wheel_without_the_examples_cannot_be_used(checkout):
+def test_an_old_version_and_a_wheel_without_examples_say_what_they_lack(checkout):
     (checkout / "examples" / "run_grpo.py").unlink()
     with refusal("nemo-rl.unusable-installation", "it has no examples/run_grpo.py"):
+        find_installation()
+    for name in RUN_FILES:
+        (checkout / name).write_text("of another time")
+    with refusal("nemo-rl.unusable-installation", *RUN_FILES, "v0.7.0"):
         find_installation()
 
 
