@@ -387,14 +387,11 @@ _MARK = re.compile(
 def check_prompts(
     records: Sequence[PromptRecord],
     set_size: int | None = None,
-    render: Callable[[PromptRecord], Hashable] | None = None,
     *,
     to_train: bool = True,
 ) -> list[str]:
     """Say why prompts are unfit for training, one sentence per kind of fault.
 
-    `render` gives what a model sees of a prompt, its messages in the chat template: NeMo-RL's
-    baseline takes two rows with the same tokens for one prompt. Without it the messages decide.
     `set_size` is what every counterfactual set must have; None where there are no sets, or any. A
     test set that nothing trains on (not `to_train`) needs no prompts to train on.
     """
@@ -402,7 +399,7 @@ def check_prompts(
     counts = Counter(record.id for record in records)
     if repeated := [prompt_id for prompt_id, count in counts.items() if count > 1]:
         faults.append(f"{len(repeated)} ids belong to more than one prompt: {_examples(repeated)}")
-    faults += _repeated_prompts(records, render)
+    faults += _repeated_prompts(records)
     faults += _broken_sets(records, set_size)
     if to_train and all(record.split != TRAIN_SPLIT for record in records):
         faults.append(f"no prompt has the split {TRAIN_SPLIT}")
@@ -427,17 +424,10 @@ def _marked(records: Iterable[PromptRecord], pattern: re.Pattern[str], noun: str
         )
 
 
-def _repeated_prompts(
-    records: Iterable[PromptRecord], render: Callable[[PromptRecord], Hashable] | None
-) -> Iterator[str]:
+def _repeated_prompts(records: Iterable[PromptRecord]) -> Iterator[str]:
     by_text: dict[Hashable, list[PromptRecord]] = defaultdict(list)
     for record in records:
-        text: Hashable = (
-            render(record)
-            if render
-            else tuple((message["role"], message["content"]) for message in record.messages)
-        )
-        by_text[text].append(record)
+        by_text[tuple((m["role"], m["content"]) for m in record.messages)].append(record)
     leaked, doubled = [], []
     for members in by_text.values():
         splits = {member.split for member in members}

@@ -59,9 +59,11 @@ def add_problems(problems: list[Problem], additions: Iterable[Problem]) -> None:
 
 def usage_error(problems: Iterable[Problem], origins: Origins) -> UsageError:
     """One error with a line per problem."""
+    located = [(problem, *_locate(problem, origins)) for problem in problems]
+    # Our files are valid by themselves: what is wrong in them is made of what a user set.
+    of_user = [row for row in located if row[1].by_user and not row[1].shipped]
     lines: dict[str, None] = {}
-    for problem in problems:
-        origin, key = _locate(problem, origins)
+    for problem, origin, key in of_user or located:
         subject = f"{origin.label}: {key}" if key else origin.label
         lines[f"  {subject}: {problem.message} [{problem.code}]"] = None
     noun = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"

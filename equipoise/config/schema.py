@@ -75,8 +75,6 @@ class GrpoConfig(Section):
     max_val_samples: Positive | None = 256  #: prompts of a validation at most
     val_num_generations_per_prompt: Positive = 1  #: completions of each prompt of a validation
     use_dynamic_sampling: bool = False  #: draw anew for prompts whose generations all tie
-    #: so many times the prompts are drawn for dynamic sampling
-    batch_multiplier: Annotated[float, Field(gt=0)] = 1.0
     #: no pass of the reference; without a KL term alone
     skip_reference_policy_logprobs_calculation: bool = False
     async_grpo: AsyncGrpoConfig | None = None
@@ -99,7 +97,6 @@ class LossConfig(Section):
     ratio_clip_min: Local[Fraction]  #: how far below 1 a ratio of probabilities counts
     ratio_clip_max: Local[NonNegative]  #: how far above 1 it counts
     token_level_loss: Local[bool]  #: mean over all tokens; false: over completions
-    force_on_policy_ratio: bool = False  #: take the ratio for 1; one update for each step alone
 
 
 class TokenizerConfig(Section):
@@ -176,12 +173,6 @@ class MegatronOptimizerConfig(Section):
     optimizer_offload_fraction: Fraction = 0.0  #: how much of its state; v0.7.0 knows 1 alone
 
 
-class MegatronSchedulerConfig(Section):
-    """`policy.megatron_cfg.scheduler`: the learning rate over the steps."""
-
-    lr_warmup_init: NonNegative  #: learning rate at which the warm-up begins
-
-
 class MegatronDdpConfig(Section):
     """`policy.megatron_cfg.distributed_data_parallel_config`: how gradients are summed."""
 
@@ -193,18 +184,14 @@ class MegatronConfig(Section):
 
     enabled: bool  #: train with this backend
     optimizer: MegatronOptimizerConfig
-    scheduler: MegatronSchedulerConfig
     peft: MegatronPeftConfig
     tensor_model_parallel_size: Positive = 1  #: GPUs that share each layer
     pipeline_model_parallel_size: Positive = 1  #: stages, each with a part of the layers
     context_parallel_size: Positive = 1  #: GPUs that share each sequence
     expert_model_parallel_size: Positive = 1  #: GPUs that share the experts of a mixture
-    num_layers_in_first_pipeline_stage: Positive | None = None  #: null: an equal share
-    num_layers_in_last_pipeline_stage: Positive | None = None  #: null: an equal share
     sequence_parallel: bool = False  #: share sequences in a tensor-parallel group
     activation_checkpointing: bool = False  #: compute activations twice, to save memory
     distributed_data_parallel_config: MegatronDdpConfig = MegatronDdpConfig()
-    defer_fp32_logits: bool = False  #: make logits float32 in chunks, see policy.logprob_chunk_size
 
 
 class DynamicBatchingConfig(Section):

@@ -48,15 +48,6 @@ class Window:
         return rise >= RISE and rise - sign * gain >= LEAD
 
 
-def reward_alone(
-    rewards: Sequence[float], figures: Sequence[float], better: Direction
-) -> int | None:
-    """The index of the first step up to which the reward rose and the figure did not improve."""
-    window = Window(better)
-    pairs = enumerate(zip(rewards, figures, strict=True))
-    return next((step for step, pair in pairs if window.add(*pair)), None)
-
-
 def trend(values: Sequence[float]) -> float:
     """Kendall's tau with time: 1 where each value is above those before it."""
     pairs = list(combinations(values, 2))

@@ -169,11 +169,9 @@ def _short(count: float) -> str:
 
 def alerts(run: RunFiles) -> tuple[Alert, ...]:
     """Nothing where nothing is wrong."""
-    unsealed = [unsealed_note(map(printable, run.unsealed))] if run.unsealed else []
     alarm = AlarmMonitor(run).alarm
     changed = changed_models(run.provenance.get("usage"))
     return (
-        *(Alert(note, "provenance") for note in unsealed),
         *_other_sizes(run),
         *_lost(run),
         *policy_alerts(run),

@@ -62,15 +62,14 @@ _CONFIG_LIMIT = 200_000
 _METRICS_DRAWN, _METRIC_CURVES = 8, 6
 
 
-def write_report(run_dir: Path, *, unsealed: tuple[str, ...] = ()) -> Path:
+def write_report(run_dir: Path) -> Path:
     """Write `run_dir`/report.html, whole or not at all, and return its path.
 
-    A run that is not finished gets a report that says so, and so does one with `unsealed` files,
-    see `read_run`. Raises `EquipoiseError` where there is no such directory, and for a file that is
-    damaged.
+    A run that is not finished gets a report that says so. Raises `EquipoiseError` where there is no
+    such directory, and for a file that is damaged.
     """
     path = RunDirectory(run_dir).report
-    write_text(path, page(run_document(read_run(run_dir, unsealed=unsealed))))
+    write_text(path, page(run_document(read_run(run_dir))))
     return path
 
 

@@ -62,8 +62,7 @@ class RunFiles:
     """The contents of a run directory. `evaluations` and `replies` go by stage.
 
     `probe` is what policies without skill earn, with the trained model beside them where there is
-    one. `training` is the sample of the steps' rollouts, in their order. `unsealed` are files that
-    have no seal.
+    one. `training` is the sample of the steps' rollouts, in their order.
     """
 
     name: str = ""
@@ -77,7 +76,6 @@ class RunFiles:
     probe: Json = field(default_factory=dict)
     presentation: Presentation = _NOTHING_SAID
     training: tuple[Reply, ...] = ()
-    unsealed: tuple[str, ...] = ()
 
     @property
     def trivial(self) -> Json:
@@ -136,11 +134,10 @@ class RunFiles:
         return "after" in self.evaluations
 
 
-def read_run(root: Path, *, replies: bool = True, unsealed: tuple[str, ...] = ()) -> RunFiles:
+def read_run(root: Path, *, replies: bool = True) -> RunFiles:
     """Read what is there, without `replies` all but the rollouts, which are most of it.
 
-    The caller owns the run, or has opened it with `open_run`, which says what is `unsealed`. Raises
-    `EquipoiseError` without a directory or for a damaged file.
+    The caller owns the run. Raises `EquipoiseError` without a directory or for a damaged file.
     """
     if not root.is_dir():
         raise EquipoiseError(
@@ -149,7 +146,7 @@ def read_run(root: Path, *, replies: bool = True, unsealed: tuple[str, ...] = ()
             "Name the folder of a run: results/<task>/<run name>.",
         )
     try:
-        return replace(_read(root, replies), unsealed=unsealed)
+        return _read(root, replies)
     except ValueError as error:
         raise EquipoiseError(
             "report.damaged-file", f"a file of the run is damaged: {error}", "Make it again."

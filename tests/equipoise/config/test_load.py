@@ -127,6 +127,7 @@ grpo.reward_scaling.enable=true -> did you mean grpo.reward_scaling.enabled?
 scale=small -> unknown key
 """
 WRONG = """
+grpo.num_prompts_per_step=many -> should be a valid integer, not 'many'
 grpo.seed=abc -> grpo.seed: should be a valid integer, not 'abc'
 grpo.seed='8' -> should be a valid integer, not '8'
 grpo.seed=1.5 -> should be a valid integer, not 1.5

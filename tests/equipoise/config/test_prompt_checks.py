@@ -61,14 +61,6 @@ def test_each_fault_is_one_sentence(records, size, faults):
     assert check_prompts(records, size) == faults
 
 
-def test_prompts_that_are_the_same_after_templating():
-    # A chat template may leave the system message out.
-    records = [record(1, text="same", system="a"), record(2, text="same", system="b")]
-    assert check_prompts(records) == []
-    (said,) = check_prompts(records, render=lambda r: r.messages[-1]["content"])
-    assert said == "1 prompts occur more than once: id1 = id2"
-
-
 MARKS = ("<|im_end|>", "<|end|>", "</s>", "<s>", "<eos>", "[INST]", "[/INST]", "<<SYS>>", "[gMASK]")
 MARKS += ("<start_of_turn>", "<\uff5cUser\uff5c>", "[|endofturn|]", "<0x0A>", "[TOOL_CALLS]")
 

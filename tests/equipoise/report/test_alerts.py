@@ -60,13 +60,11 @@ def test_a_judge_that_is_another_one_is_told_and_one_that_stays_is_not():
     assert alert.section == "provenance"
 
 
-def test_files_without_seals_and_stages_of_another_size_are_told_first():
+def test_stages_of_another_size_are_told_first():
     stages = {"before": {"n_rollouts": 3072}, "after": {"n_rollouts": 1536}}
-    unsealed = replace(run(stages, accuracy="worse"), unsealed=("final", "<b>"))
-    first, second, third = told(unsealed)
-    assert "they have no seals: final, <b>" in first
-    assert "3,072 and 1,536 generations" in second
-    assert third.startswith("Worse: accuracy")
+    first, second = told(run(stages, accuracy="worse"))
+    assert "3,072 and 1,536 generations" in first
+    assert second.startswith("Worse: accuracy")
 
 
 def test_many_replies_that_failed_or_could_not_be_read_are_told_and_few_are_not():

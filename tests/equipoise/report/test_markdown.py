@@ -33,13 +33,9 @@ def tags(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_is_one_paragraph_without_any_mark(text):
+def test_a_text_is_one_paragraph_without_any_mark_and_a_table_keeps_its_cells(text):
     assert tags(f"Said: {escaped(text)}") == ["p", "/p"]
     assert "\u202e" not in escaped(text) and "\x1b" not in escaped(text)
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_table_keeps_its_cells(text):
     table = Table((text, text), ((Cell(text), Cell(text, text, text)),) * 2)
     row = ["tr", *["td", "/td", "td", "br", "/td"], "/tr"]
     head = ["tr", *["th", "/th"] * 2, "/tr"]

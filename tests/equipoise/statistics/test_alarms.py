@@ -6,12 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.report.alarms import FEWEST, MOST, reward_alone, trend
+from equipoise.report.alarms import FEWEST, MOST, Window, trend
 
 RISING = [step / 10 for step in range(20)]
 FALLING = RISING[::-1]
 #: Ties, and steps at which nothing could be measured.
 FIGURES = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, math.nan, math.inf])
+
+
+def reward_alone(rewards, figures, better):
+    """The index of the first step up to which the reward rose and the figure did not improve."""
+    window = Window(better)
+    pairs = enumerate(zip(rewards, figures, strict=True))
+    return next((step for step, pair in pairs if window.add(*pair)), None)
 
 
 def test_it_speaks_at_the_first_step_that_a_window_ends_at():
