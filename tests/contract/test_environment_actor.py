@@ -170,3 +170,14 @@ def test_restarted_by_ray_it_has_its_reference_again(ray, start, settings):
     before = step(ray, actor)
     ray.kill(actor, no_restart=False)
     assert step(ray, actor) == before
+
+
+def test_it_hands_what_is_kept_of_a_step_to_the_driver(ray, start, settings):
+    write_rollouts(Path(settings["reference"]), rollouts())
+    actor = start()
+    rewards = step(ray, actor)
+    summary = ray.get(actor.summary.remote("train"))
+    sets = {rollout.set_id for rollout, _ in summary.sample}
+    assert len(sets) == 1
+    assert [score.value for _, score in summary.sample] == rewards
+    assert [rollout for rollout, _ in summary.sample] == [r for r in rollouts() if r.set_id in sets]

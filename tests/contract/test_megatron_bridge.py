@@ -51,7 +51,7 @@ from equipoise.train.local.trainer import with_adapter
 from equipoise.train.nemo_rl.checkpoints import how_to_convert
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from tests.contract.packages import MEGATRON, missing
-from tests.contract.rehearsal import needs_checkout
+from tests.contract.rehearsal import needs_checkout, run_ranks
 from tests.equipoise.checkpoints.samples import same, save_adapter, weights_of
 from tests.refusals import refusal
 
@@ -59,6 +59,8 @@ WORKERS = Path(__file__).parent / "megatron"
 PACKAGES = MEGATRON.folder
 #: The version of NeMo-RL whose Megatron these packages are near to.
 NEMO_RL = "0.7."
+#: How its worker has sequences and the model -> the ranks.
+RANKS = {"plain": 1, "packed": 1, "shared": 2, "packed and shared": 2}
 #: float32 on both sides.
 CLOSE = {"atol": 1e-4, "rtol": 0}
 
@@ -355,9 +357,13 @@ class TestRoundTrips:
         "change",
         [
             {"num_hidden_layers": 1},
+            {"num_hidden_layers": 3},
             {"num_key_value_heads": 4},
+            {"vocab_size": 2000},
+            {"intermediate_size": 128},
             {"tie_word_embeddings": True},
             {"num_attention_heads": 4, "head_dim": 16, "num_key_value_heads": 1},
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}},
             {"rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}},
             {"rms_norm_eps": 0.25},
             {"hidden_act": "gelu"},
@@ -533,3 +539,28 @@ class TestPolicyWorker:
         base = AutoModelForCausalLM.from_pretrained(model)
         wanted = self.by_transformers(PeftModel.from_pretrained(base, adapter), logprobs)
         assert torch.allclose(logprobs["trained"][:, 1:], wanted, **CLOSE)
+
+
+@needs_checkout
+class TestOnePolicy:
+    """NeMo-RL's worker with packed sequences, and with the model shared by two ranks."""
+
+    @pytest.fixture(scope="class")
+    def out(self, model, loaded, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("splits")
+        path = written_config(loaded, model, folder)
+        words = (PACKAGES, find_installation().root, model, folder, path)
+        for name, ranks in RANKS.items():
+            run_ranks(ranks, [str(word) for word in (WORKERS / "split_worker.py", *words, name)])
+        return folder
+
+    @pytest.mark.parametrize("name", [name for name in RANKS if name != "plain"])
+    def test_it_trains_the_same(self, name, out):
+        other, plain = (load_file(out / f"{case}.safetensors") for case in (name, "plain"))
+        assert (plain["trained"] - plain["start"]).abs().max() > 1
+        for moment in ("start", "trained"):
+            assert torch.allclose(other[moment], plain[moment], **CLOSE), moment
+        norms = (
+            json.loads((out / f"{case}.json").read_text())["gradients"] for case in (name, "plain")
+        )
+        assert next(norms) == pytest.approx(next(norms), rel=1e-4)

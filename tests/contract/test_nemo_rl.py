@@ -331,18 +331,18 @@ class TestAdvantages:
             drawn[group][:failed] = [None] * failed
         return [value for group in drawn for value in group]
 
-    def of_nemo_rl(self, values: list[float | None]) -> torch.Tensor:
+    def of_nemo_rl(self, values: list[float | None], normalize: bool) -> torch.Tensor:
         estimator = importlib.import_module("nemo_rl.algorithms.advantage_estimator")
         prompts = torch.arange(self.GROUPS).repeat_interleave(self.GENERATIONS)[:, None]
         rollouts = [Rollout(str(int(p)), "", "train", "", "") for p in prompts]
         down = Failure("server_error", "down")
         scores = [Score(v, error=down if v is None else None) for v in values]
         rewards = torch.tensor(without_failures(rollouts, scores))
-        settings = Either(use_leave_one_out_baseline=False, normalize_rewards=False)
+        settings = Either(use_leave_one_out_baseline=False, normalize_rewards=normalize)
         grpo = estimator.GRPOAdvantageEstimator(settings, {})
         return grpo.compute_advantage(prompts, rewards, torch.ones(len(values), 1)).squeeze(1)
 
-    def of_trl(self, values: list[float | None], folder: Path) -> torch.Tensor:
+    def of_trl(self, values: list[float | None], normalize: bool, folder: Path) -> torch.Tensor:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from equipoise.models.causal import LoadedModel
@@ -355,7 +355,7 @@ class TestAdvantages:
         words = [
             f"grpo.num_prompts_per_step={self.GROUPS}",
             f"grpo.num_generations_per_prompt={self.GENERATIONS}",
-            "grpo.normalize_rewards=false",
+            f"grpo.normalize_rewards={normalize}",
             "policy.train_micro_batch_size=64",
             "policy.generation.max_new_tokens=2",
             "checkpointing.enabled=false",
@@ -378,6 +378,19 @@ class TestAdvantages:
         return trainer._generate_and_score_completions(batch)["advantages"]
 
     def test_are_the_same_failures_included(self, values, tmp_path) -> None:
-        ours = self.of_nemo_rl(values)
-        assert torch.allclose(ours, self.of_trl(values, tmp_path), atol=1e-5)
+        ours = self.of_nemo_rl(values, normalize=False)
+        assert torch.allclose(ours, self.of_trl(values, False, tmp_path), atol=1e-5)
         assert all(ours[i] == pytest.approx(0, abs=1e-6) for i, v in enumerate(values) if v is None)
+
+    def test_divided_by_the_spread_differ_by_a_factor_of_the_failures_alone(
+        self, values, tmp_path
+    ) -> None:
+        """A failed score counts as a generation without deviation in NeMo-RL's spread."""
+        ours = self.of_nemo_rl(values, normalize=True).view(self.GROUPS, self.GENERATIONS)
+        theirs = self.of_trl(values, True, tmp_path).view(self.GROUPS, self.GENERATIONS)
+        for group in range(self.GROUPS):
+            valid = sum(v is not None for v in values[group * 8 : group * 8 + 8])
+            if valid < 2:
+                continue  # nothing to divide by
+            factor = ((self.GENERATIONS - 1) / (valid - 1)) ** 0.5
+            assert torch.allclose(ours[group], theirs[group] * factor, rtol=1e-3, atol=1e-4)
