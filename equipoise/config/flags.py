@@ -68,18 +68,10 @@ def _folders() -> tuple[Path, ...]:
     return CONFIG_FOLDER, Path.cwd() / CONFIG_FOLDER.name
 
 
-def task_file(task: str) -> Path:
-    """The YAML of a task."""
-    return _file_in(task)
-
-
-def scale_file(task: str, scale: str) -> Path:
-    """The YAML of a task at a scale, which need not be there."""
-    return _file_in(f"{task}.{scale}")
-
-
-def _file_in(name: str) -> Path:
-    paths = [folder / _TASKS / f"{name}.yaml" for folder in _folders()]
+def task_file(task: str, scale: str = "") -> Path:
+    """Find the YAML of a task, or of one at a scale, which need not be there."""
+    name = f"{task}.{scale}.yaml" if scale else f"{task}.yaml"
+    paths = [folder / _TASKS / name for folder in _folders()]
     return next((path for path in paths if path.is_file()), paths[0])
 
 

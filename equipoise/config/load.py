@@ -24,7 +24,7 @@ from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.config.secrets import secret_problems, without_keys
 from equipoise.config.sources import Source, read_file, run_sources
 from equipoise.config.task_code import TaskCode, load_task, unread_keys, unread_problems
-from equipoise.config.unread import unread_by_engine, who_trains
+from equipoise.config.unread import unread_warnings
 from equipoise.config.validate import honoured_by_local, validate
 
 # --- engine ---------------------------------------------------------------------------------------
@@ -214,15 +214,10 @@ def load_config(
             *_outranked(sources, origins),
             *(() if config.equipoise.data.data_path else code.chosen),
             *(_nemo_rl_warnings(config) if engine == "nemo_rl" else ()),
-            *_unread(config, engine, origins),
+            *unread_warnings(config, engine, origins),
         ),
         options=options,
     )
-
-
-def _unread(config: Config, engine: Engine, origins: Mapping[str, Origin]) -> Iterator[str]:
-    if unread := unread_by_engine(config, engine, origins):
-        yield f"{who_trains(config, engine)} does not read {', '.join(unread)}"
 
 
 def _nemo_rl_warnings(config: Config) -> Iterator[str]:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from equipoise.config.flags import CONFIG_FOLDER, Options, scale_file, task_file
+from equipoise.config.flags import CONFIG_FOLDER, Options, task_file
 from equipoise.config.problems import SEPARATOR, Origin, Problem
 from equipoise.config.yaml_text import parse_yaml, yaml_text
 from equipoise.errors import UsageError
@@ -59,7 +59,7 @@ def run_sources(task: str, options: Options) -> list[Source]:
     ]
     names = [source.scale or "" for source in scales[-1:]]
     names += [Path(s.origin.label).stem for s in chosen if s.scale_below and s.origin.shipped]
-    at_scale = [file for name in names if (file := scale_file(task, name)).is_file()]
+    at_scale = [file for name in names if (file := task_file(task, name)).is_file()]
     return [
         base,
         *wandb,

@@ -1,6 +1,6 @@
 """Keys that a user has set and that what trains does not read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from equipoise.config.checks import Engine
 from equipoise.config.problems import Origin
@@ -30,10 +30,18 @@ _GENERATION = {
 }
 
 
-def unread_by_engine(config: Config, engine: Engine, origins: Mapping[str, Origin]) -> list[str]:
-    """List the keys that the user has set and that what trains does not read."""
+def unread_warnings(config: Config, engine: Engine, origins: Mapping[str, Origin]) -> Iterator[str]:
+    """Warn of the keys that the user has set and that what trains does not read."""
+    trainer = f"NeMo-RL with {'Megatron' if config.policy.megatron_cfg.enabled else 'DTensor'}"
+    keys = _unread_by_nemo_rl(config, origins)
     if engine == "local":
-        return [k for k, origin in origins.items() if origin.by_user and not honoured_by_local(k)]
+        trainer = "the local engine"
+        keys = [k for k, origin in origins.items() if origin.by_user and not honoured_by_local(k)]
+    if keys:
+        yield f"{trainer} does not read {', '.join(keys)}"
+
+
+def _unread_by_nemo_rl(config: Config, origins: Mapping[str, Origin]) -> list[str]:
     policy = config.policy
     unread, read = [*_NEMO_RL], [*_DATA]
     if policy.megatron_cfg.enabled:
@@ -51,10 +59,3 @@ def unread_by_engine(config: Config, engine: Engine, origins: Mapping[str, Origi
 
 def _lies_in(key: str, sections: list[str]) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in sections)
-
-
-def who_trains(config: Config, engine: Engine) -> str:
-    """Name what trains, in words."""
-    if engine == "local":
-        return "the local engine"
-    return f"NeMo-RL with {'Megatron' if config.policy.megatron_cfg.enabled else 'DTensor'}"

@@ -246,32 +246,6 @@ class Flips(Section):
     flips: tuple[Flip, ...] = ()
 
 
-def _sides(
-    variants: tuple[str, str],
-    texts: tuple[str, str],
-    answers: tuple[Mapping[str, str], Mapping[str, str]],
-    counted: tuple[Mapping[str, str], Mapping[str, str]],
-) -> tuple[Side, Side]:
-    """Set two variants side by side; an answer that differs between them is marked.
-
-    `counted` is what is shown of each answer.
-    """
-    first, second = (
-        Side(
-            printable(variant),
-            printable(text, TEXT_LIMIT),
-            tuple(
-                Field(
-                    printable(name), printable(value), answers[0].get(name) != answers[1].get(name)
-                )
-                for name, value in side.items()
-            ),
-        )
-        for variant, text, side in zip(variants, texts, counted, strict=True)
-    )
-    return first, second
-
-
 def changed_sets(run: RunFiles) -> tuple[Flips, ...]:
     """Find the counterfactual sets of an audited model whose usual answer differs by variant."""
     view = run.presentation.sets
@@ -316,14 +290,20 @@ def _flip(
     if not pairs:
         return None
     gap, first, second = max((_gap(means[a], means[b]), a, b) for a, b in pairs)
-    texts = variants[first][0].prompt, variants[second][0].prompt
-    counted = _in_words(counts[first]), _in_words(counts[second])
+    differing = differing_keys([answers[first], answers[second]])
+
+    def side(variant: str) -> Side:
+        shown = _in_words(counts[variant]).items()
+        fields = (Field(printable(n), printable(text), n in differing) for n, text in shown)
+        text = printable(variants[variant][0].prompt, TEXT_LIMIT)
+        return Side(printable(variant), text, tuple(fields))
+
     has_means = None not in (means[first], means[second])
     sentence = f"Mean {run.name_of(view.figure)} {figure(means[first])} and {figure(means[second])}"
     return gap, Flip(
         title=f"{printable(set_id)}: {printable(first)} and {printable(second)}",
         facts=sentence if has_means else "",
-        sides=_sides((first, second), texts, (answers[first], answers[second]), counted),
+        sides=(side(first), side(second)),
     )
 
 

@@ -82,7 +82,10 @@ def copying(records: Sequence[PromptRecord]) -> dict[str, dict[str, str]]:
 
 def vote(rollouts: Sequence[Rollout]) -> dict[str, str]:
     """Prompt id -> the reply that was drawn most often for it."""
-    return {name: commonest(replies, 1)[0] for name, replies in _by_prompt(rollouts).items()}
+    drawn: dict[str, list[str]] = defaultdict(list)
+    for rollout in rollouts:
+        drawn[rollout.prompt_id].append(rollout.completion)
+    return {name: commonest(replies, 1)[0] for name, replies in drawn.items()}
 
 
 def best_of_n(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str, str]:
@@ -105,13 +108,6 @@ def first_of_each(rollouts: Sequence[Rollout], number: int) -> Iterator[Rollout]
         counts[rollout.prompt_id] += 1
         if counts[rollout.prompt_id] <= number:
             yield rollout
-
-
-def _by_prompt(rollouts: Sequence[Rollout]) -> Mapping[str, list[str]]:
-    replies: dict[str, list[str]] = defaultdict(list)
-    for rollout in rollouts:
-        replies[rollout.prompt_id].append(rollout.completion)
-    return replies
 
 
 # --- what they are worth -------------------------------------------------------------------------

@@ -55,25 +55,6 @@ TRAINER = Assumption(
     ),
     texts=("val_at_start",),
 )
-#: What is extended so that counterfactual sets stay whole.
-BUFFER = Assumption(
-    "nemo_rl/algorithms/async_utils/replay_buffer.py",
-    "extended to train on whole sets: train/nemo_rl/whole_sets.py",
-    names=_members("ReplayBufferImpl", "add", "size", "sample", "has_complete_batch"),
-    need="async",
-)
-COLLECTOR = Assumption(
-    "nemo_rl/algorithms/async_utils/trajectory_collector.py",
-    "extended to collect whole sets: train/nemo_rl/whole_sets.py",
-    names=_members(
-        "AsyncTrajectoryCollector",
-        *("start_collection", "_process_batch", "wait_for_pending_generations"),
-        *("_calculate_target_weights", "_should_pause_for_generation_limits"),
-    ),
-    need="async",
-)
-
-
 _REHEARSAL = "train/nemo_rl/rehearsal"
 ASSUMPTIONS: tuple[Assumption, ...] = (
     TRAINER,
@@ -127,8 +108,23 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         "holds every key and the sections of ours: train/nemo_rl/configuration.py",
         texts=("val_at_end", "dtensor_cfg:", "lora_cfg:", "megatron_cfg:", "peft:", "vllm_cfg:"),
     ),
-    BUFFER,
-    COLLECTOR,
+    # Extended so that counterfactual sets stay whole.
+    Assumption(
+        "nemo_rl/algorithms/async_utils/replay_buffer.py",
+        "extended to train on whole sets: train/nemo_rl/whole_sets.py",
+        names=_members("ReplayBufferImpl", "add", "size", "sample", "has_complete_batch"),
+        need="async",
+    ),
+    Assumption(
+        "nemo_rl/algorithms/async_utils/trajectory_collector.py",
+        "extended to collect whole sets: train/nemo_rl/whole_sets.py",
+        names=_members(
+            "AsyncTrajectoryCollector",
+            *("start_collection", "_process_batch", "wait_for_pending_generations"),
+            *("_calculate_target_weights", "_should_pause_for_generation_limits"),
+        ),
+        need="async",
+    ),
     Assumption(
         "nemo_rl/algorithms/async_utils/__init__.py",
         "replaced by the two that are extended: train/nemo_rl/hooks.py",

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from equipoise.__main__ import main
 from equipoise.config.flags import tasks
@@ -57,9 +56,8 @@ def test_every_check_has_a_result_of_every_task(task, here):
     assert all(result.says for result in results)
 
 
-@pytest.mark.parametrize("words", [(), ("--no-gpu",)])
-def test_without_a_task_the_machine_is_looked_at(words, here):
-    results = results_of("--offline", *words)
+def test_without_a_task_the_machine_is_looked_at(here):
+    results = results_of("--offline", "--no-gpu")
     assert names(results) == [check.name for check in CHECKS]
 
 
@@ -111,20 +109,12 @@ class TestTold:
         assert raised.value.exit_code == 1
         told = json.loads(capsys.readouterr().out)
         assert (told["task"], told["ready"]) == ("fairness", False)
-        assert told["checks"][1] == {
-            "name": "folders",
-            "status": "failure",
-            "says": "full: ***",
-            "remedy": "Free some.",
-        }
+        assert list(told["checks"][1].values()) == ["folders", "failure", "full: ***", "Free some."]
         assert "secret-word" not in json.dumps(told)
 
-    @pytest.mark.parametrize("width", [40, 80, 200])
-    def test_table(self, width, capsys):
-        reporter = Reporter(Console(width=width))
+    def test_table(self, capsys):
         with refusal("doctor.not-ready"):
-            run(read_options(DoctorOptions, ["fairness"]), reporter)
+            run(read_options(DoctorOptions, ["fairness"]), Reporter())
         printed = capsys.readouterr().out
         assert "1 failure, 0 warning, 0 not checked, 1 ok" in printed
-        assert "sekret" not in printed
-        assert "secret-word" not in printed
+        assert not re.search("sekret|secret-word", printed)

@@ -80,9 +80,7 @@ class TestARecipe:
         write_checkout(root)
         variables = {"NEMO_RL_PATH": str(root), "NEMO_RL_PYTHON": str(python)}
 
-        def start(
-            *words: str, through: tuple[str | Path, ...] = (), **changed: str
-        ) -> subprocess.Popen[str]:
+        def start(*words: str, through=(), **changed: str):
             recipe = (sys.executable, "recipes/grpo_fairness.py")
             return subprocess.Popen(
                 [*through, *recipe, *words, f"--output-dir={tmp_path}"],

@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from threading import Event
 
 import pytest
 from aiohttp import web as aio
@@ -123,34 +122,6 @@ class TestJudge:
         result = self.ask(case, server, "env.dharma.judge.endpoint.api_key_env=JUDGE")
         assert (result.status, "HTTP 401" in result.says) == ("failure", True)
         assert "word-without" not in result.says
-
-    def test_its_key_is_not_set(self, case, server, monkeypatch):
-        monkeypatch.delenv("JUDGE", raising=False)
-        key = "env.dharma.judge.endpoint.api_key_env=JUDGE"
-        result = self.ask(case, server, key)
-        assert (result.status, "JUDGE holds no key" in result.says) == ("failure", True)
-
-    def test_nobody_is_there(self, case, server):
-        server.stop()
-        result = self.ask(case, server)
-        assert (result.status, "connection failed" in result.says) == ("failure", True)
-
-    @pytest.mark.deep
-    def test_it_is_late(self, case, server):
-        """Later than the doctor waits: nobody knows whether it would answer."""
-        asked = Event()
-
-        async def wait(request, body):
-            asked.set()
-            await aio.asyncio.sleep(60)
-
-        server.behaviour = wait
-        (check,) = (check for check in CHECKS if check.name == "reward")
-        endpoint = json.dumps({"url": server.url, "model": "judge"})
-        asking = case("dharma", *LOCAL, f"env.dharma.judge.endpoint={endpoint}")
-        *_, result = run_together([replace(check, seconds=3)], asking)
-        assert (result.status, result.says) == ("not checked", "no answer within 3 seconds")
-        assert asked.wait(0), "it was asked"
 
     def test_offline_nobody_is_asked(self, case, server):
         assert self.ask(case, server, online=False).status == "not checked"

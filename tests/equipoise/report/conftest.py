@@ -138,9 +138,7 @@ def rollouts(stage: str, rng: np.random.Generator) -> list[dict[str, Any]]:
     ]
 
 
-def _rollout(
-    case: str, number: int, race: str, mean: float, rng: np.random.Generator
-) -> dict[str, Any]:
+def _rollout(case, number, race, mean, rng):
     set_id, severity = f"{case}/{number:03d}", CASES[case][0]
     decision = _decision(mean / FORM.most_invasive, severity, rng)
     patient = {"age": "young", "race": race, "gender": GENDERS[number % len(GENDERS)]}

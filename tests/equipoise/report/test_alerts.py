@@ -17,12 +17,7 @@ def compared(verdict: str, guard: str | None = None) -> dict[str, Any]:
     return {"verdict": verdict, "guard": guard, "before": 0.5, "after": 0.25}
 
 
-def run(
-    evaluations: dict[str, Any] | None = None,
-    replies: list[Reply] | None = None,
-    history: dict[str, tuple[float, ...]] | None = None,
-    **verdicts: str,
-) -> RunFiles:
+def run(evaluations=None, replies=None, history=None, **verdicts: str):
     rows = {name: compared(*verdict.split(", ")) for name, verdict in verdicts.items()}
     return RunFiles(
         evaluations=evaluations or {"before": {}},

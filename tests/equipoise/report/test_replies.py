@@ -15,9 +15,7 @@ def reply(number: int, completion: str, **evidence: object) -> Reply:
     return Reply(f"q{number}", metadata, "", completion, None, evidence, prompt_id=f"q{number}")
 
 
-def run(
-    before: tuple[Reply, ...], after: tuple[Reply, ...], table: ReplyTable | None = TABLE
-) -> RunFiles:
+def run(before, after, table=TABLE):
     return RunFiles(
         evaluations={"before": {}, "after": {}},
         replies={"before": before, "after": after},

@@ -17,9 +17,7 @@ VIEW = SetView(variant="race", figure="invasiveness", fields="decision", text="r
 SAID = Presentation(words={"case": Words("clinical case")}, one_of_each="case", sets=VIEW)
 
 
-def reply(
-    set_id: str, race: str, invasiveness: float | None, *, case: str = "", error: str | None = None
-) -> Reply:
+def reply(set_id, race, invasiveness, *, case="", error=None):
     evidence = {"unparseable": "no JSON"}
     if invasiveness is not None:
         fields = {"medication": "opioid", "surgical_referral": invasiveness > 5, "rationale": "why"}
@@ -30,9 +28,7 @@ def reply(
     return Reply(set_id, metadata, "the prompt", reply, text, evidence, failure_kind=kind)
 
 
-def run(
-    before: Sequence[Reply], after: Sequence[Reply] = (), said: Presentation = SAID
-) -> RunFiles:
+def run(before, after=(), said=SAID):
     evaluation = {"by_race": {race: {} for race in RACES}}
     stages = {"before": before, "after": after} if after else {"before": before}
     return RunFiles(

@@ -17,7 +17,7 @@ from environments.fairness.environment import FairnessEnvironment
 from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
 from environments.fairness.sets import Anchors, DecisionSets, Levels
 from environments.fairness.spine import SPINE
-from environments.measurement import Array, Measurement
+from environments.measurement import Measurement
 from equipoise.statistics.gate import (
     Verdict,
     Watched,
@@ -94,9 +94,7 @@ class Pool:
         task, reward = self.stage(counts)
         return (reward if metric == REWARD else task).point_estimates()[metric]
 
-    def sides(
-        self, rng: np.random.Generator, replies: int, after: "Change"
-    ) -> list[tuple[Measurement, Measurement]]:
+    def sides(self, rng, replies, after):
         """Before, and after with a share of the right replies made another kind."""
         weight = (1 - CORRELATION) / CORRELATION
         chances = rng.beta(SKILL * weight, (1 - SKILL) * weight, self.prompts)
@@ -124,9 +122,7 @@ class Change:
     share: float = 0.0
 
 
-def drawn(
-    rng: np.random.Generator, chances: Array, replies: int, change: Change
-) -> NDArray[np.int_]:
+def drawn(rng, chances, replies, change):
     """Replies of each kind to each prompt, [K, P]."""
     counts = np.zeros((4, len(chances)), dtype=int)
     right = rng.binomial(replies, chances)
@@ -168,13 +164,7 @@ def biased(bias: float) -> Policy:
 MORE_BIASED, SOMEWHAT_BIASED = biased(1.098), biased(0.454)
 
 
-def fairness_sides(
-    rng: np.random.Generator,
-    generations: int,
-    after: Policy,
-    sets: int = 1,
-    before: Policy = unchanged,
-) -> list[Measurement]:
+def fairness_sides(rng, generations, after, sets=1, before=unchanged):
     """The clinician, and who comes after him, on test sets of so many random seeds together.
 
     Both are held against the mixture of one reference, which is drawn apart.
@@ -187,9 +177,7 @@ def fairness_sides(
     ]
 
 
-def fairness_round(
-    generations: int, after: Policy, sets: int = 1, before: Policy = unchanged
-) -> Round:
+def fairness_round(generations, after, sets=1, before=unchanged):
     """What is found of both."""
     return lambda rng: compare_watched(
         *fairness_sides(rng, generations, after, sets, before), settings=SETTINGS

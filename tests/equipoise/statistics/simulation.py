@@ -9,6 +9,7 @@ races share, and, where races differ, an effect that differs between sets.
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -122,9 +123,7 @@ def guard_kept(clusters: int, rounds: int, change: float, margin: float) -> tupl
 # --- shares --------------------------------------------------------------------------------------
 
 
-def beta_binomial(
-    rng: np.random.Generator, chances: Array | float, trials: Array, correlation: float
-) -> Array:
+def beta_binomial(rng, chances, trials, correlation):
     """Hits of trials [..., C] that are alike within a cluster."""
     if correlation:
         weight = (1 - correlation) / correlation
@@ -145,9 +144,7 @@ def sizes(rng: np.random.Generator, shape: tuple[int, int], trials: int) -> Arra
     return drawn.astype(np.float64)
 
 
-def share_held(
-    clusters: int, rounds: int, chance: float, *, trials: int = 4, correlation: float = 0.3
-) -> float:
+def share_held(clusters, rounds, chance, *, trials=4, correlation=0.3):
     """Coverage of the interval of a share. No interval may be without width."""
     rng = np.random.default_rng(clusters)
     counts = sizes(rng, (rounds, clusters), trials)
@@ -157,9 +154,7 @@ def share_held(
     return rate((low <= chance) & (chance <= high))
 
 
-def share_difference(
-    clusters: int, rounds: int, before: float, after: float
-) -> tuple[float, float]:
+def share_difference(clusters, rounds, before, after):
     """Coverage of the interval of a change of shares, and how often its test rejects.
 
     A cluster that is prone to hits before is prone to them after.
@@ -181,9 +176,7 @@ def share_difference(
     return rate(held), rate(np.array(p) < 0.05)
 
 
-def share_guard_kept(
-    clusters: int, rounds: int, before: float, after: float, margin: float
-) -> float:
+def share_guard_kept(clusters, rounds, before, after, margin):
     """How often the 90% interval of a change of shares is above minus the margin."""
     rng = np.random.default_rng(clusters)
     counts = np.full((rounds, clusters), 4.0)
@@ -238,9 +231,7 @@ def ratio_excess(effects: Array) -> float:
     return float(means.max() / means.min() - 1)
 
 
-def excess_held(
-    clusters: int, rounds: int, effects: tuple[float, ...], uneven: float = 0.0
-) -> tuple[float, float, float]:
+def excess_held(clusters, rounds, effects, uneven=0.0):
     """Coverage of the excess of a ratio, how often it excludes 0, and its median estimate."""
     own = np.array(effects)
     truth = ratio_excess(own)
@@ -257,13 +248,7 @@ def excess_held(
     return rate(held), rate(low > 0), float(np.median(value))
 
 
-def cut_held(
-    clusters: int,
-    rounds: int,
-    before: tuple[float, ...],
-    after: tuple[float, ...],
-    uneven: float = 0.0,
-) -> tuple[float, float]:
+def cut_held(clusters, rounds, before, after, uneven=0.0):
     """Coverage of the cut of the ratio's excess, and how often there is one."""
     effects = [np.array(e) for e in (before, after)]
     truth = 1 - ratio_excess(effects[1]) / ratio_excess(effects[0])
@@ -283,76 +268,60 @@ def cut_held(
 NOTHING = (0.0,) * RACES
 SMALL, MIDDLE, LARGE = (0.1, 0.0, 0.0, 0.0), (0.3, 0.1, 0.0, 0.0), (1.2, 0.4, 0.0, 0.0)
 
-#: A row of the table: what, at which truth -> figures for a number of clusters and of rounds.
-Simulation = Callable[[int, int], tuple[float, ...]]
+#: What a row is of, its truth, figures by clusters and rounds, the share of the rounds.
+Row = tuple[str, str, Callable[[int, int], tuple[float, ...]], int]
 
 
-def coverages() -> Iterator[tuple[str, str, Simulation, int]]:
-    """What, its setting, how it is simulated (coverage first), and the share of the rounds."""
-    yield "mean", "skewed values, clusters of 1 to 8", lambda c, n: (mean_held(c, n),), 2
-    yield "mean", "six strata of fixed sizes", lambda c, n: (stratified_mean_held(c, n),), 2
-    yield "change of a mean", "0", lambda c, n: mean_difference(c, n, 0.0), 2
-    yield "change of a mean", "0.3", lambda c, n: mean_difference(c, n, 0.3)[:1], 2
+def row(what: str, setting: str, share: int, simulate: Callable[..., Any], **truth: Any) -> Row:
+    """A row of a simulation."""
+
+    def figures(clusters: int, rounds: int) -> tuple[float, ...]:
+        found = simulate(clusters, rounds, **truth)
+        return found if isinstance(found, tuple) else (found,)
+
+    return what, setting, figures, share
+
+
+def first_of(simulate: Callable[..., tuple[float, ...]], number: int = 1) -> Callable[..., Any]:
+    """The first figures of a simulation alone."""
+    return lambda *sizes, **truth: simulate(*sizes, **truth)[:number]
+
+
+def coverages() -> Iterator[Row]:
+    """Whether intervals hold."""
+    yield row("mean", "skewed values, clusters of 1 to 8", 2, mean_held)
+    yield row("mean", "six strata of fixed sizes", 2, stratified_mean_held)
+    yield row("change of a mean", "0", 2, mean_difference, change=0.0)
+    yield row("change of a mean", "0.3", 2, first_of(mean_difference), change=0.3)
     for chance in (0.005, 0.02, 0.05, 0.2, 0.5, 0.98):
         for trials, correlation in ((1, 0.0), (4, 0.1), (4, 0.3), (0, 0.3), (8, 0.3)):
-            many = f"{trials or '1 to 8'} trials each"
-            setting = f"{chance}; {many}" + (f", correlation {correlation}" if trials != 1 else "")
-            yield (
-                "share",
-                setting,
-                lambda c, n, p=chance, t=trials, r=correlation: (
-                    share_held(c, n, p, trials=t, correlation=r),
-                ),
-                10,
-            )
+            setting = f"{chance}; {trials or '1 to 8'} trials each"
+            setting += f", correlation {correlation}" if trials != 1 else ""
+            truth = {"chance": chance, "trials": trials, "correlation": correlation}
+            yield row("share", setting, 10, share_held, **truth)
     for before, after in ((0.02, 0.02), (0.05, 0.05), (0.3, 0.3), (0.05, 0.01), (0.3, 0.2)):
+        simulate = first_of(share_difference, 2 if before == after else 1)
         setting = f"{before} to {after}"
-        yield (
-            "change of a share",
-            setting,
-            lambda c, n, b=before, a=after: share_difference(c, n, b, a)[: 2 if a == b else 1],
-            4,
-        )
-    for name, effects in {
-        "none": NOTHING,
-        "small": SMALL,
-        "middle": MIDDLE,
-        "large": LARGE,
-    }.items():
+        yield row("change of a share", setting, 4, simulate, before=before, after=after)
+    named = {"none": NOTHING, "small": SMALL, "middle": MIDDLE, "large": LARGE}
+    for name, effects in named.items():
         for uneven in (0.0, 0.3) if name != "none" else (0.0,):
             setting = f"{name}: ratio {1 + ratio_excess(np.array(effects)):.3f}"
             setting += ", uneven between sets" if uneven else ""
-            yield (
-                "excess of a ratio",
-                setting,
-                lambda c, n, e=effects, u=uneven: excess_held(c, n, e, u)[
-                    : 2 if e == NOTHING else 1
-                ],
-                1,
-            )
+            simulate = first_of(excess_held, 2 if effects == NOTHING else 1)
+            yield row("excess of a ratio", setting, 1, simulate, effects=effects, uneven=uneven)
     for name, effects in {"all": NOTHING, "most": SMALL, "half": (0.6, 0.2, 0.0, 0.0)}.items():
-        truth = 1 - ratio_excess(np.array(effects)) / ratio_excess(np.array(LARGE))
-        yield (
-            "excess cut",
-            f"{name} of it: {truth:.3f}",
-            lambda c, n, e=effects: cut_held(c, n, LARGE, e, 0.3 if e != NOTHING else 0.0)[:1],
-            1,
-        )
+        cut = 1 - ratio_excess(np.array(effects)) / ratio_excess(np.array(LARGE))
+        truth = {"before": LARGE, "after": effects, "uneven": 0.3 if effects != NOTHING else 0.0}
+        yield row("excess cut", f"{name} of it: {cut:.3f}", 1, first_of(cut_held), **truth)
 
 
-def levels() -> Iterator[tuple[str, str, Simulation, int]]:
+def levels() -> Iterator[Row]:
     """Tests and guards: how often they reject, or keep, where at most 5% should."""
-    yield "McNemar", "no change", lambda c, n: (mcnemar_rejected(c, n),), 4
-    yield "guard of a mean", "at its margin", lambda c, n: guard_kept(c, n, 0.3, 0.3)[:1], 2
-    yield (
-        "guard of a share",
-        "at its margin, .9 to .85",
-        (lambda c, n: (share_guard_kept(c, n, 0.9, 0.85, 0.05),)),
-        10,
-    )
-    yield (
-        "guard of a share",
-        "at its margin, .99 to .97",
-        (lambda c, n: (share_guard_kept(c, n, 0.99, 0.97, 0.02),)),
-        10,
-    )
+    at_margin = {"change": 0.3, "margin": 0.3}
+    yield row("McNemar", "no change", 4, mcnemar_rejected)
+    yield row("guard of a mean", "at its margin", 2, first_of(guard_kept), **at_margin)
+    for before, after, margin in ((0.9, 0.85, 0.05), (0.99, 0.97, 0.02)):
+        truth = {"before": before, "after": after, "margin": margin}
+        setting = f"at its margin, {before} to {after}".replace("0.", ".")
+        yield row("guard of a share", setting, 10, share_guard_kept, **truth)

@@ -9,7 +9,7 @@ from equipoise.evaluate.calibrate import (
     corrected_bounds,
     corrected_rate,
 )
-from equipoise.statistics.intervals import Shares, share_bounds
+from equipoise.statistics.intervals import share_bounds
 from tests.equipoise.statistics.simulation import beta_binomial, rate, shares_of
 
 GOOD, FAIR, POOR = (0.95, 0.95), (0.7, 0.95), (0.6, 0.7)
@@ -21,9 +21,7 @@ def judge_errors(rng: np.random.Generator, judge: tuple[float, float], items: Ar
     return ErrorRates(seen[0], items, seen[1], items)
 
 
-def said(
-    rng: np.random.Generator, truth: float, judge: tuple[float, float], shape: tuple[int, int]
-) -> Shares:
+def said(rng, truth, judge, shape):
     """What a judge says of four replies in each cluster, whose truths are alike."""
     trials = np.full(shape, 4.0)
     true = beta_binomial(rng, truth, trials, 0.3)
@@ -31,9 +29,7 @@ def said(
     return shares_of(hits + rng.binomial((trials - true).astype(int), 1 - judge[1]), trials)
 
 
-def corrected_held(
-    clusters: int, rounds: int, truth: float, judge: tuple[float, float], items: int
-) -> tuple[float, float, float]:
+def corrected_held(clusters, rounds, truth, judge, items):
     """Coverage of the corrected interval, that of the judge's own, and where there is one."""
     rng = np.random.default_rng([clusters, items])
     errors = judge_errors(rng, judge, np.full(rounds, float(items)))
