@@ -156,11 +156,12 @@ class LoadedConfig:
 def load_config(
     task: str, options: Options, *, to_train: bool = True, training_prompts: int | None = None
 ) -> LoadedConfig:
-    """Compose and validate. Raises one `UsageError` that lists everything that is wrong.
+    """Compose and validate. Raises one `UsageError` that lists every problem of the schema, if any.
 
-    Batch sizes that do not fit are made to where the user has chosen none, and without `to_train`,
-    when nothing reads them, in any case. `training_prompts` is how many there are to train on,
-    where they have been made. Nothing that takes long is imported or loaded for it.
+    Else it lists what is wrong with the task's own keys, and what cannot work together. Batch sizes
+    that do not fit are made to where the user has chosen none, and without `to_train`, when nothing
+    reads them, in any case. `training_prompts` is how many there are to train on, where they have
+    been made. Nothing that takes long is imported or loaded for it.
     """
     sources = run_sources(task, options)
     composition = compose(sources)
