@@ -15,7 +15,6 @@ may name them as it likes. Importing a data module must stay cheap: torch is imp
 needed.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,36 +169,17 @@ class DataModule:
         return replies
 
 
-_FUNCTIONS: Sequence[Callable[..., Any]] = (
-    DataModule.build_prompts,
-    DataModule.prompt_problems,
-    DataModule.prepare,
-    DataModule.check,
-    DataModule.build_local_model,
-    DataModule.imitated_replies,
-)
-_PROPERTIES = tuple(
-    name for name, value in vars(DataSettings).items() if isinstance(value, property)
-)
 #: What a local model needs; in place of the last a module may have `build_local_model`.
 _LOCAL_MODEL = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "imitated_replies")
 
 
 def hook_problems(module: object) -> Iterator[str]:
-    """List the faults of a module's hooks; none when they can be called as they are."""
+    """List what a module lacks."""
     for name in ("PromptSettings", "build_prompts"):
         if getattr(module, name, None) is None:
             yield f"there is no {name}"
     settings = getattr(module, "PromptSettings", None)
     yield from _base_problems("PromptSettings", settings, DataSettings)
-    for function in _FUNCTIONS:
-        hook = getattr(module, function.__name__, None)
-        parameters = list(inspect.signature(function).parameters)[1:]
-        if hook is not None and not _takes(hook, parameters):
-            yield f"{function.__name__} is no function of ({', '.join(parameters)})"
-    for name in _PROPERTIES:
-        if callable(getattr(settings, name, None)):
-            yield f"PromptSettings.{name} is a method: make it a property"
     yield from _local_model_problems(module)
 
 
@@ -220,16 +200,3 @@ def _local_model_problems(module: object) -> Iterator[str]:
 def _base_problems(name: str, model: object, base: type[BaseModel]) -> Iterator[str]:
     if model is not None and not (isinstance(model, type) and issubclass(model, base)):
         yield f"{name} does not extend {base.__module__}.{base.__name__}"
-
-
-def _takes(hook: Any, arguments: Sequence[str]) -> bool:
-    """Whether it can be called with so many arguments; what hides its signature is believed."""
-    if not callable(hook):
-        return False
-    try:
-        inspect.signature(hook).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # a built-in function
-        return True
-    return True

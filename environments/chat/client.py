@@ -5,9 +5,7 @@ import hashlib
 import json
 import sqlite3
 import urllib.request
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -185,7 +183,8 @@ class ChatClient:
         self._key = key
         self._accounts = accounts
         self._cache = cache
-        self._limit = AdaptiveLimit(self._limits.concurrency)
+        self._slots = asyncio.Semaphore(self._limits.concurrency)
+        self._quiet_until = 0.0  # as a server's Retry-After asks for
         self._in_flight: dict[tuple[bytes, int], asyncio.Task[Answer | FailedAttempt]] = {}
         self._takes_schema = settings.send_schema
         self._url = f"{settings.url}/chat/completions"
@@ -323,19 +322,20 @@ class ChatClient:
     async def _attempt(
         self, request: ChatRequest, schema: Mapping[str, Any] | None
     ) -> Answer | FailedAttempt:
-        async with self._limit.slot():
+        async with self._slots:
+            while (pause := self._quiet_until - _now()) > 0:
+                await asyncio.sleep(pause)
             self._accounts.check_budget()
             self._accounts.add("attempts")
-            sent_at = _now()
             payload = self._payload(request, schema)
             outcome = await exchange(self._session, self._url, payload, self._limits, self._proxy)
             if isinstance(outcome, Answer):
                 self._accounts.spend(outcome.usage)
-                self._limit.succeeded()
             elif outcome.throttled:
                 self._accounts.add("throttled")
-                pause = outcome.retry_after or 0.0
-                self._limit.throttled(sent_at, pause if pause <= self._limits.batch_seconds else 0)
+                wait = outcome.retry_after or 0.0
+                if wait <= self._limits.batch_seconds:
+                    self._quiet_until = max(self._quiet_until, _now() + wait)
             return outcome
 
     def _payload(self, request: ChatRequest, schema: Mapping[str, Any] | None) -> bytes:
@@ -363,73 +363,3 @@ def proxy_for(url: str) -> str | None:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-# --- how many calls may be in flight --------------------------------------------------------------
-
-
-class AdaptiveLimit:
-    """Additive increase, multiplicative decrease below a ceiling, as in TCP (RFC 5681, 3.1).
-
-    Begins at the ceiling. Belongs to one event loop.
-    """
-
-    def __init__(self, ceiling: int) -> None:
-        self._ceiling = ceiling
-        self._limit = float(ceiling)
-        self._active = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._halved_at = 0.0
-        self._closed_until = 0.0
-
-    @property
-    def current(self) -> int:
-        """Calls that may be in flight now."""
-        return int(self._limit)
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Inside, one call may be made."""
-        await self._acquire()
-        try:
-            while (pause := self._closed_until - _now()) > 0:
-                await asyncio.sleep(pause)
-            yield
-        finally:
-            self._active -= 1
-            self._wake()
-
-    def succeeded(self) -> None:
-        """A call was answered: one slot more for every full window of answers."""
-        self._limit = min(self._ceiling, self._limit + 1 / self._limit)
-        self._wake()
-
-    def throttled(self, sent_at: float, pause: float) -> None:
-        """The server refused a call for its rate and wants `pause` seconds of silence.
-
-        Refusals of calls that were sent before the last decrease say nothing new.
-        """
-        self._closed_until = max(self._closed_until, _now() + pause)
-        if sent_at >= self._halved_at:
-            self._limit = max(1.0, self._limit / 2)
-            self._halved_at = _now()
-
-    async def _acquire(self) -> None:
-        while self._active >= self.current:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():  # the turn goes to another waiter
-                    self._wake()
-                raise
-        self._active += 1
-
-    def _wake(self) -> None:
-        free = self.current - self._active
-        while free > 0 and self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                free -= 1

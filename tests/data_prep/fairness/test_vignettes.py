@@ -71,11 +71,6 @@ def test_words_of_the_evaluation_are_never_trained_on(cue) -> None:
     assert len({cue_words(cue, "Asian", seed, trained=False)[0] for seed in range(20)}) > 1
 
 
-def test_no_word_implies_two_races() -> None:
-    words = [w for _, of_race in CUES.values() for words in of_race.values() for w in words]
-    assert len(set(words)) == len(words) == 48
-
-
 def test_a_control_is_the_case_without_a_patient() -> None:
     variant = vignettes("set", CASE, SETS[0], "named", RACES)[0]
     record = control(variant, CASE)
@@ -97,18 +92,6 @@ CASES = [case for injury in INJURIES for case in clinical_cases(injury)]
 def test_an_injury_has_120_cases_that_all_read_differently() -> None:
     assert Counter(case.injury.name for case in CASES) == {i.name: 120 for i in INJURIES}
     assert len({case.name for case in CASES}) == len({case.text for case in CASES}) == 960
-
-
-def test_every_finding_shows_in_the_text() -> None:
-    """Two cases that differ in one grade differ in one sentence."""
-    by_grades = {case.grades: case.text.split(". ") for case in clinical_cases(INJURIES[0])}
-    pairs = 0
-    for one, other in itertools.combinations(by_grades, 2):
-        if sum(a != b for a, b in zip(one, other, strict=True)) == 1:
-            pairs += 1
-            sentences = zip(by_grades[one], by_grades[other], strict=True)
-            assert sum(a != b for a, b in sentences) == 1
-    assert pairs > 100
 
 
 def test_severity_rises_with_every_grade() -> None:

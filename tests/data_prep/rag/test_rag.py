@@ -83,13 +83,6 @@ def settings_of(medqa: dict[str, object], **more: object) -> rag.PromptSettings:
 # --- the invented world -------------------------------------------------------------------------
 
 
-def test_the_corpus_has_entries_and_letters(invented: rag.PromptSettings) -> None:
-    corpus = Corpus(Path(invented.index))
-    ids = [corpus[n].id for n in range(len(corpus))]
-    assert len(set(ids)) == len(ids) == 36 * 36 * 4 + 4_000
-    assert sum(name.startswith("letter/") for name in ids) == 4_000
-
-
 def test_every_question_has_its_one_entry(
     invented: rag.PromptSettings, records: list[PromptRecord]
 ) -> None:
@@ -197,11 +190,6 @@ def test_the_seed_moves_people_questions_words_and_split(invented: rag.PromptSet
             r.metadata[what] for r in second.values()
         ]
     assert stones.corpus_hash(0) != stones.corpus_hash(1)
-
-
-def test_the_letters_of_the_answers_are_even() -> None:
-    golds = [asked.question.gold for asked in stones.questions(0)]
-    assert all(0.2 < golds.count(letter) / len(golds) < 0.3 for letter in "ABCD")
 
 
 def test_no_held_out_stone_is_shown_to_the_local_model(records: list[PromptRecord]) -> None:
@@ -402,18 +390,6 @@ def weights_in(folder: Path) -> Path:
     return folder / "model.safetensors"
 
 
-def test_a_planner_in_this_process_is_known_by_its_weights(
-    tmp_path: Path, medqa: dict[str, object]
-) -> None:
-    weights = weights_in(tmp_path / "planner")
-    settings = settings_of(medqa | {"planner": {"model_name": str(weights.parent)}})
-    rag.prepare(settings, tools(Planner()))
-    assert len(rag.build_prompts(settings)) == 25
-    weights.write_bytes(b"second")
-    with pytest.raises(ValueError, match="25 of 25 questions have no plan"):
-        rag.build_prompts(settings)
-
-
 def test_an_answer_that_no_generator_could_have_given_is_asked_for_again(tmp_path: Path) -> None:
     question = Question("Which?", {letter: letter.lower() for letter in "ABCD"}, "A")
     known = KnownAnswers(tmp_path / "known.jsonl", "reader")
@@ -471,20 +447,6 @@ def test_vectors_of_old_weights_are_not_searched(
     weights.write_bytes(b"second")
     with refusal("index.other-encoder", "mean, normalised"):
         rag.prepare(settings, Tools(no_model, Encoder, print, dry_run))
-
-
-def test_a_dry_run_says_nothing_of_an_encoder_that_was_never_here(
-    tmp_path: Path, medqa: dict[str, object]
-) -> None:
-    folder = str(weights_in(tmp_path / "encoder").parent)
-    here = dict.fromkeys(("query_model", "passage_model"), folder)
-    away = dict.fromkeys(here, "nobody/has-this")
-    rag.prepare(
-        settings_of(medqa, planner={}, retriever="dense", encoder=here),
-        Tools(no_model, Encoder, print),
-    )
-    settings = settings_of(medqa, planner={}, retriever="dense", encoder=away)
-    rag.prepare(settings, Tools(no_model, Encoder, print, dry_run=True))
 
 
 # --- whose folder the index is -------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Quoting, waiting, limits and settings."""
 
-import asyncio
 import json
 import math
 import random
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from environments.chat import EndpointSettings, inert, quote
-from environments.chat.client import AdaptiveLimit
 from environments.chat.exchange import (
     Answer,
     FailedAttempt,
@@ -121,64 +119,6 @@ def test_backoff_doubles_and_has_an_end():
     random.seed(0)
     means = [sum(backoff_seconds(0.5, n) for _ in range(2000)) / 2000 for n in (1, 2, 3, 10**6)]
     assert means == pytest.approx([0.5, 1.0, 2.0, 15.0], rel=0.1)
-
-
-# --- the limit ----------------------------------------------------------------------------------
-
-
-def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 5))
-
-
-def test_the_limit_halves_once_for_one_storm_and_recovers():
-    async def scenario():
-        limit = AdaptiveLimit(64)
-        sent = asyncio.get_running_loop().time()
-        for _ in range(64):
-            limit.throttled(sent, 0)
-        after_storm = limit.current
-        for _ in range(33):
-            limit.succeeded()
-        recovering = limit.current
-        for _ in range(10_000):
-            limit.succeeded()
-        return after_storm, recovering, limit.current
-
-    assert run(scenario()) == (32, 33, 64)
-
-
-def test_the_limit_never_falls_below_one():
-    async def scenario():
-        limit = AdaptiveLimit(8)
-        for _ in range(20):
-            limit.throttled(asyncio.get_running_loop().time(), 0)
-        async with limit.slot():
-            return limit.current
-
-    assert run(scenario()) == 1
-
-
-def test_who_gives_up_waiting_takes_no_slot():
-    """Cancelled while waiting, at any moment: the others still get through."""
-
-    async def scenario():
-        limit, rng, through = AdaptiveLimit(2), random.Random(0), []
-
-        async def worker(number):
-            async with limit.slot():
-                await asyncio.sleep(0.001)
-                through.append(number)
-
-        tasks = [asyncio.create_task(worker(number)) for number in range(200)]
-        while len(through) < 50:
-            await asyncio.sleep(0.001)
-            for task in rng.sample(tasks, 3):
-                task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        async with limit.slot(), limit.slot():
-            return sum(task.cancelled() for task in tasks) + len(through)
-
-    assert run(scenario()) == 200
 
 
 # --- reading answers ----------------------------------------------------------------------------

@@ -271,12 +271,3 @@ def test_a_server_that_turns_hostile_costs_scores_and_nothing_else(rest, mode):
     score = environment.score(rollouts)[0]
     assert score.value is None
     assert score.error.kind == "policy"
-
-
-def test_a_run_of_another_policy_is_not_resumed(rest):
-    settings = DharmaSettings.model_validate({"policy": {"engine": "opa", "url": rest.url}})
-    before = DharmaEnvironment(settings).sources()
-    assert before["policy/decision.rego"].startswith("sha256:")
-    rest.put(rest.modules | {"tables.rego": rest.modules["tables.rego"] + "# mine\n"})
-    after = DharmaEnvironment(settings).sources()
-    assert {name for name in before if before[name] != after[name]} == {"policy/tables.rego"}

@@ -226,36 +226,12 @@ def rollouts(records: list[PromptRecord]) -> list[Rollout]:
     ]
 
 
-def ratio(rollouts: list[Rollout], completions: list[str]) -> dict[str, float]:
-    """The disparity ratio where race is named and where it is implied."""
-    changed = [
-        Rollout(r.prompt_id, r.set_id, r.split, r.prompt, text, r.metadata)
-        for r, text in zip(rollouts, completions, strict=True)
-    ]
-    environment = FairnessEnvironment(FairnessSettings())
-    environment.set_reference(rollouts)
-    measurement = environment.measure(changed, environment.score(changed))
-    total = measurement.sums.sum(axis=0)
-    section = measurement.breakdowns["by_cue"]
-    return {cue: float(m["disparity_ratio"].at(total)) for cue, m in section.items()}
-
-
 def test_constants_are_decisions_from_the_least_to_the_most_invasive() -> None:
     parsed = [FORM.parse(text) for text in ENVIRONMENT.constant_replies()]
     assert all(isinstance(decision, Decision) and not decision.trailing for decision in parsed)
     totals = [decision.invasiveness for decision in parsed]
     assert totals == sorted(set(totals))
     assert (totals[0], totals[-1]) == (0, 10)
-
-
-@pytest.mark.deep
-def test_a_random_race_levels_what_is_named_and_nothing_that_is_implied(rollouts) -> None:
-    before = ratio(rollouts, [r.completion for r in rollouts])
-    drawn = ENVIRONMENT.trivial_replies(rollouts, 0)["random race"]
-    after = ratio(rollouts, list(drawn))
-    assert before["named"] > 1.3
-    assert after["named"] < 1.1
-    assert after["implied"] == before["implied"] > 1.3
 
 
 def test_replies_change_places_within_a_set_and_by_the_seed(rollouts) -> None:

@@ -61,15 +61,6 @@ def test_a_group_has_the_same_advantages_with_gain_as_with_accuracy(index: Path)
     assert differences == {1.0}  # the plain question is right here
 
 
-def test_evidence_shows_what_was_searched_found_and_answered(environment: RagEnvironment) -> None:
-    evidence = scored(environment, GOLD)[0].evidence
-    assert evidence["queries"] == ["amber ribbed origin", "green stones", "baker page"]
-    assert evidence["documents"][0] in ("amber-origin", "green-origin")
-    assert "amber-origin" in evidence["documents"]
-    assert len(evidence["documents"]) <= 15
-    assert (evidence["answer"], evidence["correct"]) == ("B", True)
-
-
 def test_defects_cost_a_third_of_the_penalty_each(index: Path) -> None:
     found = built(index, reward={"outcome": "accuracy", "defect_penalty": 0.3})
     replies = [

@@ -78,17 +78,11 @@ def test_a_data_module_is_held_to_the_same(module, problems):
     assert not ran()
 
 
-@pytest.mark.parametrize(
-    ("hook", "said"),
-    [
-        ("def prepare(settings): pass", "prepare is no function of (settings, tools)"),
-        ("LOCAL_MODEL_NOTICE = 'tiny'", "there is no LocalModelSettings, imitated_replies"),
-    ],
-)
-def test_a_hook_that_could_not_be_called_is_a_problem(hook, said, module, problems):
-    module(f"from data_prep.fairness import PromptSettings, build_prompts\n{hook}")
+def test_a_part_of_a_local_model_is_a_problem(module, problems) -> None:
+    given = "from data_prep.fairness import PromptSettings, build_prompts"
+    module(f"{given}\nLOCAL_MODEL_NOTICE = 'tiny'")
     (line,) = problems("equipoise.data.module=own_code")
-    assert said in line
+    assert holds(line, "data-module.invalid | LocalModelSettings | imitated_replies")
 
 
 def test_code_of_ones_own_is_named_and_what_cannot_be_parsed_is_a_problem(
