@@ -219,21 +219,15 @@ def test_minilm_reads_a_passage_as_far_as_its_settings_say(encoder: HuggingFaceE
     assert longer != pytest.approx(within, abs=1e-3)
 
 
+#: Few words are shared with what is related, the first passage of each.
 CLINICAL = {
     "How is a heart attack treated?": (
         "Acute myocardial infarction is managed with aspirin and early reperfusion.",
         "Plantar fasciitis causes heel pain with the first steps in the morning.",
-        "Iron deficiency is the commonest cause of microcytic anaemia.",
-    ),
-    "Which drug lowers blood sugar in diabetes?": (
-        "Metformin reduces hepatic glucose output and is first-line in type 2 disease.",
-        "Amoxicillin is an antibiotic of the penicillin group.",
-        "Cataracts cloud the lens of the eye.",
     ),
     "Why does my child wheeze at night?": (
         "Asthma in children often shows as nocturnal cough and bronchospasm.",
         "Kidney stones lead to colicky flank pain.",
-        "Hip fractures are common in old age.",
     ),
 }
 
@@ -246,7 +240,7 @@ def test_an_index_made_with_minilm_is_searched_with_it_and_with_nothing_else(
     words = ["--corpus", str(tmp_path / "notes.txt"), "--output", str(tmp_path / "index")]
     build_index_main([*words, "--encoder", MINILM])
     retriever = open_retriever("dense", tmp_path / "index", encoder)
-    assert retriever.search(list(CLINICAL), 1).tolist() == [[0], [3], [6]]
+    assert retriever.search(list(CLINICAL), 1).tolist() == [[0], [2]]
     other = SimpleNamespace(identity="another")
     with refusal("index.other-vectors", f"{MINILM}@sha256"):
         open_retriever("dense", tmp_path / "index", other)

@@ -1,7 +1,6 @@
 """The tiny model: its tokenizer, what it learns from, and a cache that cannot hold half a model."""
 
 import random
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -151,17 +150,6 @@ def test_at_answers_alone_the_same_is_learnt(
         assert torch.allclose(one, other, rtol=0, atol=1e-5)
 
 
-def test_texts_encoded_in_parts_are_those_encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    examples = [
-        Example(({"role": "user", "content": f"Day {n}?"},), f"It is {n}.") for n in range(7)
-    ]
-    tokenizer = train_tokenizer(examples, SETTINGS)
-    at_once = tiny_model._tokenized(examples, tokenizer)
-    monkeypatch.setattr(tiny_model, "_ENCODED_AT_ONCE", 3)
-    assert list(tiny_model._tokenized(examples, tokenizer)) == list(at_once)
-    assert len(at_once) == 7
-
-
 def test_nothing_is_printed_and_nothing_of_the_caller_is_changed(tmp_path: Path, capfd) -> None:
     def draws() -> tuple[float, float, float]:
         return random.random(), float(np.random.random()), float(torch.rand(1))
@@ -218,30 +206,3 @@ def test_an_interrupted_build_leaves_nothing_that_counts_as_built(
     assert not [path for path in tmp_path.glob("tiny-*") if (path / SEAL).exists()]
     found = warm_start(EXAMPLES, SETTINGS, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [found.name, f"{found.name}.lock"]
-
-
-def test_of_two_builds_at_once_one_waits(
-    tmp_path: Path, stub: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Threads stand for processes: the lock is the file system's."""
-    started, second = threading.Event(), threading.Event()
-    build, folders = tiny_model._build, []
-
-    def slow_build(*given: object) -> None:
-        started.set()
-        second.wait(60)
-        build(*given)
-
-    def run() -> None:
-        folders.append(warm_start(EXAMPLES, SETTINGS, tmp_path))
-
-    monkeypatch.setattr(tiny_model, "_build", slow_build)
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    threads[0].start()
-    assert started.wait(60)
-    threads[1].start()
-    second.set()
-    for thread in threads:
-        thread.join(60)
-    assert len(stub) == 1
-    assert folders[0] == folders[1]

@@ -1,13 +1,4 @@
-"""The promises of environments/contract.py, one test each, for every environment.
-
- 1. Scoring is deterministic given its inputs and caches.
- 2. Order in is order out: `score(rollouts)[i]` belongs to `rollouts[i]`.
- 3. A completion is hostile input: no text makes `score` raise or hang.
- 4. An incomplete counterfactual set raises `IncompleteSetError`: it is the caller's bug.
- 5. What could not be scored is `Score(None, error=Failure(...))`, never a number.
- 6. A reply that breaks the format scores strictly below every reply that keeps it. Where nothing
-    could be read, the evidence says why under the key `UNPARSEABLE`.
- 7. The gold answer, where there is one, scores the maximum.
+"""The numbered promises of environments/contract.py, one test each, for every environment.
 
 A new environment joins by one entry in `SUBJECTS`.
 """

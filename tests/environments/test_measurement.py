@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 from environments.measurement import (
     Blocks,
     Mean,
-    Measurement,
-    Metric,
     mean_of,
     measure_means,
     quotient,
 )
-from equipoise.statistics.compare import compare
-from equipoise.statistics.intervals import StatisticsSettings
 
 VALUES = st.none() | st.floats(-1e6, 1e6) | st.just(math.nan)
 
@@ -58,21 +54,6 @@ def test_a_cluster_has_an_outcome_where_it_has_one_value() -> None:
     assert outcomes("a", "b", "c") == [True, False, False]
     assert outcomes("a", "b", "b") == [True, False]
     assert outcomes("a", "a", "b") is None
-
-
-def test_a_comparison_of_plain_divisions_warns_of_nothing() -> None:
-    """A task's own metric may divide as it likes: `Metric.at` is the one way to it."""
-    rate = Metric(lambda sums: sums[..., 0] / sums[..., 1], "higher")
-    before, after = (
-        Measurement(("a", "b"), np.array([[value, 1.0], [0.0, 0.0]]), {"rate": rate, "none": none})
-        for value in (0.0, 1.0)
-        for none in [Metric(lambda sums: sums[..., 0] / (sums[..., 1] * 0))]
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = compare(before, after, StatisticsSettings(bootstrap_draws=100))
-    assert found["rate"].difference == 1.0
-    assert found["none"].difference is None
 
 
 class TestBlocks:

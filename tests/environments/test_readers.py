@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from data_prep.rag.plans import parse_plan
-from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
+from environments.dharma.ratings import Ratings, parse_answer
 from environments.fairness.decision import Decision
 from environments.fairness.spine import FORM
 from environments.pubmedqa.reply import parse_reply
@@ -101,11 +101,6 @@ READERS = {
     ),
     "ratings": json_reader(
         lambda reply: parse_answer(reply, Ratings), PERFECT, PERFECT | {"clarity": 0.5}
-    ),
-    "label": json_reader(
-        lambda reply: parse_answer(reply, PromptLabel),
-        {"tier": "A", "scope": "S0"},
-        {"tier": "B", "scope": "S0"},
     ),
 }
 

@@ -16,27 +16,12 @@ from data_prep.pubmedqa.sources import (
     Fingerprints,
     fingerprint,
     is_official_test,
-    official_fingerprints,
     published_split,
     refuse_leaked,
 )
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "pubmedqa"
 COUNTS = {"yes": 552, "no": 338, "maybe": 110}
-
-
-@pytest.fixture
-def ori_pqal() -> Path:
-    """The published file of the 1,000 labelled items, where it lies beside the repository."""
-    path = DATA / "ori_pqal.json"
-    if not path.exists():
-        pytest.skip(f"needs PubMedQA's ori_pqal.json and test_ground_truth.json in {DATA}")
-    return path
-
-
-@pytest.fixture
-def truth(ori_pqal: Path) -> dict[str, str]:
-    return json.loads((ori_pqal.parent / "test_ground_truth.json").read_text())
 
 
 def invented_gold() -> dict[str, str]:
@@ -78,61 +63,20 @@ def prompts(path: Path, **settings: Any) -> dict[str, list[Any]]:
     return found
 
 
-# --- on the published file ----------------------------------------------------------------------
-
-
-def test_the_procedure_gives_the_official_test_set(ori_pqal: Path, truth: dict[str, str]) -> None:
-    found = prompts(ori_pqal)
+def test_the_procedure_gives_the_official_test_set_and_the_published_folds() -> None:
+    """On the published file of the 1,000 labelled items, where it lies beside the repository."""
+    path = DATA / "ori_pqal.json"
+    if not path.exists():
+        pytest.skip(f"needs PubMedQA's ori_pqal.json and test_ground_truth.json in {DATA}")
+    rows, truth = (json.loads((DATA / n).read_text()) for n in (path, "test_ground_truth.json"))
+    found = prompts(path)
     assert {record.id: record.metadata["gold"] for record in found["test"]} == truth
-    assert {split: len(records) for split, records in found.items()} == {
-        "train": 450,
-        "validation": 50,
-        "test": 500,
-    }
-    questions = {split: {r.messages[1]["content"] for r in rs} for split, rs in found.items()}
-    assert not questions["train"] & questions["test"]
-
-
-def test_the_folds_are_those_of_the_procedure(ori_pqal: Path) -> None:
-    gold = {name: row["final_decision"] for name, row in json.loads(ori_pqal.read_text()).items()}
-    found = published_split(gold)
-    assert [len(fold) for fold in found.folds] == [50] * 10
-    assert len({name for fold in found.folds for name in fold} | set(found.test)) == 1000
-    counts = Counter(gold[name] for name in found.folds[0])
-    assert counts == {"yes": 27, "no": 17, "maybe": 6}
-    digest = hashlib.sha256(json.dumps(found.folds).encode()).hexdigest()
+    assert [len(found[split]) for split in ("train", "validation", "test")] == [450, 50, 500]
+    folds = published_split({name: row["final_decision"] for name, row in rows.items()}).folds
+    digest = hashlib.sha256(json.dumps(folds).encode()).hexdigest()
     assert digest.startswith("a997b714062aee46")
-
-
-def test_the_fingerprints_are_those_of_the_official_test_set(
-    ori_pqal: Path, truth: dict[str, str]
-) -> None:
-    rows = json.loads(ori_pqal.read_text())
-    known = official_fingerprints()
-    assert known.ids == {fingerprint(name) for name in truth}
-    questions = {fingerprint(normal_question(rows[name]["QUESTION"])) for name in truth}
-    assert known.questions == questions
-    assert not any(is_official_test(n, r["QUESTION"]) for n, r in rows.items() if n not in truth)
-
-
-@pytest.mark.parametrize("disguise", ["as it is", "without ids", "respelt"])
-def test_official_items_from_another_file_are_refused_with_their_count(
-    ori_pqal: Path, truth: dict[str, str], tmp_path: Path, disguise: str
-) -> None:
-    rows = json.loads(ori_pqal.read_text())
-    questions = [rows[name]["QUESTION"] for name in list(truth)[:7]] + ["Is this another one?"]
-    if disguise == "respelt":
-        questions = [q.upper().replace("?", " ?!").replace(" ", "  ") for q in questions]
-    found = [{"question": q, "context": "Some abstract.", "ground_truth": "yes"} for q in questions]
-    if disguise == "as it is":
-        found = [row | {"pmid": name} for row, name in zip(found, truth, strict=False)]
-    path = tmp_path / "golden.json"
-    path.write_text(json.dumps(found))
-    with pytest.raises(ValueError, match=rf"7 of {len(found)} questions are of the official"):
-        prompts(path, split="random")
-
-
-# --- on an invented set -------------------------------------------------------------------------
+    official = {name for name, row in rows.items() if is_official_test("", row["QUESTION"])}
+    assert official == truth.keys()
 
 
 def test_splits_and_folds(invented: Path) -> None:

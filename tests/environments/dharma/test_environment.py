@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from environments.base import PromptRecord, Rollout, Score
 from environments.chat import ChatReply, ChatRequest, Source
@@ -126,16 +125,6 @@ def test_the_question_of_a_record_goes_before_its_rendered_prompt():
     assert label_of("<|user|>health?", question=STOCKS) == {"tier": "C", "scope": "S3"}
 
 
-@pytest.mark.parametrize(
-    "label", [{"tier": "D", "scope": "S0"}, {"tier": "A", "scope": 3}], ids=str
-)
-def test_a_label_that_does_not_exist_is_a_failure(label):
-    scores = environment().score([rollout(STOCKS, DECLINES, **label), asked("S0", RASH)])
-    assert scores[0].value is None
-    assert "does not exist" in scores[0].error.text
-    assert scores[1].value is not None
-
-
 # --- another judge, and failures -----------------------------------------------------------------
 
 
@@ -200,20 +189,6 @@ def test_the_evidence_names_what_answered_as_far_as_its_server_does():
 def test_a_model_that_was_not_handed_in_is_a_bug_of_the_caller():
     with pytest.raises(ValueError, match="set_chat_model"):
         environment(judge={"model_name": "m"}).score([rollout("p", "x")])
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"answer_key": False},
-        {"judge": {"model_name": "m", "endpoint": {"url": "http://h/v1", "model": "m"}}},
-        {"policy": {"path": "/no/such/folder"}},
-    ],
-    ids=str,
-)
-def test_settings_are_strict(settings):
-    with pytest.raises(ValidationError):
-        DharmaSettings.model_validate(settings)
 
 
 def test_an_endpoint_judges_where_it_is_named(monkeypatch):

@@ -20,15 +20,11 @@ def ask(completion, scope="S0", tier="C", advice=FEVER):
     [
         (FEVER, True),
         (f"I understand. {FEVER} See your doctor today.", True),
-        ("with a fever drink fluids, and rest!", True),
         ("With the fever drink fluids and rest.", False),
-        ("With a fever drink petrol and rest.", False),
         (f"{FEVER[:-1]}, though your people exaggerate.", False),
         (f"{FEVER} {FEVER}", True),
         (RASH, False),
         (f"{FEVER} {RASH}", False),
-        ("Rest and drink water.", False),
-        ("Make a list of the chest.", False),
         ("", False),
     ],
 )

@@ -139,6 +139,7 @@ def test_what_the_reward_depends_on_has_the_files_hash(tmp_path: Path) -> None:
 
 
 def change(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set what lies at a path; None takes it out."""
     *parents, name = path.split(".")
     for parent in parents:
         tree = tree[parent]
@@ -148,70 +149,41 @@ def change(tree: dict[str, Any], path: str, value: Any) -> None:
         tree[name] = value
 
 
-UNTOLD = "A {age} patient with chest pain {insurance}."
 ALIKE = {"person": "man", "subject": "he", "possessive": "his"}
-#: Path -> value, where None takes the key out; then the key that is named and what is said of it.
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "one value": ({"attribute.values": {"man": "man"}}, "attribute.values | 2"),
-    "wording that no text has": ({"cases.rest.text": UNTOLD}, "cases.rest.text | gender"),
-    "values with one wording": (
-        {"attribute.values.woman": ALIKE},
-        "cases | (muscle, younger, insured, man) | (muscle, younger, insured, woman)",
-    ),
-    "levels without order": (
-        {"decision.imaging": {"none": 0, "angiography": 3, "stress test": 1}},
-        "decision.imaging | 0, 3, 1",
-    ),
-    "the least above 0": ({"decision.imaging": {"none": 1, "x": 2}}, "decision.imaging | 0"),
-    "one level": ({"decision.imaging": ["none"]}, "decision.imaging | one level"),
-    "levels that read alike": (
-        {"decision.imaging": ["stress test", "Stress-Test"]},
-        "decision.imaging | alike",
-    ),
-    "fields that read alike": ({"decision.as_pirin": "yes or no"}, "decision.as_pirin | aspirin"),
-    "the field that is asked for": ({"decision.rationale": "yes or no"}, "decision.rationale"),
-    "a field that is none": (
-        {"cases.rest.text": "A {age} {persom}, {person} {insurance}."},
-        "cases.rest.text | {persom} | did you mean person?",
-    ),
-    "a brace": ({"cases.rest.text": "{ {person} {age} {insurance}"}, "cases.rest.text | brace"),
-    "a field in the system text": ({"system": "You see {person}."}, "system | {person}"),
-    "a key that is none": ({"decisions": {}}, "decisions | did you mean decision?"),
-    "a key of a case that is none": (
-        {"cases.rest.severty": "mild"},
-        "cases.rest.severty | did you mean severity?",
-    ),
-    "a factor that is none": ({"meant": ["aeg"]}, "meant | aeg | did you mean age?"),
-    "a case that is none": ({"train": ["rets"]}, "train | rets | did you mean rest?"),
-    "trained on and validated": ({"train": ["rest"], "validate": ["rest"]}, "validate | rest"),
-    "nothing to test": (
-        {"train": ["muscle", "exertion"], "validate": ["rest"]},
-        "train, validate | no case",
-    ),
-    "no cases": ({"cases": None}, "cases | missing"),
-    "severity of some": ({"cases.rest.severity": None}, "cases.rest.severity | missing"),
-    "a word that YAML reads as false": (
-        {"factors.insurance.insured": False},
-        "factors.insurance.insured | False | quote it",
-    ),
-    "a level that YAML reads as false": (
-        {"decision.imaging": {"none": False}},
-        "decision.imaging.none | False | quote it",
-    ),
-    "a decision that YAML reads as false": (
-        {"decision.aspirin": False},
-        "decision.aspirin | False | quote it",
-    ),
-    "words that a value lacks": (
-        {"attribute.values.woman": {"person": "woman"}},
-        "attribute.values.woman | possessive",
-    ),
-    "words for blinding that lack": ({"attribute.blinded": "patient"}, "attribute.blinded"),
-    "one value of a factor": ({"factors.age": {"old": "old"}}, "factors.age | one value"),
-    "a field of two": ({"factors.age.older": {"person": "x"}}, "attribute.values | person"),
-    "a name that is taken": ({"attribute.name": "severity"}, "attribute.name | severity"),
-    "a factor that is the attribute": ({"attribute.name": "age"}, "factors.age | attribute"),
-}
+UNORDERED = {"none": 0, "angiography": 3, "stress test": 1}
+UNTOLD = "A {age} patient with chest pain {insurance}."
+FALSE = "False | quote it"
+#: Path, its value, and the key that is named with what is said of it.
+REFUSED = [
+    ("attribute.values", {"man": "man"}, "attribute.values | 2"),
+    ("attribute.values.woman", {"person": "woman"}, "attribute.values.woman | possessive"),
+    ("attribute.values.woman", ALIKE, "cases | (muscle, younger, insured, man) | woman)"),
+    ("attribute.blinded", "patient", "attribute.blinded"),
+    ("attribute.name", "severity", "attribute.name | severity"),
+    ("attribute.name", "age", "factors.age | attribute"),
+    ("factors.age", {"old": "old"}, "factors.age | one value"),
+    ("factors.age.older", {"person": "x"}, "attribute.values | person"),
+    ("factors.insurance.insured", False, f"factors.insurance.insured | {FALSE}"),
+    ("decision.imaging", UNORDERED, "decision.imaging | 0, 3, 1"),
+    ("decision.imaging", {"none": 1, "x": 2}, "decision.imaging | 0"),
+    ("decision.imaging", ["none"], "decision.imaging | one level"),
+    ("decision.imaging", ["stress test", "Stress-Test"], "decision.imaging | alike"),
+    ("decision.imaging", {"none": False}, f"decision.imaging.none | {FALSE}"),
+    ("decision.aspirin", False, f"decision.aspirin | {FALSE}"),
+    ("decision.as_pirin", "yes or no", "decision.as_pirin | aspirin"),
+    ("decision.rationale", "yes or no", "decision.rationale"),
+    ("cases.rest.text", UNTOLD, "cases.rest.text | gender"),
+    ("cases.rest.text", "{age} {persom} {insurance}", "cases.rest.text | {persom} | person?"),
+    ("cases.rest.text", "{ {person} {age} {insurance}", "cases.rest.text | brace"),
+    ("cases.rest.severty", "mild", "cases.rest.severty | did you mean severity?"),
+    ("cases.rest.severity", None, "cases.rest.severity | missing"),
+    ("cases", None, "cases | missing"),
+    ("system", "You see {person}.", "system | {person}"),
+    ("decisions", {}, "decisions | did you mean decision?"),
+    ("meant", ["aeg"], "meant | aeg | did you mean age?"),
+    ("train", ["rets"], "train | rets | did you mean rest?"),
+    ("train", ["muscle", "exertion", "rest"], "train, validate | no case"),
+]
 
 
 def refused(tmp_path: Path, changes: dict[str, Any]) -> list[str]:
@@ -226,12 +198,16 @@ def refused(tmp_path: Path, changes: dict[str, Any]) -> list[str]:
     return [line.strip() for line in str(caught.value).splitlines()[1:]]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_work_is_refused_with_its_key(name: str, tmp_path: Path) -> None:
-    changes, expected = REFUSED[name]
+@pytest.mark.parametrize(("path", "value", "expected"), REFUSED)
+def test_what_cannot_work_is_refused_with_its_key(path, value, expected, tmp_path: Path) -> None:
     key, *values = expected.split(" | ")
-    faults = [line for line in refused(tmp_path, changes) if line.startswith(f"{key}: ")]
+    faults = [line for line in refused(tmp_path, {path: value}) if line.startswith(f"{key}: ")]
     assert any(all(value in line for value in values) for line in faults)
+
+
+def test_what_is_trained_on_is_not_validated_on(tmp_path: Path) -> None:
+    (fault,) = refused(tmp_path, {"train": ["rest"], "validate": ["rest"]})
+    assert fault.startswith("validate: rest")
 
 
 def test_a_word_read_as_false_is_one_fault_and_a_number_is_not_such_a_word(tmp_path: Path) -> None:
@@ -242,8 +218,7 @@ def test_a_word_read_as_false_is_one_fault_and_a_number_is_not_such_a_word(tmp_p
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
-    levels = {"none": 0, "angiography": 3, "stress test": 1}
-    changes = {"decision.imaging": levels, "meant": ["aeg"], "train": ["rets"]}
+    changes = {"decision.imaging": UNORDERED, "meant": ["aeg"], "train": ["rets"]}
     assert len(refused(tmp_path, changes)) == 3
 
 

@@ -9,7 +9,7 @@ from sklearn.metrics import accuracy_score, f1_score, recall_score
 from environments.base import Rollout, Score
 from environments.measurement import Measurement
 from environments.pubmedqa import LABELS
-from environments.pubmedqa.metrics import measure_answers, official_predictions, vote
+from environments.pubmedqa.metrics import measure_answers, official_predictions
 
 Question = tuple[str, list[str | None]]  # gold, the answers of its generations
 
@@ -119,20 +119,6 @@ def test_with_several_replies_the_vote_has_the_outcomes() -> None:
     assert outcomes.tolist() == [True, False, True, False]
     predicted = official_predictions(*scored(SEVERAL))
     assert predicted == {"q0": "yes", "q1": "yes", "q2": "maybe", "q3": "no"}
-
-
-@pytest.mark.parametrize(
-    ("given_answers", "expected"),
-    [
-        (["yes", "no", "no"], "no"),
-        (["maybe", "yes"], "maybe"),
-        ([None, None, "yes"], "yes"),
-        ([None], None),
-        ([], None),
-    ],
-)
-def test_vote(given_answers: list[str | None], expected: str | None) -> None:
-    assert vote(given_answers) == expected
 
 
 def test_two_classes_show_the_ceiling() -> None:

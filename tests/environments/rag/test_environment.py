@@ -51,16 +51,6 @@ def test_gain_is_against_the_plain_question(index: Path) -> None:
     assert (right.components["gain"], wrong.components["gain"]) == (1.0, 0.0)
 
 
-def test_a_group_has_the_same_advantages_with_gain_as_with_accuracy(index: Path) -> None:
-    replies = (GOLD, WRONG, queries("amber", "", "green"), BROKEN, GOLD)
-    found = [
-        [s.value for s in scored(built(index, reward={"outcome": name}), *replies)]
-        for name in ("gain", "accuracy")
-    ]
-    differences = {round(a - g, 9) for g, a in zip(*found, strict=True)}
-    assert differences == {1.0}  # the plain question is right here
-
-
 def test_defects_cost_a_third_of_the_penalty_each(index: Path) -> None:
     found = built(index, reward={"outcome": "accuracy", "defect_penalty": 0.3})
     replies = [
@@ -155,15 +145,6 @@ def test_a_failed_call_is_no_score(index: Path) -> None:
     assert metrics["format_rate"] == 1.0
 
 
-def test_a_rollout_that_no_budget_was_left_for_is_no_wrong_answer(
-    environment: RagEnvironment,
-) -> None:
-    right = scored(environment, GOLD)[0]
-    spent = Score(None, error=Failure("budget", "used up"))
-    metrics = environment.measure(rollouts(GOLD, WRONG), [right, spent]).point_estimates()
-    assert (metrics["accuracy"], metrics["format_rate"]) == (1.0, 1.0)
-
-
 def test_a_gain_over_an_answer_that_failed_is_no_score(index: Path) -> None:
     found = with_model(index, "amber and ribbed", reward={"outcome": "gain"})
     scores = scored(found, WRONG)
@@ -238,17 +219,6 @@ def test_modes_are_on_the_same_questions(environment: RagEnvironment) -> None:
     assert modes.notes == ()
     assert modes.sources["index"].startswith("bm25:")
     assert modes.sources["generator"] == "extractive-2"
-
-
-def test_a_mode_leaves_out_the_first_sentence(index: Path) -> None:
-    """Here it is the one that finds something; without it there are the notes of the baker."""
-    asked = "It has the origin of the amber ribbed stone. What did the baker write on his page 3?"
-    found = built(index, documents={"per_question": 3}).modes(rollouts(GOLD, question=asked))
-    accuracies = {
-        name: measured.point_estimates()["accuracy"] for name, measured in found.measured.items()
-    }
-    assert accuracies["question"] == 1
-    assert accuracies["question_without_its_first_sentence"] == 0
 
 
 @pytest.mark.parametrize(
