@@ -1,5 +1,6 @@
 """A chat endpoint on loopback that does what a test tells it to."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -46,6 +47,25 @@ class Server:
     async def echo(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """Answers a question with the question, so that mixed-up answers show."""
         return web.json_response(self.completion(f"re: {self.asked(body)}"))
+
+    def says(self, *answers: Any, status: int = 200, after: float = 0.0) -> None:
+        """Answer so in turn, by the last one for ever, each after so many seconds.
+
+        A text is that of a completion, a number a status without a body; ... is the echo.
+        """
+        left = list(answers)
+
+        async def behaviour(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            await asyncio.sleep(after)
+            if answer is ...:
+                return await self.echo(request, body)
+            if isinstance(answer, int):
+                return web.Response(status=answer)
+            content = answer if isinstance(answer, dict) else self.completion(answer)
+            return web.json_response(content, status=status)
+
+        self.behaviour = behaviour
 
     @property
     def url(self) -> str:

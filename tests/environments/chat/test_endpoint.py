@@ -85,11 +85,7 @@ def test_whatever_a_measured_model_wrote_is_its_reply(make, server):
 
 
 def test_threads_share_the_calls_in_flight(make, server):
-    async def slow(http, body):
-        await asyncio.sleep(0.2)
-        return await server.echo(http, body)
-
-    server.behaviour = slow
+    server.says(..., after=0.2)
     model = make(cache_dir=None)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: model.ask([request("a")])[0], range(8)))
@@ -145,11 +141,7 @@ print(model.ask([ChatRequest(({{"role": "user", "content": "a"}},))])[0].text)
 
 
 def test_at_most_so_many_are_in_flight(make, server):
-    async def slow(http, body):
-        await asyncio.sleep(0.02)
-        return await server.echo(http, body)
-
-    server.behaviour = slow
+    server.says(..., after=0.02)
     make({"concurrency": 7}).ask(requests(50))
     assert server.most_in_flight == 7
 
@@ -158,11 +150,7 @@ def test_at_most_so_many_are_in_flight(make, server):
 
 
 def test_an_invalid_answer_is_asked_for_once_more(make, server):
-    async def first_wrong(http, body):
-        text = "wrong" if len(server.bodies) == 1 else "right"
-        return web.json_response(server.completion(text))
-
-    server.behaviour = first_wrong
+    server.says("wrong", "right")
     assert make().ask([request("a", valid=lambda text: text == "right")]) == [ChatReply("right")]
 
 
@@ -388,10 +376,7 @@ def test_cached_answers_cost_nothing(make, server):
 
 @pytest.mark.parametrize("usage", [None, "many", {"prompt_tokens": -1, "completion_tokens": 2}])
 def test_a_server_that_counts_no_tokens_does_not_escape_the_budget(make, server, usage):
-    async def uncounted(http, body):
-        return web.json_response(server.completion("x" * 300, usage=usage))
-
-    server.behaviour = uncounted
+    server.says(server.completion("x" * 300, usage=usage))
     model = make({"concurrency": 1}, budget={"tokens": 200})
     with refusal("endpoint.spent-budget"):
         model.ask(requests(20))
@@ -463,12 +448,7 @@ def test_a_redirection_does_not_take_the_key_along(make, server, monkeypatch):
 
 
 def test_counters_say_what_happened(make, server):
-    async def second_attempt_succeeds(http, body):
-        if len(server.bodies) == 1:
-            return web.Response(status=500)
-        return await server.echo(http, body)
-
-    server.behaviour = second_attempt_succeeds
+    server.says(500, ...)
     model = make()
     started = time.perf_counter()
     model.ask([request("a")])

@@ -285,17 +285,13 @@ def test_what_came_before_the_deadline_is_kept(make, server):
 
 
 def test_a_restart_in_the_middle(make, server):
-    async def slow(http, body):
-        await asyncio.sleep(0.05)
-        return await server.echo(http, body)
-
     def restart():
         time.sleep(0.2)
         server.stop()
         time.sleep(0.2)
         server.start()
 
-    server.behaviour = slow
+    server.says(..., after=0.05)
     model = make(PATIENT | {"concurrency": 8, "backoff_seconds": 0.1})
     restarting = threading.Thread(target=restart)
     restarting.start()

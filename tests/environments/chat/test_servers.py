@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from aiohttp import web
 
 from environments.chat import ChatRequest
 from environments.chat.exchange import (
@@ -119,10 +118,7 @@ REQUEST = ChatRequest(({"role": "user", "content": "a"},), {"type": "object"})
 
 
 def test_what_is_refused_without_a_schema_too_is_refused(make, server):
-    async def behaviour(_, body):
-        return web.json_response({"error": "no such model"}, status=400)
-
-    server.behaviour = behaviour
+    server.says({"error": "no such model"}, status=400)
     model = make()
     assert "no such model" in model.ask([REQUEST])[0].error.text
     assert (len(server.bodies), model.counters()["schema_refused"]) == (2, 0)
@@ -134,10 +130,7 @@ def test_a_key_turns_schemas_off(make, server):
 
 
 def test_a_cached_answer_of_a_measured_model_keeps_why_it_is_not_whole(make, server):
-    async def behaviour(_, body):
-        return web.json_response(server.completion("y", "length"))
-
-    server.behaviour = behaviour
+    server.says(server.completion("y", "length"))
     measured = ChatRequest(({"role": "user", "content": "a"},), as_written=True)
     for cached in (False, True):
         (reply,) = make().ask([measured])

@@ -14,6 +14,7 @@ from aiohttp import web
 from environments.base import Failure
 from environments.chat import ChatReply, ChatRequest, EndpointModel, try_once
 from tests.environments.chat.conftest import Behaviour, Server
+from tests.environments.models import Scripted
 from tests.refusals import refusal
 
 QUESTION = ChatRequest(({"role": "user", "content": "Is anybody there?"},))
@@ -64,14 +65,7 @@ def test_what_is_wrong_is_told_in_seconds(
 
 
 def test_one_lost_attempt_is_no_fault(server: Server, make: Make) -> None:
-    async def second_attempt_succeeds(
-        request: web.Request, body: dict[str, Any]
-    ) -> web.StreamResponse:
-        if len(server.bodies) == 1:
-            return web.Response(status=502)
-        return await server.echo(request, body)
-
-    server.behaviour = second_attempt_succeeds
+    server.says(502, ...)
     assert try_once(make(PATIENT), QUESTION).text == "re: Is anybody there?"
 
 
@@ -86,7 +80,7 @@ def test_a_server_that_is_not_there_is_told_in_seconds(server: Server, make: Mak
 def test_an_answer_in_the_cache_proves_nothing(server: Server, make: Make) -> None:
     model = make()
     assert model.ask([QUESTION])[0].text
-    server.behaviour = answering(401, "no")
+    server.says(401)
     assert model.ask([QUESTION])[0].text
     assert "HTTP 401" in try_once(model, QUESTION).error.text
 
@@ -101,12 +95,6 @@ def test_the_question_is_paid_from_the_same_budget(server: Server, make: Make) -
 
 def test_a_model_in_this_process_is_asked_as_it_is() -> None:
     no_memory = Failure("rejected", "mine: no memory")
-
-    class Model:
-        identity = "mine"
-
-        def ask(self, requests: Any) -> Any:
-            assert list(requests) == [QUESTION]
-            return [ChatReply(None, no_memory)]
-
-    assert try_once(Model(), QUESTION).error == no_memory
+    model = Scripted(lambda _: ChatReply(None, no_memory))
+    assert try_once(model, QUESTION).error == no_memory
+    assert model.requests == [QUESTION]
