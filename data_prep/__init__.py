@@ -10,6 +10,4 @@ Its files are called alike in all of them:
     sources.py      data of others, from a file or a hub (dharma: in prompts.py)
     preparation.py  what the prompts need first
     local_model.py  the tiny model of the task, what it imitates, and how it replies
-
-The package `answers` makes none: it reads what models of others have answered.
 """

@@ -75,7 +75,7 @@ def parse_json(text: str, line: int = 1, **options: Any) -> Any:
         raise ValueError(f"line {line}: a number of too many digits") from None
 
 
-def json_lines(text: str, faults: list[str], **options: Any) -> Iterator[tuple[int, Any]]:
+def json_lines(text: str, faults: list[str]) -> Iterator[tuple[int, Any]]:
     """(number, value) of each line that holds JSON; those that do not join `faults`.
 
     Only a line feed ends a line: others that Unicode knows may be in a JSON string as they are.
@@ -87,7 +87,7 @@ def json_lines(text: str, faults: list[str], **options: Any) -> Iterator[tuple[i
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                value = parse_json(line, number, **options)
+                value = parse_json(line, number)
             except ValueError as error:
                 faults.append(str(error))
             else:

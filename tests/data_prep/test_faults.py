@@ -47,6 +47,8 @@ def test_only_a_line_feed_ends_a_line_of_json() -> None:
     text = '\n{"a": "one\u2028two\x85three"}\r\n\n{\n7'
     assert list(json_lines(text, faults)) == [(2, {"a": "one\u2028two\x85three"}), (5, 7)]
     assert [fault.partition(":")[0] for fault in faults] == ["line 4"]
+    assert list(json_lines("id,text\n1,a\n", faults)) == []
+    assert len(faults) == 2  # a table is one fault
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Whether the hub can be reached, asked of a server on this machine and of none."""
 
 import http.server
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +10,6 @@ import pytest
 from huggingface_hub import constants
 
 from data_prep import hub
-from data_prep.contract import Tools
-from data_prep.rag.preparation import prepare
-from data_prep.rag.prompts import PromptSettings, unplanned_records
-from environments.rag.corpus import Corpus
 
 UNREACHED = "the Hugging Face hub cannot be reached"
 
@@ -84,14 +79,9 @@ def test_a_copy_in_the_cache_is_enough_and_the_client_asks_nobody(
     assert hub.missing_reason(str(tmp_path / "no"), "config.json") is None
 
 
-@pytest.mark.parametrize("name", ["/no/such", "./mine", "~/mine", "a/b/c"])
-def test_what_can_only_be_a_folder(name: str) -> None:
-    assert hub.is_folder_name(name)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "Qwen/Qwen2.5-0.5B-Instruct"])
-def test_what_may_be_on_the_hub(name: str) -> None:
-    assert not hub.is_folder_name(name)
+def test_what_can_only_be_a_folder_is_on_no_hub() -> None:
+    assert all(map(hub.is_folder_name, ("/no/such", "./mine", "~/mine", "a/b/c")))
+    assert not any(map(hub.is_folder_name, ("gpt2", "Qwen/Qwen2.5-0.5B-Instruct")))
 
 
 class TestLocalCopy:
@@ -118,28 +108,17 @@ class TestLocalCopy:
         assert hub.local_copy("data/medqa/train.jsonl") == Path("data/medqa/train.jsonl")
         assert asked == []
 
-    def test_a_data_set_is_its_json_lines(self, asked, tmp_path: Path) -> None:
-        line = json.dumps({"id": "a", "title": "Bones", "contents": "Bones are hard."})
-        (tmp_path / "chunk").mkdir()
-        (tmp_path / "chunk" / "anatomy.jsonl").write_text(line)
-        settings = PromptSettings(
-            corpus="hf://datasets/some/books", index=str(tmp_path / "index"), retriever="bm25"
+    def test_of_a_data_set_its_json_lines_or_a_file_are_fetched(
+        self, asked, tmp_path: Path
+    ) -> None:
+        assert hub.local_copy("hf://datasets/some/books") == tmp_path
+        assert (
+            hub.local_copy("hf://datasets/some/exam/data/all.jsonl") == tmp_path / "data/all.jsonl"
         )
-        prepare(settings, Tools(pytest.fail, pytest.fail, lambda _: None))
-        assert Corpus(tmp_path / "index")[0].text == "Bones are hard."
-        assert set(asked) == {("dataset", "some/books", "*.jsonl")}
-
-    def test_a_file_of_a_data_set(self, asked, tmp_path: Path) -> None:
-        options = {letter: f"bone {letter}" for letter in "ABCD"}
-        (tmp_path / "data").mkdir()
-        rows = [
-            {"question": f"Which {n}?", "options": options, "answer_idx": "B"} for n in range(9)
+        assert asked == [
+            ("dataset", "some/books", "*.jsonl"),
+            ("dataset", "some/exam", "data/all.jsonl"),
         ]
-        (tmp_path / "data" / "all.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        source, index = "hf://datasets/some/exam/data/all.jsonl", str(tmp_path / "index")
-        records = unplanned_records(PromptSettings(questions={"all": source}, index=index))
-        assert (len(records), records[0].metadata["gold"]) == (9, "B")
-        assert asked == [("dataset", "some/exam", "data/all.jsonl")]
 
     @pytest.mark.parametrize("source", ["some/books", "some/exam/all.jsonl", "nothing"])
     def test_what_cannot_be_had_is_one_line_with_the_remedy(self, source, monkeypatch) -> None:

@@ -173,6 +173,7 @@ def test_other_examples_or_settings_are_another_model(tmp_path: Path, stub: list
     other = WarmStart(hidden_size=16, layers=1, heads=1, steps=3, batch_size=4)
     folders = {
         warm_start(EXAMPLES, SETTINGS, tmp_path),
+        warm_start(list(EXAMPLES), SETTINGS, tmp_path),  # from the cache
         warm_start(EXAMPLES[1:], SETTINGS, tmp_path),
         warm_start(EXAMPLES, other, tmp_path),
     }

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from environments.chat import EndpointSettings
 from environments.dharma.policy import SHIPPED, PolicySettings
@@ -19,6 +19,8 @@ def test_a_path_is_kept_as_an_absolute_one(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.chdir(SHIPPED.parent)
     assert made(PolicySettings(path=Path(SHIPPED.name)), "path") == str(SHIPPED)
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValidationError, match="not a folder"):
+        PolicySettings(path=Path(SHIPPED.name))
     monkeypatch.setenv("HOME", str(tmp_path))
     assert made(RagSettings.model_validate({"index": "~/index"}), "index") == f"{tmp_path}/index"
     endpoint = EndpointSettings.model_validate(

@@ -239,6 +239,8 @@ def test_5_what_cannot_be_scored_is_no_number(subject: Subject) -> None:
 def test_5_a_score_is_a_number_or_a_failure(value: float | None, error: Failure | None) -> None:
     with pytest.raises(ValueError, match="either a value or the failure"):
         Score(value, error=error)
+    with pytest.raises(ValueError, match="'bad luck'"):
+        Failure("bad luck", "it happened")
 
 
 @subjects(lambda subject: subject.breaks)
@@ -319,6 +321,11 @@ def test_every_environment_is_a_subject() -> None:
     }
     assert len(shipped) > 3
     assert shipped <= {base for subject in SUBJECTS.values() for base in subject.make().__mro__}
+
+
+def test_an_environment_offers_what_is_written_for_it() -> None:
+    assert FairnessEnvironment.offers(Environment.blinded)
+    assert not RagEnvironment.offers(Environment.blinded)
 
 
 @subjects()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from data_prep.dharma import LocalModelSettings, PromptSettings, build_prompts
 from data_prep.dharma.invented import (
@@ -101,6 +102,12 @@ def test_three_of_four_clinical_prompts_that_are_not_trained_on_are_emergencies(
     assert shares["validation"] > 0.6  # of thirty
     of_topics = sum(topic.tier == "A" for topic in CLINICAL) / len(CLINICAL)
     assert shares["train"] == pytest.approx(of_topics, abs=0.12)
+
+
+@pytest.mark.parametrize("num_samples", [3603, 23])
+def test_a_number_of_prompts_that_cannot_be_made_is_refused(num_samples):
+    with pytest.raises(ValidationError, match=f"{num_samples:,}"):
+        PromptSettings(num_samples=num_samples)
 
 
 # --- what is held out ----------------------------------------------------------------------------

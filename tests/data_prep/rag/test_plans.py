@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from data_prep.rag.plans import Plan, PlanCache, parse_plan, request_of
 from data_prep.rag.sources import Question
 from environments.base import Failure
-from environments.chat import ChatReply, ChatRequest, quote
+from environments.chat import MATERIAL, ChatReply, ChatRequest, quote
 
 QUESTIONS = [
     Question(f"Question {n}?", {"A": "one", "B": "two", "C": "three", "D": "four"}, "A")
@@ -91,11 +91,13 @@ def test_no_reply_raises(reply: str) -> None:
     parse_plan(reply, with_options=True)
 
 
-def test_the_planner_sees_the_options_only_when_it_may() -> None:
-    assert "four" not in str(request_of(QUESTIONS[0], with_options=False).messages)
-    assert (
-        f"D. {quote('four')}" in request_of(QUESTIONS[0], with_options=True).messages[1]["content"]
-    )
+def test_the_planner_sees_the_options_only_when_it_may_and_all_is_quoted() -> None:
+    plain = request_of(QUESTIONS[0], with_options=False).messages
+    assert MATERIAL in plain[0]["content"]
+    assert plain[1]["content"] == quote("Question 0?")
+    options = [f"{n}. {quote(text)}" for n, text in QUESTIONS[0].options.items()]
+    shown = request_of(QUESTIONS[0], with_options=True).messages
+    assert shown[1]["content"] == "\n".join([quote("Question 0?"), *options])
 
 
 def test_no_plan_is_made_twice(tmp_path: Path) -> None:

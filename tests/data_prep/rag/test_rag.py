@@ -279,6 +279,11 @@ def test_a_dry_run_asks_no_model(medqa: dict[str, object]) -> None:
     assert not Path(str(medqa["plans"])).exists()
 
 
+def test_without_corpus_and_index_there_is_a_clear_error(medqa: dict[str, object]) -> None:
+    with refusal("index.no-folder"):
+        rag.prepare(settings_of(medqa, corpus=""), tools())
+
+
 def test_questions_answered_without_retrieval_can_be_left_out(medqa: dict[str, object]) -> None:
     answers = {f"Train {n}?": "B" if n < 8 else "A" for n in range(20)}
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.chat import EndpointSettings, inert, quote
+from environments.chat import EndpointSettings, ModelSettings, inert, quote
 from environments.chat.exchange import (
     Answer,
     FailedAttempt,
@@ -161,6 +161,11 @@ def test_settings_refuse_nonsense_and_repeat_no_secret(settings):
         EndpointSettings.model_validate({"url": URL, "model": "m"} | settings)
     assert [error["loc"][0] for error in caught.value.errors()] == list(settings)
     assert "secret" not in str(caught.value)
+
+
+def test_a_model_has_one_place():
+    with pytest.raises(ValidationError):
+        ModelSettings(model_name="m", endpoint=EndpointSettings(url=URL, model="m"))
 
 
 def test_null_leaves_a_parameter_out():

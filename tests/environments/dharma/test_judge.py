@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from environments.base import Failure
-from environments.chat import ChatReply, ChatRequest, Source
+from environments.chat import ChatReply, ChatRequest, Source, quote
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.judge import (
+    SHIPPED,
     SHIPPED_FILE,
     ModelJudge,
     label_request,
@@ -57,6 +58,18 @@ def test_no_text_raises(text):
 
 
 # --- what is asked -------------------------------------------------------------------------------
+
+
+def test_all_that_is_judged_is_quoted():
+    """What hostile text may hold is said for all that is asked in tests/environments/chat."""
+    system, user = (m["content"] for m in rate_request(exchange("What?", "Rest.")).messages)
+    prompt = f"The prompt, of scope S0 and urgency tier B:\n{quote('What?')}"
+    assert user == f"{prompt}\n\nThe response to rate:\n{quote('Rest.')}"
+    assert system == SHIPPED.rate_prompt
+    system, user = (m["content"] for m in label_request("What?").messages)
+    assert user == f"The prompt:\n{quote('What?')}"
+    assert system == SHIPPED.label_prompt
+    assert "<text-...>" in SHIPPED.rate_prompt and "<text-...>" in SHIPPED.label_prompt
 
 
 def test_the_answer_of_a_request_has_a_strict_schema():

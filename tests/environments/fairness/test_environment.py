@@ -13,8 +13,7 @@ from data_prep.fairness.local_model import answer
 from environments.base import Failure, IncompleteSetError, PromptRecord, Rollout
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from environments.fairness.decision import Decision
-from environments.fairness.environment import value_drawn_at_random
-from environments.fairness.spine import FORM, SPINE
+from environments.fairness.spine import FORM
 from tests.environments.fairness.samples import decision_reply as reply
 
 BROKEN = "I would rather not say."
@@ -235,15 +234,13 @@ def test_constants_are_decisions_from_the_least_to_the_most_invasive() -> None:
 
 
 def test_replies_change_places_within_a_set_and_by_the_seed(rollouts) -> None:
-    drawn = value_drawn_at_random(rollouts, SPINE, 0)
-    assert (
-        drawn
-        == value_drawn_at_random(rollouts, SPINE, 0)
-        != value_drawn_at_random(rollouts, SPINE, 1)
+    first, again, other = (
+        ENVIRONMENT.trivial_replies(rollouts, seed)["random race"] for seed in (0, 0, 1)
     )
+    assert first == again != other
     for start in range(0, len(rollouts), 16):
         own = [r.completion for r in rollouts[start : start + 16]]
-        assert sorted(drawn[start : start + 16]) == sorted(own)
+        assert sorted(first[start : start + 16]) == sorted(own)
 
 
 def test_blinding_makes_the_variants_of_a_set_one_prompt_where_race_is_named(records) -> None:

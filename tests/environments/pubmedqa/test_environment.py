@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from environments.base import Rollout
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
@@ -103,6 +104,11 @@ def test_a_prompt_without_gold_is_refused(metadata: dict[str, object]) -> None:
 def test_with_two_classes_maybe_breaks_the_format() -> None:
     assert value(reply("maybe"), "maybe", classes=2) == pytest.approx(-0.4)
     assert value(reply("no"), "maybe", classes=2) == pytest.approx(0.8)
+
+
+def test_no_wrong_answer_may_beat_a_right_one() -> None:
+    with pytest.raises(ValidationError, match="grounding_weight"):
+        PubMedQASettings(grounding_weight=2.0)
 
 
 pieces = st.lists(st.sampled_from([*TAGS, *LABELS, "Pain fell.", QUOTE, "\n"]), max_size=9).map(

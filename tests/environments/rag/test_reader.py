@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.base import Failure
-from environments.chat import ChatReply, quote
+from environments.chat import MATERIAL, ChatReply, quote
 from environments.rag.reader import (
     LETTERS,
     Answer,
@@ -66,6 +66,7 @@ def test_the_prompt_numbers_the_documents_and_letters_the_options() -> None:
         f"Documents:\n[1] {quote('First passage.')}\n[2] {quote('Second passage.')}\n\n"
         f"Question: {quote('Which?')}\n\nOptions:\nA. {quote('one')}\nB. {quote('two')}"
     )
+    assert MATERIAL in request.messages[0]["content"]
     assert request.schema is not None
     assert request.schema["properties"]["answer"] == {"enum": ["A", "B"]}
     assert "Documents" not in request_of(Exam.of("Which?", {"A": "one"})).messages[1]["content"]
