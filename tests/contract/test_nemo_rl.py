@@ -118,7 +118,9 @@ class TestARehearsal:
         assert not list((run / "logs").rglob("train_data*"))
         provenance = json.loads((run / "provenance.json").read_text())
         assert provenance["engine"] == "nemo_rl"
-        assert provenance["hashes"].keys() == {"model", "prompts", "reference", "environment"}
+        assert provenance["hashes"].keys() == {
+            *("model", "chat_template", "prompts", "reference", "environment")
+        }
 
     def test_chooses_checkpoints_by_a_metric_of_the_environment(self, run: Path) -> None:
         info = json.loads((run / "checkpoints" / "step_4" / "training_info.json").read_text())

@@ -89,7 +89,9 @@ def test_a_run_leaves_everything_behind(whole: Path) -> None:
     }
     provenance = json.loads((whole / "provenance.json").read_text())
     assert provenance["local_model"] is True
-    assert set(provenance["hashes"]) == {"prompts", "model", "reference", "environment"}
+    assert set(provenance["hashes"]) == {
+        *("prompts", "model", "chat_template", "reference", "environment")
+    }
     assert set(provenance["seconds"]) == {
         *("reference", "baseline", "probe", "first stage", "training", "final")
     }
