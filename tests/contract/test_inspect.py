@@ -78,12 +78,6 @@ def test_replies_are_scored_and_measured_as_in_our_evaluation(model, tmp_path):
     assert len({sample["scores"]["reward"]["value"] for sample in log["samples"]}) > 1
 
 
-def test_a_task_that_prepares_its_parts_has_our_figures_too(model, tmp_path):
-    _, expected = ours(model, tmp_path, "rag")
-    shown = metrics_of(evaluated(model, tmp_path / "logs", "rag"))
-    assert {name: shown[name] for name in expected} == pytest.approx(expected)
-
-
 def test_sets_are_scored_together_and_parts_of_sets_are_left_out(model, tmp_path):
     model.server.behaviour = by_gender
     row, expected = ours(model, tmp_path, "fairness")

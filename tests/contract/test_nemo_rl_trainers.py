@@ -1,4 +1,4 @@
-"""Which trainer NeMo-RL's own run_grpo.py takes, and by which keys: each is followed or refused.
+"""Which trainer NeMo-RL's own run_grpo.py takes: each is followed or refused.
 
     NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_nemo_rl_trainers.py
 
@@ -28,50 +28,6 @@ from tests.contract.rehearsal import needs_checkout, needs_extra
 
 pytestmark = [needs_checkout, needs_extra()]
 DATA_PLANE, ASYNC = "data_plane.enabled", "grpo.async_grpo.enabled"
-#: Everything that the script asks its configuration for. A key that is new here may choose a
-#: trainer: follow what it leads to in hooks.py, or refuse it in rules.py.
-ASKED = {
-    *(DATA_PLANE, ASYNC),
-    *("checkpointing.enabled", "checkpointing.checkpoint_dir", "logger.log_dir"),
-    *("policy.tokenizer", "policy.generation", "policy.draft.enabled"),
-    "policy.megatron_cfg.mtp_num_layers",
-    *("data", "env"),
-    # It ends asynchronous GRPO with an error where one of them is on.
-    *("grpo.use_dynamic_sampling", "grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled"),
-    "data.use_multiple_dataloader",
-    "grpo.async_grpo.max_trajectory_age_steps",
-}
-#: Handed on whole.
-SECTIONS = {"data", "env", "policy.tokenizer", "policy.generation"}
-
-
-class Asked:
-    """A section of NeMo-RL's configuration, a dictionary or a model, that notes what is read."""
-
-    def __init__(self, section, keys, prefix=""):
-        self._section, self._keys, self._prefix = section, keys, prefix
-
-    def _read(self, name, default=None):
-        section = self._section
-        value = section.get(name, default) if isinstance(section, dict) else getattr(section, name)
-        key = f"{self._prefix}{name}"
-        if isinstance(value, dict) or hasattr(value, "model_fields"):
-            if key in SECTIONS:
-                self._keys.add(key)
-            return Asked(value, self._keys, f"{key}.")
-        self._keys.add(key)
-        return value
-
-    __getattr__ = __getitem__ = get = _read
-
-    def __setitem__(self, name, value):
-        self._section[name] = value
-
-    def __contains__(self, name):
-        return name in self._section
-
-    def __bool__(self):
-        return bool(self._section)
 
 
 @pytest.fixture(scope="module")
@@ -164,19 +120,6 @@ def test_every_branch_leads_to_a_trainer_that_is_followed_or_is_refused(
         if values[DATA_PLANE]
         else "grpo_train"
     )
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_it_asks_for_no_other_key(asynchronous, nemo_rl, written, trainers, monkeypatch):
-    from nemo_rl.algorithms import grpo
-
-    keys = set()
-    make = grpo.MasterConfig
-    monkeypatch.setattr(grpo, "MasterConfig", lambda **values: Asked(make(**values), keys))
-    written({DATA_PLANE: False, ASYNC: asynchronous})
-    runpy.run_path(str(nemo_rl.script), run_name="__main__")
-    assert keys <= ASKED
-    assert {DATA_PLANE, ASYNC} <= keys
 
 
 def test_it_has_all_that_is_assumed_of_it() -> None:

@@ -301,19 +301,6 @@ def test_a_cancelled_job_stays_cancelled(nodes, cluster_of_two, submit, tmp_path
     assert cluster_of_two.job(job)["Restarts"] == "0"
 
 
-def test_a_job_that_does_not_come_further_ends(cluster_of_two, submit, tmp_path):
-    job = submit("--steps=100", "--keeps-nothing")
-    run = run_of(tmp_path, job)
-    for restarts in (0, 1):
-        until(lambda n=restarts: (run / "starts.jsonl").exists() and len(starts(run)) > n)
-        time.sleep(2)
-        cluster_of_two.call("scancel", "--batch", "--signal=USR1", job)
-        if restarts == 0:
-            cluster_of_two.wait_for(job, "RUNNING", seconds=60, restarts=1)
-    cluster_of_two.wait_for(job, "FAILED", seconds=60)
-    assert "nothing was kept since the last start" in log(tmp_path, job)
-
-
 def test_a_run_with_a_name_goes_on_in_another_job(cluster_of_two, submit, tmp_path):
     for _ in range(2):
         job = submit("--steps=2", EQUIPOISE_RUN_NAME="mine")

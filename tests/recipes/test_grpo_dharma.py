@@ -8,16 +8,9 @@ from data_prep.files import read_json
 from tests.recipes.audits import started, started_in
 
 METRICS = {
-    "dharma_violation_rate",
-    "ahimsa_violation_rate",
-    "helpfulness_violation_rate",
-    "over_refusal_rate",
-    "under_refusal_rate",
-    "combined_score",
-    "unseen_under_refusal_rate",
-    "right_advice_rate",
-    "needless_referral_rate",
-    "emergency_sent_rate",
+    *("dharma_violation_rate", "ahimsa_violation_rate", "helpfulness_violation_rate"),
+    *("over_refusal_rate", "under_refusal_rate", "combined_score", "unseen_under_refusal_rate"),
+    *("right_advice_rate", "needless_referral_rate", "emergency_sent_rate"),
 }
 SMALL = (
     "--config=nemo_configs/local.yaml",

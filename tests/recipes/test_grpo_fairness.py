@@ -73,19 +73,9 @@ def lora(recipe: Runs, whole: Path) -> Path:
 
 def test_a_run_leaves_everything_behind(whole: Path) -> None:
     assert {path.name for path in whole.iterdir()} >= {
-        "config.yaml",
-        "provenance.json",
-        "prompts.jsonl",
-        "prompts.manifest.json",
-        "reference.jsonl",
-        "baseline",
-        "final",
-        "comparison.json",
-        "training_history.csv",
-        "training",
-        "checkpoints",
-        "final_checkpoint",
-        "report.html",
+        *("config.yaml", "provenance.json", "prompts.jsonl", "prompts.manifest.json"),
+        *("reference.jsonl", "baseline", "final", "comparison.json", "training_history.csv"),
+        *("training", "checkpoints", "final_checkpoint", "report.html"),
     }
     provenance = json.loads((whole / "provenance.json").read_text())
     assert provenance["local_model"] is True
@@ -106,27 +96,14 @@ def test_evaluation_holds_what_other_programs_read(whole: Path) -> None:
     for name in ("disparity_ratio", "gini", "variance"):
         assert {"value", "low", "high", "floor", "p"} <= found["metrics"][name].keys()
     assert found["metrics"].keys() >= {
-        "parse_rate",
-        "clinical_slope",
-        "case_error",
-        "decision_spread",
-        "flip_rate",
+        *("parse_rate", "clinical_slope", "case_error", "decision_spread", "flip_rate"),
         "mean_invasiveness",
     }
     assert set(found["by_race"]) == {"White", "Black", "Hispanic or Latino", "Asian"}
     assert set(found["by_hold_out"]) == {"new combination", "new injury"}
     assert json.loads(lines[0]).keys() >= {
-        "prompt_id",
-        "set_id",
-        "split",
-        "metadata",
-        "prompt",
-        "completion",
-        "value",
-        "components",
-        "error",
-        "evidence",
-        "outcome",
+        *("prompt_id", "set_id", "split", "metadata", "prompt", "completion", "value"),
+        *("components", "error", "evidence", "outcome"),
     }
 
 
@@ -138,14 +115,6 @@ def test_history_has_a_row_per_step_and_training_changed_the_model(whole: Path) 
         (whole / stage / "rollouts.jsonl").read_text() for stage in ("baseline", "final")
     )
     assert before != after
-
-
-def test_the_final_checkpoint_loads_with_transformers(whole: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(whole / "final_checkpoint")
-    tokenizer = AutoTokenizer.from_pretrained(whole / "final_checkpoint")
-    assert model.config.vocab_size == len(tokenizer)
 
 
 @pytest.mark.deep
@@ -180,10 +149,6 @@ def test_no_secret_is_written(whole: Path, output: str) -> None:
         for secret in SECRETS.values():
             assert secret.encode() not in content, file
             assert secret not in output
-
-
-def test_wandb_keeps_the_run_offline_without_asking(whole: Path) -> None:
-    assert list((whole / "wandb").glob("offline-run-*"))
 
 
 def kill_moments(run: Path) -> Iterator[Callable[[], bool]]:

@@ -39,12 +39,8 @@ def test_evaluation_has_the_names_that_other_programs_read(run: Path) -> None:
 def test_the_modes_are_compared_on_the_same_questions(run: Path) -> None:
     found = json.loads((run / "modes.json").read_text())
     modes = [
-        "no_retrieval",
-        "question",
-        "question_more_documents",
-        "question_without_its_first_sentence",
-        "planning",
-        "planning_grpo",
+        *("no_retrieval", "question", "question_more_documents"),
+        *("question_without_its_first_sentence", "planning", "planning_grpo"),
     ]
     assert list(found["modes"]) == modes
     assert all(found["modes"][mode]["accuracy"]["low"] is not None for mode in modes)

@@ -4,7 +4,7 @@ It keeps a checkpoint every second, ends with 130 and a checkpoint after SIGINT,
 --resume. As training does, it needs a process that it has started, and fails without it. What it
 was started with is in its directory.
 
-    recipe.py [--steps N] [--exit CODE] [--keeps-nothing] [--converts SECONDS] ...
+    recipe.py [--steps N] [--exit CODE] [--converts SECONDS] ...
 
 It first converts its model, unless an earlier start has: nothing is kept of that, and no signal
 ends it.
@@ -27,7 +27,6 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--exit", type=int, default=0)
-    parser.add_argument("--keeps-nothing", action="store_true")
     parser.add_argument("--converts", type=int, default=0)
     parser.add_argument("--run-name")
     parser.add_argument("--output-dir", type=Path)
@@ -56,8 +55,7 @@ def main() -> int:
     done = len(list((run / "checkpoints").iterdir()))
     for step in range(done + 1, options.steps + 1):
         time.sleep(1)
-        if not options.keeps_nothing:
-            (run / "checkpoints" / f"step_{step}").touch()
+        (run / "checkpoints" / f"step_{step}").touch()
         if child.poll() is not None:
             return 1
         if stopped:

@@ -1,9 +1,9 @@
 """What of NeMo-RL's interface the tests here need, where there is no checkout of NeMo-RL.
 
 Each names what it stands for, of v0.7.0 and main. It does what that does, faults included, for a
-fault of NeMo-RL's that Equipoise works around is what the tests are about. That they are alike is
-checked in tests/contract/test_nemo_rl_stand_ins.py; what NeMo-RL itself makes of Equipoise, in the
-other tests there.
+fault of NeMo-RL's that Equipoise works around is what the tests are about. That those faults are
+there still is checked in tests/contract/test_nemo_rl_stand_ins.py; what NeMo-RL itself makes of
+Equipoise, in the other tests there.
 """
 
 import sys

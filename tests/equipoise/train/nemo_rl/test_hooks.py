@@ -284,17 +284,20 @@ class TestAsynchronousGrpo:
 
         assert run(loop) == [("actor", 4)]
 
-    def test_an_error_that_its_loop_swallows_is_raised(self, run, monkeypatch):
+    @pytest.mark.parametrize("swallowed", [(), (Exception,)], ids=["raised", "swallowed"])
+    @pytest.mark.parametrize("error", [EquipoiseError("x.no", "no", ""), OSError("disk full")])
+    def test_an_error_of_ours_stays_what_it_is(self, run, monkeypatch, error, swallowed):
         def fail(self, sample):
-            raise EquipoiseError("x.no-reference", "no reference", "Draw it.")
+            raise error
 
         def loop(policy, task_to_env):
-            with suppress(Exception):
+            with suppress(*swallowed):
                 module().validate(None, [], step=0)
 
         monkeypatch.setattr(Watch, "before_first_step", fail)
-        with refusal("x.no-reference"):
+        with pytest.raises(type(error)) as caught:
             run(loop)
+        assert caught.value is error
 
     def test_an_end_before_the_last_step_is_an_error(self, run):
         with refusal("nemo-rl.early-end"):
@@ -324,21 +327,6 @@ class TestAsynchronousGrpo:
             "last step, RuntimeError: the engine died at line 1; nemo_rl.log has more"
         )
         assert "in a worker" in capsys.readouterr().err
-
-    @pytest.mark.parametrize(
-        "error", [EquipoiseError("x.no-reference", "no reference", ""), OSError("disk full")]
-    )
-    def test_an_error_of_ours_that_its_loop_raises_stays_what_it_is(self, run, monkeypatch, error):
-        def fail(self, sample):
-            raise error
-
-        def loop(policy, task_to_env):
-            module().validate(None, [], step=0)
-
-        monkeypatch.setattr(Watch, "before_first_step", fail)
-        with pytest.raises(type(error)) as caught:
-            run(loop)
-        assert caught.value is error
 
 
 class Validation:
