@@ -85,6 +85,6 @@ def _locate(problem: Problem, origins: Origins) -> tuple[Origin, str]:
         below = [leaf for leaf in order if within(leaf, key)]
         leaves += [(key, leaf) for leaf in above[:1] or below[-1:]]
     if not leaves:
-        return Origin("configuration", by_user=True), problem.keys[0]
+        return Origin("configuration", by_user=False), problem.keys[0]
     origin = origins[max((leaf for _, leaf in leaves), key=order.index)]
     return origin, next(key for key, leaf in leaves if origins[leaf] == origin)
