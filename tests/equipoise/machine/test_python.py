@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.config.nemo_rl.assumptions import OWN_CLUSTER
 from equipoise.machine import python, script
-from equipoise.machine.python import look
+from equipoise.machine.python import look, look_at_machine
 from tests.refusals import refusal
 
 
@@ -43,7 +43,10 @@ class TestAPython:
         with pytest.raises(RuntimeError, match=remedy):
             script.cluster_gpus(OWN_CLUSTER)
 
-    def test_one_that_does_not_answer_is_named(self, tmp_path):
+    def test_one_that_is_not_there_or_does_not_answer_is_named(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("NEMO_RL_PYTHON", str(tmp_path / "absent"))
+        with refusal("nemo-rl.no-python"):
+            look_at_machine(tmp_path, {})
         with refusal("nemo-rl.silent-python"):
             look(tmp_path / "python", ())
         with refusal("nemo-rl.silent-python"):

@@ -45,6 +45,8 @@ def test_a_system_text_goes_in_front_of_the_first_user_turn_where_its_role_is_re
 def test_a_template_that_refuses_every_chat_is_one_error(refusing):
     with refusal("tokenizer.refused-messages", "system, user"):
         check_template(tokenizer(refusing), [prompt(*CHAT)])
+    with refusal("tokenizer.refused-messages", "the roles user"):
+        render(tokenizer(refusing), CHAT[1:])
 
 
 @pytest.mark.parametrize(
