@@ -1,5 +1,7 @@
 """Checkpoints made into other checkpoints, tensor by tensor.
 
+What is damaged, hostile or does not fit is a `ConversionError`, which names the file and tensor.
+
 command.py    the verbs: convert, merge-lora
 to_hugging_face.py, to_megatron.py    the two ways; bridge_script.py goes the second
 sources.py    what a folder is, found by looking
@@ -7,7 +9,7 @@ hugging_face.py, dcp.py, megatron.py, nemo.py    the formats
 lora.py, by_peft.py    what an adapter makes of its base: streamed, or by PEFT in memory
 stated.py     settings that a checkpoint states, and config.json
 expected.py   the tensors that config.json asks for, and their names
-tensors.py, files.py    tensors and other files, read when they are needed and not trusted
+tensors.py    tensors and other files, read when they are needed and not trusted
 writer.py     safetensors, one block in memory at a time, and the record of a conversion
 verify.py     whether what was written is the model
 """

@@ -46,29 +46,12 @@ def import_model(model: Path, destination: Path) -> None:
     with temporary_distributed_context(backend="gloo"):
         bridge = AutoBridge.from_hf_pretrained(str(model), trust_remote_code=False)
         provider = bridge.to_megatron_provider(load_weights=True)
-        compare_rotary_base(model, provider)
         chunks, originals = build(provider)
         for name, value in originals.items():
             setattr(chunks[0].config, name, value)
         has_tokenizer = any((model / name).is_file() for name in _TOKENIZERS)
         tokenizer = str(model) if has_tokenizer else None
         bridge.save_megatron_model(chunks, str(destination), hf_tokenizer_path=tokenizer)
-
-
-def compare_rotary_base(model: Path, provider: Any) -> None:
-    """Exit unless the rotary embeddings are those of config.json.
-
-    transformers 4, which an older Megatron-Bridge takes, knows no `rope_parameters` and reads the
-    default in their place.
-    """
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    theta = (config.get("rope_parameters") or {}).get("rope_theta")
-    read = getattr(provider, "rotary_base", theta)
-    if theta is not None and read != theta:
-        sys.exit(
-            f"{model}/config.json has rope_theta {theta:,} in rope_parameters, and this "
-            f"Megatron-Bridge's transformers reads {read:,}: write rope_theta beside it"
-        )
 
 
 def export_model(checkpoint: Path, model: Path, destination: Path) -> None:

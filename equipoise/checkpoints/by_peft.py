@@ -32,8 +32,7 @@ def merge_by_peft(
 ) -> tuple[dict[str, LazyTensor], torch.Tensor]:
     """Merge an adapter in float32; return the tensors, and the logits of base and adapter before.
 
-    The tensors lie in `destination`, and are read in the base's number formats. Raises
-    `ConversionError` where PEFT cannot, or the merged model answers otherwise.
+    The tensors lie in `destination`, and are read in the base's number formats.
     """
     originals = tensors_of_model(model_tensors(base), base)
     numbers = sum(tensor.nbytes // tensor.dtype.itemsize for tensor in originals.values())

@@ -71,7 +71,6 @@ class MergeOptions:
 
 
 def run(options: ConvertOptions, reporter: Reporter) -> None:
-    """Convert. Raises `EquipoiseError`."""
     if options.to == "megatron" and options.adapter:
         raise UsageError(
             "merge-lora.exclusive-options",

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import metadata as records
 
-from equipoise.checkpoints.files import json_mapping
 from equipoise.checkpoints.tensors import (
     COPY_AGAIN,
     LOAD_ERRORS,
@@ -25,6 +24,7 @@ from equipoise.checkpoints.tensors import (
     Part,
     Tensors,
     join,
+    json_mapping,
     refuse,
     saved,
     saved_tensor,
@@ -66,12 +66,11 @@ class _Chunk:
 
 
 def is_dcp(folder: Path) -> bool:
-    """Whether this is such a folder."""
     return (folder / METADATA).is_file()
 
 
 def dcp_tensors(folder: Path, within: str | None = None) -> Tensors:
-    """All tensors of the folder. Raises `ConversionError` where a file or a chunk is missing.
+    """All tensors of the folder.
 
     Those that were saved as {`within`: {name: tensor}} have the name that they have there.
     """
@@ -145,7 +144,7 @@ def layered_tensors(folder: Path) -> Tensors:
 
 
 def torch_dist_tensors(folder: Path) -> Tensors:
-    """The same of a folder of Megatron's. Raises `ConversionError` for another format of its."""
+    """The same of a folder of Megatron's."""
     metadata = folder / "metadata.json"
     backend = json_mapping(metadata).get("sharded_backend") if metadata.is_file() else None
     if backend != "torch_dist":

@@ -75,10 +75,7 @@ class ModelNames:
 
 
 def names_of(folder: Path, tensors: Tensors) -> ModelNames:
-    """Make the model of config.json on the device meta.
-
-    Raises `ConversionError`, also for more layers than there are `tensors`.
-    """
+    """Make the model of config.json on the device meta."""
     config, path = model_config(folder), folder / "config.json"
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
     if isinstance(layers, int) and layers > len(tensors):
@@ -179,7 +176,7 @@ def _equal(name: str, first: LazyTensor, second: LazyTensor) -> bool:
 
 
 def model_config(folder: Path) -> PreTrainedConfig:
-    """Read config.json, with the defaults of its family. Raises `ConversionError`."""
+    """Read config.json, with the defaults of its family."""
     try:
         return load_config(str(folder))
     except EquipoiseError as error:

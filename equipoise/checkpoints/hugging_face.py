@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from equipoise.checkpoints.files import json_mapping
 from equipoise.checkpoints.tensors import (
     COPY_AGAIN,
     LazyTensor,
@@ -23,6 +22,7 @@ from equipoise.checkpoints.tensors import (
     Tensors,
     file_tensor,
     join,
+    json_mapping,
     refuse,
     torch_file_tensors,
 )
@@ -57,7 +57,6 @@ _OFFSETS = "DCP_SHARDING_INFO"
 
 
 def is_model(folder: Path) -> bool:
-    """Whether this is a whole model of Hugging Face's."""
     return (folder / "config.json").is_file() and any(
         (folder / name).is_file() for name in (INDEX, _ONE_FILE, _PICKLED)
     )
@@ -95,7 +94,7 @@ def _indexed(folder: Path) -> Tensors:
 
 
 def file_tensors(path: Path) -> Tensors:
-    """The tensors of a safetensors file. Raises `ConversionError` for one that is cut off."""
+    """The tensors of a safetensors file."""
     opened = _opened(path)
     result = {}
     with path.open("rb") as file:
@@ -131,7 +130,6 @@ def _opened(path: Path) -> Any:
 
 
 def copy_beside(source: Path, destination: Path) -> None:
-    """Copy configuration, tokenizer and chat template of one folder into another."""
     for name in _BESIDE:
         if (source / name).is_file():
             shutil.copyfile(source / name, destination / name)
@@ -146,7 +144,7 @@ def shards(folder: Path) -> list[Path]:
 
 
 def sharded_tensors(folder: Path) -> Tensors:
-    """The whole tensors. Raises `ConversionError` where a rank's file or a part is missing.
+    """The whole tensors.
 
     A last rank that is missing shows in the shapes alone, which are compared with the model's.
     """

@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 
 import torch
 
-from equipoise.checkpoints.files import json_mapping
 from equipoise.checkpoints.hugging_face import file_tensors
 from equipoise.checkpoints.megatron import LINEAR, Shape, prefix_of
 from equipoise.checkpoints.tensors import (
     COPY_AGAIN,
     LazyTensor,
     Tensors,
+    json_mapping,
     refuse,
     torch_file_tensors,
 )
@@ -84,12 +84,10 @@ class Adapter:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether this is an adapter of PEFT's."""
     return (folder / CONFIG).is_file()
 
 
 def adapter_config(folder: Path) -> Mapping[str, Any]:
-    """Read adapter_config.json. Raises `ConversionError` for one that is damaged."""
     return json_mapping(folder / CONFIG)
 
 
@@ -101,7 +99,7 @@ def adapter_tensors(folder: Path) -> Tensors:
 
 
 def peft_adapter(folder: Path) -> Adapter:
-    """Read a plain adapter of PEFT's. Raises `ConversionError` for one that is damaged."""
+    """Read a plain adapter of PEFT's."""
     config = adapter_config(folder)
     factors: dict[str, dict[str, LazyTensor]] = {}
     replaced: dict[str, LazyTensor] = {}
@@ -117,10 +115,7 @@ def peft_adapter(folder: Path) -> Adapter:
 
 
 def is_plain(folder: Path) -> bool:
-    """Tell whether an adapter of PEFT's is W + scale * B A alone, which is merged here.
-
-    Raises `ConversionError` for one that was trained on another base than it names.
-    """
+    """Tell whether an adapter of PEFT's is W + scale * B A alone, which is merged here."""
     config = adapter_config(folder)
     if (begun := config.get("init_lora_weights")) not in _BEGINNINGS:
         refuse(
@@ -277,10 +272,7 @@ def megatron_adapter(
 
 
 def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:
-    """adapter_config.json and the tensors of adapter_model.safetensors, as PEFT loads them.
-
-    Raises `ConversionError` where the weights do not share one rank and one scale.
-    """
+    """adapter_config.json and the tensors of adapter_model.safetensors, as PEFT loads them."""
     kinds = {(pair.a.shape[0], pair.scale) for pair in adapter.pairs.values()}
     if len(kinds) != 1:
         refuse(
@@ -308,10 +300,7 @@ def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:
 
 
 def merge(base: Tensors, adapter: Adapter, *, tied: bool = False) -> Tensors:
-    """The base with the adapter in it; `tied`: its output layer is its embeddings.
-
-    Raises `ConversionError` where the two do not fit.
-    """
+    """The base with the adapter in it; `tied`: its output layer is its embeddings."""
     tied = tied or _OUTPUT not in base
     if tied and _OUTPUT in adapter.pairs:
         refuse(

@@ -46,7 +46,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Shape":
-        """From config.json. Raises `ConversionError` for a family that the table does not know."""
+        """From config.json."""
         family = config.get("model_type")
         if family not in FAMILIES:
             refuse(
@@ -127,7 +127,7 @@ _NORMS: Mapping[str, tuple[str, ...]] = {
 
 
 def prefix_of(tensors: Tensors) -> str:
-    """Return the prefix of Megatron's names. Raises `ConversionError` for other names."""
+    """Return the prefix of Megatron's names."""
     for prefix in _PREFIXES:
         if any(name.startswith((f"{prefix}decoder.", f"{prefix}embedding.")) for name in tensors):
             return prefix
@@ -151,22 +151,16 @@ class _TensorPool:
         return self.tensors[name]
 
     def require(self, name: str) -> LazyTensor:
-        """Return a tensor. Raises `ConversionError` without it."""
         return self.first(name) or refuse(
             "megatron.missing-tensor", f"the checkpoint has no {name}"
         )
 
     def remainder(self) -> list[str]:
-        """Return the names that nothing has read."""
         return sorted(self.tensors.keys() - self.names_read)
 
 
 def to_hugging_face(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
-    """Hugging Face's tensors in Megatron's, which are one for each layer.
-
-    Raises `ConversionError` when one is missing, or one is left over that the model has no place
-    for.
-    """
+    """Hugging Face's tensors in Megatron's, which are one for each layer."""
     shape, prefix = Shape.of(config), prefix_of(tensors)
     pool = _TensorPool(
         {n.removeprefix(prefix): t for n, t in tensors.items() if not _NO_WEIGHTS.search(n)}

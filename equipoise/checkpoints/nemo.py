@@ -10,10 +10,9 @@ from transformers import AutoTokenizer
 
 from data_prep.files import write_json
 from equipoise.checkpoints.dcp import torch_dist_tensors
-from equipoise.checkpoints.files import yaml_mapping
 from equipoise.checkpoints.hugging_face import copy_beside
 from equipoise.checkpoints.stated import MegatronConfig, config_of_nemo
-from equipoise.checkpoints.tensors import Tensors, refuse
+from equipoise.checkpoints.tensors import Tensors, refuse, yaml_mapping
 from equipoise.models.pretrained import LOADING_ERRORS
 
 _WORDS = "embedding.word_embeddings.weight"
@@ -38,7 +37,7 @@ def folders_of_nemo(path: Path) -> tuple[Path, Path] | None:
 
 
 def open_nemo(weights: Path, context: Path) -> NemoFolder:
-    """Open a folder of NeMo 2's. Raises `ConversionError` if it is damaged."""
+    """Open a folder of NeMo 2's."""
     path = context / "model.yaml"
     if not path.is_file():
         refuse(
@@ -57,17 +56,14 @@ def open_nemo(weights: Path, context: Path) -> NemoFolder:
 
 
 def write_beside(nemo: NemoFolder, folder: Path) -> None:
-    """Write config.json, the tokenizer and, where there is one, generation_config.json.
-
-    Raises `ConversionError` where one cannot be made of what the checkpoint holds.
-    """
+    """Write config.json, the tokenizer and, where there is one, generation_config.json."""
     copy_beside(nemo.context / "nemo_tokenizer", folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (*LOADING_ERRORS, ImportError) as error:
         refuse(
             "nemo.unloadable-tokenizer",
-            f"{nemo.context}: the tokenizer does not load: {error}",
+            f"{nemo.context}: the tokenizer does not load: {' '.join(str(error).split())}",
             "Name a model with its tokenizer and configuration: --base.",
         )
     # NeMo fills the rows of the embeddings up to a multiple.

@@ -11,7 +11,6 @@ import torch
 
 from data_prep.files import scratch_folder
 from equipoise.checkpoints.dcp import dcp_tensors, is_dcp, torch_dist_tensors
-from equipoise.checkpoints.files import check_folder, json_mapping, yaml_mapping
 from equipoise.checkpoints.hugging_face import (
     SHARD_METADATA,
     is_model,
@@ -22,19 +21,20 @@ from equipoise.checkpoints.hugging_face import (
 from equipoise.checkpoints.lora import CONFIG, adapter_config, is_adapter
 from equipoise.checkpoints.nemo import folders_of_nemo, open_nemo, write_beside
 from equipoise.checkpoints.stated import MegatronConfig, config_of_bridge
-from equipoise.checkpoints.tensors import Tensors, refuse, size, total_bytes
+from equipoise.checkpoints.tensors import (
+    Tensors,
+    check_folder,
+    refuse,
+    size,
+    total_bytes,
+    yaml_mapping,
+)
 from equipoise.run.directory import RunDirectory
 from equipoise.run.seals import check_part, unsealed_note
 from equipoise.terminal.console import Reporter
 
 _STEP = re.compile(r"step_(\d+)$")
 _ITERATION = re.compile(r"iter_(\d+)$")
-#: File and keys that state a checkpoint's step, and the folder's name: NeMo-RL's, of which
-#: asynchronous GRPO counts the second alone and several epochs the first, and transformers'.
-_STATED_STEPS = (
-    ("training_info.json", ("total_steps", "current_step"), _STEP),
-    ("trainer_state.json", ("global_step",), re.compile(r"checkpoint-(\d+)$")),
-)
 #: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
 Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
 #: Forms that are merged into a base.
@@ -105,7 +105,6 @@ def open_source(path: Path, *, unsealed: bool = False) -> Source:
         return open_source(_of_run(path), unsealed=unsealed)
     without = check_part(path, unsealed=unsealed)
     check_folder(path)
-    _refuse_other_step(path)
     for look in _FOLDERS.values():
         if source := look(path):
             return replace(source, unsealed=without)
@@ -128,21 +127,6 @@ def _of_run(path: Path) -> Path:
             "Name the folder that it leads to.",
         )
     return folder
-
-
-def _refuse_other_step(path: Path) -> None:
-    """A checkpoint under the name of another step would pass for it."""
-    for file, keys, name in _STATED_STEPS:
-        if (match := name.fullmatch(path.name)) and (path / file).is_file():
-            record = json_mapping(path / file)
-            stated = {key: record[key] for key in keys if record.get(key) is not None}
-            if stated and int(match[1]) not in stated.values():
-                steps = " and ".join(f"{key} {value!r}" for key, value in stated.items())
-                refuse(
-                    "convert.other-step",
-                    f"{path / file} says {steps}, and the folder is {path.name}",
-                    "Give the folder the name that it had.",
-                )
 
 
 def _newest(folder: Path, name: re.Pattern[str]) -> Path | None:

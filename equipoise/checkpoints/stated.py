@@ -67,11 +67,10 @@ class MegatronConfig:
 
     @property
     def tied(self) -> bool:
-        """Whether the output layer is the embeddings."""
         return bool(self.settings.get("share_embeddings_and_output_weights"))
 
     def number(self, key: str) -> int:
-        """A whole number above zero. Raises `ConversionError` for what is none."""
+        """A whole number above zero."""
         value = self.settings.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _TOO_MANY:
             refuse(
@@ -110,10 +109,7 @@ class MegatronConfig:
         return -(-words // multiple) * multiple
 
     def hugging_face(self, vocabulary: int) -> dict[str, Any]:
-        """config.json of a model with so many words.
-
-        Raises `ConversionError` for what Hugging Face's Llama, Qwen2 and Qwen3 cannot do.
-        """
+        """config.json of a model with so many words."""
         self.refuse_unknown_forms()
         biased, normed = (self.settings.get(k) for k in ("add_qkv_bias", "qk_layernorm"))
         if biased and normed:
@@ -144,11 +140,9 @@ class MegatronConfig:
         return config
 
     def groups(self) -> int:
-        """How many heads of K and V there are."""
         return self.count("num_query_groups", self.number("num_attention_heads"))
 
     def head(self) -> int:
-        """The size of a head."""
         even = self.number("hidden_size") // self.number("num_attention_heads")
         return self.count("kv_channels", even)
 
@@ -248,7 +242,7 @@ def refuse_overrides(
 ) -> frozenset[str]:
     """Refuse a configuration without what NeMo-RL's `policy.hf_config_overrides` made of it.
 
-    Returns the fields that they state. Raises `ConversionError` with every field that differs.
+    Returns the fields that they state.
     """
     says: dict[str, Any] = {}
     for name, value in overrides.items():
@@ -284,8 +278,7 @@ def refuse_difference(
 ) -> tuple[str, ...]:
     """Refuse a configuration, that of the folder `named`, which is not the one that was trained.
 
-    Returns the fields that nothing states, which are thus the base's. Raises `ConversionError`
-    with every field that differs.
+    Returns the fields that nothing states, which are thus the base's.
     """
     says = statements(stated)
     if differences := _differences(says, _of_hugging_face(config)):

@@ -11,6 +11,7 @@ import pickle
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -18,8 +19,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+import yaml
 
+from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError
+from equipoise.models import foreign
 
 COPY_AGAIN = "Copy the checkpoint again, with all its files."
 #: All pages at once, where the system can: a fault for each few of them takes as long as a copy.
@@ -35,8 +39,42 @@ class ConversionError(EquipoiseError):
 
 
 def refuse(code: str, message: str, remedy: str = "") -> NoReturn:
-    """Raise `ConversionError`."""
     raise ConversionError(code, message, remedy)
+
+
+# --- Settings of others beside the weights, read as data -----------------------------------------
+
+
+def yaml_mapping(path: Path) -> Mapping[str, Any]:
+    """Read the mapping in a YAML file."""
+    try:
+        loaded = read_yaml(path)
+    except (yaml.YAMLError, ValueError) as error:
+        refuse("checkpoint.damaged-yaml", f"{path} is damaged: {' '.join(str(error).split())}")
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def json_mapping(path: Path) -> dict[str, Any]:
+    """Read the object in a JSON file."""
+    with _as_refusals():
+        return foreign.read_object(path)
+
+
+def check_folder(folder: Path) -> None:
+    """Look through a folder before it is read."""
+    with _as_refusals():
+        foreign.check_folder(folder)
+
+
+@contextmanager
+def _as_refusals() -> Iterator[None]:
+    try:
+        yield
+    except EquipoiseError as error:
+        refuse(error.code, error.message, error.remedy)
+
+
+# --- Tensors -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +91,6 @@ class LazyTensor:
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
     def __getitem__(self, index: int | slice) -> "LazyTensor":
@@ -69,22 +106,18 @@ Tensors = Mapping[str, LazyTensor]
 
 
 def total_bytes(tensors: Tensors) -> int:
-    """How many bytes they have together."""
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def size(count: int) -> str:
-    """So many bytes in words."""
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 def megabytes(count: int) -> int:
-    """Whole ones; a part of one is one."""
     return -(-count // 10**6)
 
 
 def in_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor as one of bytes."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
@@ -118,12 +151,10 @@ class Part:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How far it goes in each dimension."""
         return self.tensor.shape
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Its place in the larger one."""
         return tuple(slice(o, o + n) for o, n in zip(self.offsets, self.sizes, strict=True))
 
 
@@ -236,7 +267,7 @@ def _map(path: Path, start: int, form: torch.Tensor) -> torch.Tensor:
 
 
 def mapped(path: Path, start: int, length: int) -> memoryview:
-    """These bytes of a file, of which there must be one. Raises `ConversionError`."""
+    """These bytes of a file, of which there must be one."""
     before = start % mmap.ALLOCATIONGRANULARITY
     with path.open("rb") as file:
         try:
@@ -265,7 +296,7 @@ def saved(path: Path, start: int = 0, length: int | None = None) -> Any:
 def saved_tensor(
     name: str, form: object, path: Path, start: int = 0, length: int | None = None
 ) -> LazyTensor:
-    """A tensor of what `saved` gives for these bytes. Raises `ConversionError` for none of them."""
+    """A tensor of what `saved` gives for these bytes."""
     length = path.stat().st_size if length is None else length
     if not isinstance(form, torch.Tensor):
         refuse("torch-file.no-tensor", f"{path}: {name} is no tensor")
@@ -283,7 +314,6 @@ def saved_tensor(
 
 
 def part_of(file: io.BufferedReader, start: int, length: int) -> io.BufferedReader:
-    """These bytes of an open file as a file of their own."""
     return io.BufferedReader(_Window(file, start, length))
 
 
@@ -314,12 +344,8 @@ class _Window(io.RawIOBase):
 
 
 def torch_file_tensors(path: Path) -> Tensors:
-    """The tensors of the dictionary in a file of `torch.save`; what else is in it is left out.
-
-    Raises `ConversionError` for a file that is cut off, that makes anything but plain data, or
-    whose tensors are larger than it is.
-    """
-    _check_zip(path)
+    """The tensors of the dictionary in a file of `torch.save`; what else is in it is left out."""
+    archive_entries("all of it", path)
     try:
         state = saved(path)
     except LOAD_ERRORS as error:
@@ -339,18 +365,25 @@ def torch_file_tensors(path: Path) -> Tensors:
     return {name: saved_tensor(name, form, path) for name, form in forms.items()}
 
 
-def _check_zip(path: Path) -> None:
-    """Refuse all but a zip as torch writes it: uncompressed, no larger inside than the file."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            members = file.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+def archive_entries(
+    name: str, path: Path, start: int = 0, length: int | None = None
+) -> list[zipfile.ZipInfo]:
+    """Return the entries of an archive as torch writes it: stored, and not above its own size."""
+    length = path.stat().st_size if length is None else length
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(part_of(file, start, length)) as archive:
+                entries = archive.infolist()
+        except (zipfile.BadZipFile, OSError, ValueError, RuntimeError) as error:
+            refuse(
+                "torch-file.no-archive",
+                f"{path}: {name} is not an archive of torch's, or is cut off: {error}",
+                f"{COPY_AGAIN} One of a torch before 1.6 is to be loaded and saved by a newer one.",
+            )
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
         refuse(
-            "torch-file.no-archive",
-            f"{path} is no file of torch's, or is cut off: {error}",
-            f"{COPY_AGAIN} One of a torch before 1.6 is to be loaded and saved by a newer one.",
+            "torch-file.compressed-archive", f"{path}: {name} is compressed, which torch never does"
         )
-    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        refuse("torch-file.compressed-archive", f"{path} is compressed, which torch never does")
-    if sum(member.file_size for member in members) > path.stat().st_size:
-        refuse("torch-file.overstated-size", f"{path} says that it holds more than it has bytes")
+    if sum(entry.file_size for entry in entries) > length:
+        refuse("torch-file.overstated-size", f"{path}: {name} says it holds more than it has bytes")
+    return entries

@@ -20,7 +20,6 @@ from equipoise.checkpoints.expected import (
     model_config,
     tensors_of_model,
 )
-from equipoise.checkpoints.files import check_folder, json_mapping
 from equipoise.checkpoints.hugging_face import copy_beside, is_model, model_tensors
 from equipoise.checkpoints.lora import (
     CONFIG,
@@ -39,7 +38,14 @@ from equipoise.checkpoints.megatron import FAMILIES, export_model, to_hugging_fa
 from equipoise.checkpoints.nemo import folders_of_nemo
 from equipoise.checkpoints.sources import ADAPTERS, Source, announce, open_source, opened
 from equipoise.checkpoints.stated import NOT_IN_SHAPES, refuse_difference, refuse_overrides
-from equipoise.checkpoints.tensors import Tensors, megabytes, refuse, total_bytes
+from equipoise.checkpoints.tensors import (
+    Tensors,
+    check_folder,
+    json_mapping,
+    megabytes,
+    refuse,
+    total_bytes,
+)
 from equipoise.checkpoints.verify import (
     check_sums,
     logits_of_folder,
@@ -146,7 +152,7 @@ def refuse_taken(destination: Path) -> None:
 
 
 def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write a folder that appears whole. Raises `ConversionError` if it cannot."""
+    """Let `fill` write a folder that appears whole."""
     try:
         create_folder(destination, fill)
     except FileExistsError:

@@ -4,10 +4,7 @@ Megatron-Bridge writes it, for run_config.yaml is read by the version that wrote
 is read back here and compared with the source.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,12 +12,11 @@ import torch
 from data_prep.files import scratch_folder, write_text
 from equipoise.checkpoints.dcp import layered_tensors
 from equipoise.checkpoints.expected import model_config, tensors_of_model
-from equipoise.checkpoints.files import yaml_mapping
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.megatron import FAMILIES, export_model, import_model, to_hugging_face
-from equipoise.checkpoints.sources import Source, announce, opened
+from equipoise.checkpoints.sources import announce, opened
 from equipoise.checkpoints.stated import config_of_bridge, refuse_difference
-from equipoise.checkpoints.tensors import Tensors, in_bytes, refuse, size, total_bytes
+from equipoise.checkpoints.tensors import Tensors, in_bytes, refuse, size, total_bytes, yaml_mapping
 from equipoise.checkpoints.to_hugging_face import (
     create_new,
     refuse_full_disk,
@@ -37,15 +33,6 @@ _RUN_CONFIG = "run_config.yaml"
 
 
 @dataclass(frozen=True, slots=True)
-class _Model:
-    """The folder of Hugging Face's that is converted, and the name that outlives the conversion."""
-
-    folder: Path
-    origin: str
-    source: Source
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """The result of a comparison.
 
@@ -59,7 +46,6 @@ class Verdict:
     read_by: str | None
 
     def __str__(self) -> str:
-        """One line."""
         if self.read_by is None:
             return f"{self.tensors:,} tensors, {size(self.bytes)}, not read back"
         cast = f", {self.cast} cast to the configuration's dtype" if self.cast else ""
@@ -88,63 +74,42 @@ def convert_to_megatron(
     find_megatron_python()
     refuse_taken(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
-    with _hugging_face(path, destination, reporter, base, verify, unsealed) as model:
-        originals = tensors_of_model(model_tensors(model.folder), model.folder)
+    with (
+        opened(path, destination, base, unsealed=unsealed) as source,
+        scratch_folder(destination) as scratch,
+    ):
+        announce(source, reporter)
+        model, origin = source.path, str(source.path.resolve())
+        if source.form != "hugging_face" or not any(model.glob("model*.safetensors")):
+            model, origin = scratch / "model", base or source.base or str(path.resolve())
+            write_whole_model(source, model, reporter, base=base, verify=verify)
+        originals = tensors_of_model(model_tensors(model), model)
         refuse_full_disk(originals, destination.parent)
-        fill = partial(_fill, model, originals, destination, reporter, verify)
+
+        def fill(folder: Path) -> None:
+            with reporter.progress("Megatron-Bridge writes"):
+                versions = import_model(model, folder)
+            # Folders that are gone after the conversion get the names of what stays.
+            config = folder / ITERATION / _RUN_CONFIG
+            text = config.read_text(encoding="utf-8")
+            text = text.replace(str(folder.resolve()), str(destination.resolve()))
+            write_text(config, text.replace(str(model.resolve()), origin))
+            verdict = Verdict(len(originals), total_bytes(originals), 0, None)
+            if verify:
+                with reporter.progress("checking what was written"):
+                    verdict = read_back(folder / ITERATION, model, originals, destination)
+            reporter.say(f"checked: {verdict}")
+            write_record(source, folder, asdict(verdict), {}, made_by=versions)
+
         create_new(destination, fill)
     reporter.say(f"policy.pretrained_checkpoint: {{path: {destination}, format: megatron_bridge}}")
-
-
-@contextmanager
-def _hugging_face(
-    path: Path,
-    destination: Path,
-    reporter: Reporter,
-    base: str | None,
-    verify: bool,
-    unsealed: bool,
-) -> Iterator[_Model]:
-    """The source where Megatron-Bridge reads it as it is, or else what is made of it."""
-    with opened(path, destination, base, unsealed=unsealed) as source:
-        announce(source, reporter)
-        if source.form == "hugging_face" and any(source.path.glob("model*.safetensors")):
-            yield _Model(source.path, str(source.path.resolve()), source)
-            return
-        with scratch_folder(destination) as scratch:
-            folder = scratch / "model"
-            write_whole_model(source, folder, reporter, base=base, verify=verify)
-            yield _Model(folder, base or source.base or str(path.resolve()), source)
-
-
-def _fill(
-    model: _Model,
-    originals: Tensors,
-    destination: Path,
-    reporter: Reporter,
-    verify: bool,
-    folder: Path,
-) -> None:
-    with reporter.progress("Megatron-Bridge writes"):
-        versions = import_model(model.folder, folder)
-    # Folders that are gone after the conversion get the names of what stays.
-    config = folder / ITERATION / _RUN_CONFIG
-    text = config.read_text(encoding="utf-8")
-    text = text.replace(str(folder.resolve()), str(destination.resolve()))
-    write_text(config, text.replace(str(model.folder.resolve()), model.origin))
-    verdict = Verdict(len(originals), total_bytes(originals), 0, None)
-    if verify:
-        with reporter.progress("checking what was written"):
-            verdict = read_back(folder / ITERATION, model.folder, originals, destination)
-    reporter.say(f"checked: {verdict}")
-    write_record(model.source, folder, asdict(verdict), {}, made_by=versions)
 
 
 def read_back(iteration: Path, model: Path, originals: Tensors, destination: Path) -> Verdict:
     """Compare an `iter_N` with the model that it was made of, byte for byte.
 
     What the table does not know is read back by Megatron-Bridge, by way of a scratch folder next
-    to the path `destination`. Raises `ConversionError` for a tensor that is another one.
+    to the path `destination`.
     """
     config = model_config(model)
     settings = config.to_dict()

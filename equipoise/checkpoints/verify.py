@@ -29,9 +29,9 @@ from equipoise.checkpoints.lora import Adapter, Pair
 from equipoise.checkpoints.tensors import (
     COPY_AGAIN,
     Tensors,
+    archive_entries,
     in_bytes,
     mapped,
-    part_of,
     refuse,
     size,
     total_bytes,
@@ -52,10 +52,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def check_sums(source: Path) -> bool:
-    """Whether the source has checksums, all of which are right.
-
-    Raises `ConversionError` for bytes that are not those that were written.
-    """
+    """Whether the source has checksums, all of which are right."""
     archives = [("it", p, 0, p.stat().st_size) for p in sorted(source.glob("pytorch_model*.bin"))]
     if is_dcp(source) and any(source.glob("*.distcp")):  # beside shards it says nothing of these
         archives = [*places_of_tensors(source), *archives]
@@ -69,18 +66,7 @@ def check_sums(source: Path) -> bool:
 
 
 def _check_archive(name: str, path: Path, start: int, length: int) -> None:
-    with path.open("rb") as file:
-        try:
-            with zipfile.ZipFile(part_of(file, start, length)) as archive:
-                entries = archive.infolist()
-        except (zipfile.BadZipFile, OSError, ValueError, RuntimeError) as error:
-            refuse(
-                "verify.no-archive", f"{path}: {name} is no archive of torch's: {error}", COPY_AGAIN
-            )
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        refuse(
-            "verify.compressed-archive", f"{path}: {name} is compressed, which torch does not do"
-        )
+    entries = archive_entries(name, path, start, length)
     archive_bytes = mapped(path, start, length)
     if any(_crc(archive_bytes, entry) != entry.CRC for entry in entries):
         refuse(
@@ -129,7 +115,6 @@ class Verdict:
     unchecked: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """One line."""
         parts = [f"{self.tensors:,} tensors, {size(self.bytes)}"]
         if self.read_back:
             parts[0] += ", every byte read back"
@@ -147,10 +132,7 @@ def unverified(tensors: Tensors, unchecked: tuple[str, ...]) -> Verdict:
 
 
 def verify_beside(folder: Path) -> tuple[str, ...]:
-    """Load what a folder holds beside its weights; tell what was not checked, and why.
-
-    Raises `ConversionError` for a tokenizer or settings of generation that do not load.
-    """
+    """Load what a folder holds beside its weights; tell what was not checked, and why."""
     try:
         if (folder / "generation_config.json").is_file():
             GenerationConfig.from_pretrained(folder)
@@ -174,8 +156,7 @@ def verify_model(
     """Let the model answer, where it fits into memory, and compare its logits with a reference.
 
     `reference` computes them from the source, in a dtype. The bytes of the weights were compared
-    when they were written; `unchecked` is what else was left out. Raises `ConversionError` for a
-    weight or a logit that is not as it must be.
+    when they were written; `unchecked` is what else was left out.
     """
     written = model_tensors(folder)
     # The weights twice, for they are copied out of a mapping.
@@ -202,7 +183,7 @@ def verify_model(
 
 
 def load_whole(folder: Path, dtype: torch.dtype) -> Any:
-    """Load a model. Raises `ConversionError` for one that lacks tensors or has others."""
+    """Load a model."""
     try:
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
@@ -235,10 +216,7 @@ def logits_with_adapter(base: Path, adapter: Adapter, dtype: torch.dtype) -> tor
 
 
 def difference(logits: torch.Tensor, expected: torch.Tensor, remedy: str = "") -> float:
-    """Return the largest difference as a share of the largest logit.
-
-    Raises `ConversionError` for one that rounding does not explain.
-    """
+    """Return the largest difference as a share of the largest logit; refuse more than rounding."""
     expected, dtype = expected.float(), logits.dtype
     share = float((logits.float() - expected).abs().max() / expected.abs().max())
     if not share <= _TOLERANCE.get(dtype, 0.0):  # NaN is not

@@ -20,7 +20,6 @@ from huggingface_hub import ModelCardData
 
 from data_prep.files import write_json, write_text
 from data_prep.hub import is_folder_name
-from equipoise.checkpoints.files import json_mapping
 from equipoise.checkpoints.hugging_face import DTYPES, INDEX, file_tensors
 from equipoise.checkpoints.sources import ADAPTERS, Source
 from equipoise.checkpoints.tensors import (
@@ -28,6 +27,7 @@ from equipoise.checkpoints.tensors import (
     Tensors,
     in_blocks,
     in_bytes,
+    json_mapping,
     refuse,
     total_bytes,
 )
@@ -223,7 +223,6 @@ def write_file(path: Path, tensors: Tensors, progress: Progress, *, check: bool)
 
 
 def checksum(path: Path) -> str:
-    """The checksum of a file's bytes."""
     with path.open("rb") as file:
         return f"{CHECKSUM}:{hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()}"
 
@@ -267,5 +266,4 @@ def _write(file: FileIO, data: memoryview, name: str, *, check: bool) -> None:
 
 
 def content(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor, without a copy where it is in one piece."""
     return in_bytes(tensor).numpy().data

@@ -6,5 +6,6 @@ evaluate.py               the rows of an audit, each a run directory with a base
 entries.py, compare.py    evaluated stages, and how they differ
 gate.py                   whether a model is worse than another one
 *_report.py               the same for a reader, on the terminal and as a page
-*command.py               the verbs
+calibrate.py              how far a judge errs
+command.py                the verbs
 """

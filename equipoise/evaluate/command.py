@@ -1,21 +1,266 @@
-"""`equipoise compare` and `equipoise gate`."""
+"""`equipoise evaluate`, `compare`, `gate` and `calibrate`."""
 
-from dataclasses import dataclass
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional
+from dotenv import load_dotenv
+from tyro.conf import Positional, UseAppendAction
 
+from data_prep.files import write_json
+from data_prep.packaged_models import SMOLLM2
+from equipoise.config.flags import CONFIG_FOLDER, tasks
+from equipoise.config.schema import LOCAL_MODEL
 from equipoise.config.task_code import import_own_code
-from equipoise.errors import UsageError
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.machine.software import refuse_missing_gpu
+from equipoise.models.hub import refuse_missing_folder, refuse_missing_model, refuse_missing_package
+from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import usable_folder
+from equipoise.run.log import kept_log
+from equipoise.run.seals import open_run
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.exits import Stopped
 from equipoise.terminal.options import (
+    Assignments,
+    DryRun,
+    Files,
     OwnCode,
     Repeated,
     Unsealed,
     option,
 )
+
+if TYPE_CHECKING:  # they bring what takes seconds to import
+    from equipoise.evaluate.plan import Audit, Variant
+
+#: What is meant as a file, also where none is there: a path in one word, or a text file's name.
+_FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
+_LOG = "equipoise.log"
+#: What --resume leaves free; everything else is as it was asked for.
+_WITH_RESUME = {"resume", "dry_run", "unsealed"}
+_WORDS = {"task": "TASK", "assignments": "key=value"}
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateOptions:
+    """Evaluate models without training: a task's own prompts, environment and statistics.
+
+    Each model, and each way of asking it, is a row with a run directory of its own; all rows of a
+    task are compared with its first one. A model is a name on the hub, a folder, a checkpoint of a
+    run, the words local and smollm2, NAME@URL or a YAML file for one behind an OpenAI-compatible
+    endpoint; LABEL= before it names the row.
+
+    Examples:
+        equipoise evaluate TASK --model local --limit 64
+        equipoise evaluate all --model Qwen/Qwen2.5-0.5B-Instruct
+        equipoise evaluate TASK --model Qwen/Qwen3-8B@http://localhost:8000/v1
+        equipoise evaluate TASK --model before=my/model --model after=results/TASK/RUN
+        equipoise evaluate TASK --model my/base --adapter my-adapter
+        equipoise evaluate TASK --model endpoint.yaml --system asked=system.txt --blinded
+        equipoise evaluate --resume results/audits/NAME
+    """
+
+    task: Annotated[
+        str | None,
+        Positional,
+        option("a task, or all", "TASK"),
+    ] = None
+    assignments: Assignments = ()
+    model: Annotated[Repeated, option("may be repeated", "MODEL")] = ()
+    adapter: Annotated[
+        Repeated,
+        option("a LoRA adapter, merged into the one --model or into its base; another row", "DIR"),
+    ] = ()
+    limit: Annotated[int | None, option("about so many prompts, in whole sets", "N")] = None
+    system: Annotated[
+        Repeated,
+        option("one more row: with this text or file as or after the system message", "NAME=TEXT"),
+    ] = ()
+    few_shot: Annotated[
+        tuple[int, ...],
+        UseAppendAction,
+        option("one more row: with N training prompts and good replies to them", "N"),
+    ] = ()
+    blinded: Annotated[
+        bool, option("one more row: without what must not decide, where a task can")
+    ] = False
+    config: Annotated[
+        Files, option("as for training (default: local.yaml for local, else small.yaml)", "FILE")
+    ] = ()
+    output_dir: Annotated[Path, option("where audits/<name> goes", "DIR")] = Path("results")
+    run_name: Annotated[str | None, option("default: the date and time", "NAME")] = None
+    seed: Annotated[int | None, option("grpo.seed", "S")] = None
+    device: Annotated[str | None, option("cpu or cuda, of models in this process", "NAME")] = None
+    resume: Annotated[Path | None, option("go on with this audit", "DIR")] = None
+    dry_run: DryRun = False
+    unsealed: Unsealed = False
+
+    def check(self) -> None:
+        """Raise `UsageError` for words that do not go together."""
+        overrides = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        if self.resume and (conflicts := {f.name for f in overrides} - _WITH_RESUME):
+            if "=" in (self.task or ""):  # without TASK the first key=value is read in its place
+                conflicts = conflicts - {"task"} | {"assignments"}
+            flags = (_WORDS.get(name, f"--{name.replace('_', '-')}") for name in sorted(conflicts))
+            raise UsageError(
+                "audit.fixed-options",
+                "--resume goes on with the audit as it was asked for: leave out "
+                f"{', '.join(flags)}, or start another one with a --run-name of its own",
+                "",
+            )
+        if not self.resume and not (self.task and (self.model or self.adapter)):
+            raise UsageError("audit.no-model", "TASK and a --model are needed, or --resume", "")
+        task_names = (*tasks(), "all")
+        if not self.resume and self.task not in task_names:
+            raise UsageError(
+                "audit.unknown-task",
+                f"there is no task {self.task}",
+                f"Take one of {', '.join(task_names)}.",
+            )
+        if min((*self.few_shot, 1 if self.limit is None else self.limit)) < 1:
+            raise UsageError(
+                "audit.too-small-number", "--limit and --few-shot take a number of at least 1", ""
+            )
+
+
+def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
+    options.check()
+    load_dotenv(Path.cwd() / ".env")
+    from equipoise.evaluate.evaluate import run_audit
+    from equipoise.evaluate.plan import TaskAudit, print_plan, read_audit, write_audit
+
+    audit = read_audit(options.resume) if options.resume else make_audit(options)
+    audit = replace(audit, unsealed=audit.unsealed or options.unsealed)
+    root = options.resume or new_root(options)
+    threads = _check(audit, root, reporter, dry_run=options.dry_run)
+    if options.dry_run:
+        audits = [TaskAudit(audit, task, root, reporter) for task in audit.tasks]
+        print_plan(audits, reporter)
+        return
+    prepare_torch(threads)
+    usable_folder(root, "--output-dir")
+    write_audit(root, audit)
+    reporter.say(f"audit: {root}")
+    with kept_log(reporter) as log_to:
+        log_to(root / _LOG)
+        try:
+            run_audit(audit, root, reporter)
+        except Stopped:
+            raise Stopped(f"stopped; --resume {root} continues it") from None
+        except EquipoiseError:
+            _discard_unbegun(root)
+            raise
+
+
+def _discard_unbegun(root: Path) -> None:
+    """Remove the folder of an audit of which no row has begun: its name is free again."""
+    from equipoise.evaluate.plan import FILE
+
+    if {path.name for path in root.iterdir()} <= {FILE, _LOG}:
+        shutil.rmtree(root)
+
+
+def make_audit(options: EvaluateOptions) -> "Audit":
+    """The audit in its own words. Raises `UsageError`."""
+    from equipoise.evaluate.plan import Audit, read_subjects, refuse_equal_names
+
+    subjects = read_subjects(options.model, options.adapter)
+    files = [str(file.resolve()) for file in options.config]
+    if not files:
+        local = any(subject.model == LOCAL_MODEL for subject in subjects)
+        files = [str(CONFIG_FOLDER / ("local.yaml" if local else "small.yaml"))]
+    flags = (
+        ("--seed", "grpo.seed", options.seed),
+        ("--device", "equipoise.device", options.device),
+    )
+    audit = Audit(
+        tasks=tuple(tasks()) if options.task == "all" else (str(options.task),),
+        subjects=subjects,
+        variants=tuple(_variants(options)),
+        limit=options.limit,
+        config_files=tuple(files),
+        settings=tuple(flag for flag in flags if flag[2] is not None),
+        assignments=options.assignments,
+    )
+    refuse_equal_names(audit)
+    return audit
+
+
+def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
+    """The plain row first."""
+    from equipoise.evaluate.plan import NAMED, PLAIN, Variant
+
+    yield PLAIN
+    for word in options.system:
+        if not (named := NAMED.fullmatch(word)):
+            raise UsageError(
+                "audit.unnamed-system-prompt",
+                f"--system {word!r} has no name",
+                "Give NAME=TEXT or NAME=FILE.",
+            )
+        yield Variant(named[1], system=_text(named[2]))
+    yield from (Variant(f"few-shot-{shots}", shots=shots) for shots in options.few_shot)
+    if options.blinded:
+        yield Variant("blinded", blinded=True)
+
+
+def _text(word: str) -> str:
+    """The text of the file that is named, or the text itself. Raises `UsageError`."""
+    path = Path(word)
+    try:
+        if len(word) < 256 and (path.is_file() or _FILE_NAME.fullmatch(word)):
+            return path.read_text("utf-8").strip()
+        return word
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            "audit.unreadable-text", f"{word} cannot be read: {reason}", "Name a text file."
+        ) from None
+
+
+def new_root(options: EvaluateOptions) -> Path:
+    """The folder of a new audit. Raises `UsageError` where there is one already."""
+    name = options.run_name or f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    root = options.output_dir / "audits" / name
+    if root.exists() and any(root.iterdir()):
+        raise UsageError(
+            "audit.existing-folder",
+            f"{root} exists already",
+            f"Continue it with --resume {root}, or name another.",
+        )
+    return root
+
+
+def _check(audit: "Audit", root: Path, reporter: Reporter, *, dry_run: bool) -> int | None:
+    """Load every configuration once, so that no mistake waits for a model; the CPU threads."""
+    from equipoise.evaluate.plan import TaskAudit, rows_of
+
+    threads = None
+    for task in audit.tasks:
+        for subject in audit.subjects:
+            task_audit = TaskAudit(audit, task, root, reporter)
+            loaded = task_audit.load_plain(subject)
+            rows_of(audit, subject, loaded.environment_class)
+            threads = loaded.config.equipoise.threads
+            if subject.endpoint:
+                continue
+            refuse_missing_package(subject.model)
+            for name in filter(None, (subject.model, subject.adapter)):
+                refuse_missing_folder(name)
+            if dry_run:
+                continue
+            if subject.model not in ("", LOCAL_MODEL, SMOLLM2):
+                refuse_missing_model(subject.model)
+            refuse_missing_gpu(loaded.config)
+    return threads
+
+
+# --- compare and gate -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +292,6 @@ class CompareOptions:
 
 
 def compare(options: CompareOptions, reporter: Reporter) -> None:
-    """Compare what was evaluated. Raises `EquipoiseError`."""
     if len(options.entries) < 2:
         raise UsageError(
             "compare.too-few-entries",
@@ -104,7 +348,6 @@ class GateOptions:
 
 
 def gate(options: GateOptions, reporter: Reporter) -> None:
-    """Gate. Raises `EquipoiseError`, also for a verdict that is no pass."""
     if options.own_code:
         import_own_code(options.own_code)
     usable_folder(options.output_dir, "--output-dir")
@@ -121,3 +364,39 @@ def gate(options: GateOptions, reporter: Reporter) -> None:
     path = options.output_dir / "gate.json"
     write_gate(result, path, options.junit, options.markdown)
     print_gate(result, path, reporter)
+
+
+# --- calibrate ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrateOptions:
+    """Measure how far the judge of the dharma task errs beside a person's labels.
+
+    LABELS is JSONL, see docs/judges.md. Of each violation: accuracy, kappa, sensitivity and
+    specificity, with intervals. With --run the violation rates of that run are corrected by these
+    errors; its judge, rubric and policy must be those of --judge.
+
+    Examples:
+        equipoise calibrate labels.jsonl --judge judge.yaml
+        equipoise calibrate labels.jsonl --judge judge.yaml --run results/dharma/RUN
+    """
+
+    labels: Annotated[Path, Positional, option("JSONL of labelled replies", "LABELS")]
+    judge: Annotated[
+        Path | None, option("YAML with the keys of env.dharma (default: the answer key)", "FILE")
+    ] = None
+    run: Annotated[Path | None, option("a run of the dharma task", "DIR")] = None
+    output_dir: Annotated[Path, option("where judge_errors.json goes", "DIR")] = Path()
+
+
+def calibrate(options: CalibrateOptions, reporter: Reporter) -> None:
+    opened = open_run(options.run) if options.run else None
+    # It brings what takes seconds to import.
+    from equipoise.evaluate.calibrate import calibrate as measure_judge
+
+    content = measure_judge(options.labels, options.judge, opened, reporter)
+    usable_folder(options.output_dir, "--output-dir")
+    path = options.output_dir / "judge_errors.json"
+    write_json(path, content)
+    reporter.say(f"\ncalibration: {path}")

@@ -50,13 +50,11 @@ class Pair:
 
     @property
     def replies(self) -> tuple[tuple[int, int], ...]:
-        """The number of replies that the two runs of each pair have to their common prompts."""
         pairs = zip(self.runs, self.items, strict=True)
         return tuple((a.replies(items), b.replies(items)) for (a, b), items in pairs)
 
     @property
     def same_items(self) -> bool:
-        """Whether all pairs of runs share their items."""
         return len(set(self.items)) == 1
 
     @property
@@ -66,7 +64,6 @@ class Pair:
 
     @property
     def two_references(self) -> bool:
-        """Whether each is held against a reference of its own."""
         return any(first.reference_hash != second.reference_hash for first, second in self.runs)
 
     @property

@@ -72,22 +72,18 @@ class Evaluated:
 
     @property
     def run(self) -> RunDirectory:
-        """The run's directory."""
         return self.opened.run
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """The run's provenance."""
         return self.opened.provenance
 
     @property
     def path(self) -> str:
-        """The stage's folder."""
         return str(self.run.root / self.stage)
 
     @property
     def seed(self) -> int:
-        """The run's seed."""
         return self.loaded.config.grpo.seed
 
     @property
@@ -133,7 +129,6 @@ class Evaluated:
         return [self.rollouts[n] for n in chosen], [self.scores[n] for n in chosen]
 
     def replies(self, items: frozenset[str]) -> int:
-        """Count the replies to these prompts."""
         return sum(rollout.prompt_id in items for rollout in self.rollouts)
 
 

@@ -10,7 +10,7 @@ results/audits/<name>/
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -104,56 +104,41 @@ def run_concurrently(
     """Run all turns to completion. Return the errors by row name.
 
     An `EquipoiseError` ends its own turn, and `failed` hears of it. Anything else ends all of them:
-    the others get `Stopped` where they wait.
+    the others get `Stopped` where they wait, and tidy up.
     """
     errors: dict[str, EquipoiseError] = {}
     at_work: dict[Future[Any], tuple[str, Work]] = {}
     with ThreadPoolExecutor(max(1, len(turns)), thread_name_prefix="row") as pool:
 
-        def resume_row(name: str, future: Future[Any] | None) -> None:
+        def advance(name: str, step: Callable[[], Work]) -> None:
             try:
-                work = _next(turns[name], future)
+                work = step()
+            except StopIteration:
+                return
             except EquipoiseError as error:
                 errors[name] = error
                 failed(name, error)
                 return
-            if work:
-                at_work[pool.submit(work.run)] = (name, work)
+            at_work[pool.submit(work.run)] = (name, work)
 
         try:
-            for name in turns:
-                resume_row(name, None)
+            for name, turn in turns.items():
+                advance(name, partial(next, turn))
             while at_work:
                 for future in wait(at_work, return_when=FIRST_COMPLETED).done:
                     name, _ = at_work.pop(future)
-                    resume_row(name, future)
+                    error = future.exception()
+                    resume = turns[name].throw if error else turns[name].send
+                    advance(name, partial(resume, error or future.result()))
         except BaseException:
-            _stop(turns, at_work)
+            for _, work in at_work.values():
+                work.stop()
+            wait(at_work)
+            for name, _ in at_work.values():
+                with suppress(Stopped, StopIteration):
+                    turns[name].throw(Stopped())
             raise
     return errors
-
-
-def _next(turn: Turn[None], future: Future[Any] | None) -> Work | None:
-    """Advance a turn to its next work; None where it has ended."""
-    try:
-        if future is None:
-            return next(turn)
-        error = future.exception()
-        return turn.throw(error) if error else turn.send(future.result())
-    except StopIteration:
-        return None
-
-
-def _stop(turns: Mapping[str, Turn[None]], at_work: Mapping[Future[Any], tuple[str, Work]]) -> None:
-    """End what is worked at, and then the turns, which tidy up."""
-    for _, work in at_work.values():
-        work.stop()
-    wait(at_work)
-    for name, _ in at_work.values():
-        try:
-            turns[name].throw(Stopped())
-        except (Stopped, StopIteration):
-            continue
 
 
 # --- evaluate -------------------------------------------------------------------------------------

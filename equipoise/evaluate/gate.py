@@ -45,7 +45,6 @@ class GatedTask:
 
     @property
     def prompts(self) -> int:
-        """Count the prompts that both sides have answered."""
         return len(self.before.items)
 
     def prompts_needed(self, metric: str) -> int | None:

@@ -283,7 +283,6 @@ class TaskAudit:
     reporter: Reporter
 
     def run_of(self, row: str) -> RunDirectory:
-        """A row's directory."""
         return RunDirectory(self.root / self.task / row)
 
     def load_plain(self, subject: Subject) -> LoadedConfig:
@@ -317,7 +316,6 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
         plain = self.variant == PLAIN
         return self.subject.label if plain else f"{self.subject.label}--{self.variant.name}"
 
@@ -341,7 +339,6 @@ def refuse_equal_names(audit: Audit) -> None:
 
 
 def write_audit(root: Path, audit: Audit) -> None:
-    """Write audit.json."""
     write_json(root / FILE, asdict(audit))
 
 
@@ -405,31 +402,27 @@ def select_prompts(
     return [record for record in split_records if record.set_id in set_ids]
 
 
-def print_plan(reporter: Reporter, rows: Sequence[tuple[str, ...]]) -> None:
-    """Print the rows of `plan_row`."""
+def print_plan(task_audits: Sequence[TaskAudit], reporter: Reporter) -> None:
+    """Print what each row asks, its price and the calls to score it, for `--dry-run`."""
+    table = []
+    for task_audit in task_audits:
+        for subject in task_audit.audit.subjects:
+            loaded = task_audit.load_plain(subject)
+            prepare_task(loaded, reporter.say, dry_run=True)
+            split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
+            records = prompts_here(loaded, to_train=False)
+            prompts = select_prompts(records, split, task_audit.audit.limit, seed)
+            cells = _plan_row(loaded, subject, prompts, task_audit.root)
+            rows = rows_of(task_audit.audit, subject, loaded.environment_class)
+            table += [(task_audit.task, row.name, *cells) for row in rows]
     columns = [Column("task"), Column("row", folds=True)]
     columns += [Column(n) for n in ("prompts", "replies", "tokens", "cost", "calls to score")]
-    reporter.table("What would be asked, at most", columns, rows)
+    reporter.table("What would be asked, at most", columns, table)
 
 
-def plan_rows(task_audit: TaskAudit) -> list[tuple[str, ...]]:
-    """For `--dry-run`, what each row asks."""
-    table = []
-    for subject in task_audit.audit.subjects:
-        loaded = task_audit.load_plain(subject)
-        prepare_task(loaded, task_audit.reporter.say, dry_run=True)
-        split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
-        records = prompts_here(loaded, to_train=False)
-        prompts = select_prompts(records, split, task_audit.audit.limit, seed)
-        rows = rows_of(task_audit.audit, subject, loaded.environment_class)
-        table += [plan_row(loaded, row, prompts, task_audit.root) for row in rows]
-    return table
-
-
-def plan_row(
-    loaded: LoadedConfig, row: Row, records: Sequence[PromptRecord], root: Path
+def _plan_row(
+    loaded: LoadedConfig, subject: Subject, records: Sequence[PromptRecord], root: Path
 ) -> tuple[str, ...]:
-    """Return task, row, prompts, replies, their tokens and price, and calls to score them."""
     config, settings = loaded.config, loaded.env_settings
     tested = [r for r in records if r.split == config.equipoise.evaluation.split]
     replies = len(tested) * config.equipoise.evaluation.generations
@@ -438,12 +431,8 @@ def plan_row(
     replies += len(records) * settings.reference_size
     tokens = replies * config.policy.generation.max_new_tokens
     cost = 0.0
-    if row.subject.endpoint:
-        endpoint = endpoint_settings(row.subject, config.policy.generation, root / "answers")
+    if subject.endpoint:
+        endpoint = endpoint_settings(subject, config.policy.generation, root / "answers")
         cost = tokens * endpoint.budget.completion_price / 1e6
-    counts = (len(records), replies, tokens)
-    priced = f"{cost:,.2f} + prompts" if cost else "-"
-    return (
-        *(config.equipoise.task, row.name, *(f"{count:,}" for count in counts)),
-        *(priced, f"{calls:,}" if calls else "-"),
-    )
+    counts = (f"{count:,}" for count in (len(records), replies, tokens))
+    return (*counts, f"{cost:,.2f} + prompts" if cost else "-", f"{calls:,}" if calls else "-")
