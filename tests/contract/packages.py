@@ -1,7 +1,6 @@
 """Make the folders of packages that contract tests lay over the project's environment.
 
-    python tests/contract/packages.py             # all of the table
-    python tests/contract/packages.py megatron
+    python tests/contract/packages.py [megatron]   # all of the table, or one
 
 Tests have no network, and these packages pin others than the project's. A folder is named by its
 versions and this Python; nothing is done where it exists.

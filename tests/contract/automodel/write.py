@@ -12,14 +12,12 @@ import sys
 sys.modules["triton"] = None
 
 import logging
-import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 from nemo_automodel.components._peft.lora import PeftConfig, apply_lora_to_linear_modules
 from nemo_automodel.components.checkpoint.checkpointing import (
@@ -145,19 +143,6 @@ def grid(folder: Path) -> None:
     sharded(model, mesh["dp"])
     save(model, folder / "grid_sharded", "safetensors")
     save(model, folder / "grid_torch_save", "torch_save")
-    with_metadata(model, folder / "with_metadata")
-
-
-def with_metadata(model, folder: Path) -> None:
-    """Shards by torch's own writer, and beside them the record that torch's reader makes of them.
-
-    No release of Automodel, and none of torch, writes `.metadata` for shards.
-    """
-    writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    dcp.save(model.state_dict(), storage_writer=writer)
-    if dist.get_rank() == 0:
-        record = dcp.HuggingFaceStorageReader(str(folder)).read_metadata()
-        (folder / ".metadata").write_bytes(pickle.dumps(record))
 
 
 def steps(folder: Path) -> None:

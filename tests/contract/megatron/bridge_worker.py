@@ -3,8 +3,7 @@
     python bridge_worker.py PACKAGES MODEL OUT < peft.json
 
 MODEL is a folder of Hugging Face's, peft.json the section `policy.megatron_cfg.peft`. Writes
-result.json, refit.safetensors, the checkpoint weights/ of the adapter and whole/ of the model into
-OUT.
+result.json, refit.safetensors and the checkpoint weights/ of the adapter into OUT.
 """
 
 import json
@@ -22,12 +21,9 @@ def main(model: Path, out: Path, peft: dict) -> None:
 
     torch.distributed.init_process_group()
     bridge = AutoBridge.from_hf_pretrained(str(model))
-    bridge.save_megatron_model(build(bridge, None), str(out / "whole"), hf_tokenizer_path=model)
-    everywhere = LoRA(**peft | {"target_modules": [], "exclude_modules": []})
-    result = {"adapted_without_targets": adapted(build(bridge, everywhere))}
     lora = LoRA(**peft)
     chunks = build(bridge, lora)
-    result |= {"adapted": adapted(chunks), "trained": trained(chunks)}
+    result = {"adapted": adapted(chunks), "trained": trained(chunks)}
     move_adapters(chunks)
     save_file(exported(bridge, chunks), out / "refit.safetensors")
     bridge.save_hf_adapter(chunks, out / "adapter", lora, str(model))

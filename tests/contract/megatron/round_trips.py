@@ -168,5 +168,4 @@ def save_adapters(script: dict, model: Path, checkpoint: Path, out: Path, peft: 
 
 
 if __name__ == "__main__":
-    models, out = sys.argv[1:]
-    main(Path(models), Path(out), json.load(sys.stdin))
+    main(*map(Path, sys.argv[1:]), json.load(sys.stdin))

@@ -1,14 +1,7 @@
-"""Llamas of any size in Megatron's torch_dist, by torch's own writer, for memory and speed.
-
-    python -m tests.equipoise.checkpoints.large FOLDER LAYERS HIDDEN INNER VOCABULARY
-
-writes FOLDER/iter_0000000 and FOLDER/base, which has the configuration.
-"""
+"""Llamas of any size in Megatron's torch_dist, by torch's own writer, for memory and speed."""
 
 import itertools
 import json
-import sys
-from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -99,16 +92,10 @@ def megatron_tensors(config, *, stacked=False):
 
 
 def save_megatron(config, folder, *, stacked=False):
-    """The folder of a model, and its base's. Returns how many bytes its tensors have."""
+    """The folders iter_0000000 of a model and base of its configuration."""
     tensors = megatron_tensors(config, stacked=stacked)
     iteration = folder / "iter_0000000"
     dcp.save(tensors, checkpoint_id=iteration)
     torch.save({}, iteration / "common.pt")  # Megatron-Bridge asks for it
     (iteration / "metadata.json").write_text(json.dumps({"sharded_backend": "torch_dist"}))
     config.save_pretrained(folder / "base")
-    return 2 * sum(tensor.shape.numel() for tensor in tensors.values())
-
-
-if __name__ == "__main__":
-    place, *sizes = sys.argv[1:]
-    print(save_megatron(shape(*map(int, sizes)), Path(place)), "bytes")

@@ -24,8 +24,8 @@ SIZES = {
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-def random_weights(model):
-    generator = torch.Generator().manual_seed(7)
+def random_weights(model, seed=7):
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
@@ -60,9 +60,17 @@ def save_adapter(base, folder, seed=3, **settings):
     return adapted.merge_and_unload().state_dict()
 
 
-def change_config(folder, **changes):
-    path = folder / "adapter_config.json"
+def change_json(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_config(folder, **changes):
+    change_json(folder / "adapter_config.json", **changes)
+
+
+def conversion(folder):
+    """What conversion.json says was checked."""
+    return json.loads((folder / "conversion.json").read_text())["checked"]
 
 
 def made(source, destination, base=None):
@@ -72,8 +80,9 @@ def made(source, destination, base=None):
 
 
 def refused(source, destination, base=None):
-    """The message and the code of a conversion that leaves nothing behind."""
+    """The line and the code of a conversion that leaves nothing behind."""
     with pytest.raises(ConversionError) as caught:
         convert(source, destination, Reporter(), base=base and str(base))
     assert not list(destination.parent.glob(f"*{destination.name}*"))
+    assert "\n" not in caught.value.message
     return f"{caught.value} [{caught.value.code}]"

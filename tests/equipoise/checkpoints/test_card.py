@@ -30,34 +30,21 @@ def test_of_a_model(model, tmp_path, monkeypatch):
     assert not card.data.base_model and not card.data.eval_results
 
 
-def test_of_a_merged_adapter(model, tmp_path):
+@pytest.mark.parametrize("keep", [False, True])
+def test_of_an_adapter(keep, model, tmp_path):
     save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
-    (tmp_path / "a" / "README.md").write_text("accuracy: 0.99")
     base = shutil.copytree(model, tmp_path / "base")
+    (tmp_path / "a" / "README.md").write_text("accuracy: 0.99")
     (base / "README.md").write_text("the best model there is")
-    convert(tmp_path / "a", tmp_path / "out", Reporter(), base=str(base))
-    text = card_of(tmp_path / "out").text
-    assert "merging the LoRA adapter into its base" in text
-    assert "**Base:** `base`" in text
-    assert "0.99" not in text and "the best" not in text
-    assert "describes the source and was not copied" in text
-
-
-def test_of_an_adapter_that_stays_one(model, tmp_path):
-    save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
-    convert(tmp_path / "a", tmp_path / "out", Reporter(), keep_adapter=True)
+    convert(tmp_path / "a", tmp_path / "out", Reporter(), base=str(base), keep_adapter=keep)
     card = card_of(tmp_path / "out")
-    assert "in PEFT's form" in card.text
-    assert card.data.library_name == "peft"
-    assert "conversion.json" not in card.text  # there is none
-
-
-@pytest.mark.parametrize(("merged", "relation"), [(True, "finetune"), (False, "adapter")])
-def test_a_base_on_the_hub_is_linked(merged, relation, model, tmp_path):
-    save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
-    source = open_source(tmp_path / "a")
-    write_card(source, tmp_path, "org/base", "", merged=merged)
-    data = card_of(tmp_path).data
+    assert ("in PEFT's form" if keep else "merging the LoRA adapter into its base") in card.text
+    assert card.data.library_name == ("peft" if keep else "transformers")
+    assert ("conversion.json" in card.text) != keep  # there is none
+    assert "describes the source and was not copied" in card.text
+    assert "0.99" not in card.text and "the best" not in card.text
+    write_card(open_source(tmp_path / "a"), tmp_path, "org/base", "", merged=not keep)
+    data, relation = card_of(tmp_path).data, "adapter" if keep else "finetune"
     assert (data.base_model, data.base_model_relation) == ("org/base", relation)
 
 

@@ -53,32 +53,6 @@ def test_a_stack_is_a_tensor_for_each_layer(folder):
         assert layer.shape == (3, 4)
 
 
-def test_a_file_that_is_missing_or_cut_off(folder):
-    file = next(folder.glob("*.distcp"))
-    data = file.read_bytes()
-    file.write_bytes(data[: len(data) // 2])
-    with refusal("torch-dist.cut-off-file", file.name):
-        dcp_tensors(folder)
-    file.unlink()
-    with refusal("torch-dist.missing-file", file.name):
-        dcp_tensors(folder)
-
-
-def test_a_chunk_that_is_damaged(folder):
-    file = next(folder.glob("*.distcp"))
-    file.write_bytes(bytes(len(file.read_bytes())))
-    with refusal("torch-dist.unreadable-part", "b"):
-        dcp_tensors(folder)["b"].read()
-
-
-def test_a_record_that_is_damaged(folder):
-    record = folder / ".metadata"
-    for data in (b"", b"nonsense", record.read_bytes()[:40], pickle.dumps({"no": "record"})):
-        record.write_bytes(data)
-        with pytest.raises(ConversionError, match=r"\.metadata is"):
-            dcp_tensors(folder)
-
-
 def test_a_record_that_asks_for_all_memory(folder):
     """Five bytes that put a value into place 2**32 - 1 of the list of values seen."""
     (folder / ".metadata").write_bytes(b"\x80\x04Nr\xff\xff\xff\xff.")
@@ -188,18 +162,15 @@ def whole(metadata, _):
         (setting(part, 0, sizes=torch.Size((1, 9))), "tensors.other-extent | (4, 3)"),
         (setting(part, 0, sizes=torch.Size((3,))), "tensors.other-extent | (4, 3)"),
         (setting(part, 1, offsets=(-1, 0)), "torch-dist.unlisted-parts | whole"),
-        (setting(part, 1, offsets=("3", "0")), "torch-dist.unlisted-parts | whole"),
         (setting(part, 1, sizes=None), "torch-dist.unlisted-parts | whole"),
         (setting(whole, 0, size=torch.Size((10**9, 10**9))), "tensors.missing-part | whole"),
         (setting(whole, 0, size=(4.0, 3.0)), "torch-dist.undescribed-tensor | whole"),
-        (setting(whole, 0, size="4 by 3"), "torch-dist.undescribed-tensor | whole"),
         (setting(whole, 0, chunks=None), "torch-dist.undescribed-tensor | whole"),
         (
             lambda m: setattr(whole(m, 0).properties, "dtype", 7),
             "torch-dist.undescribed-tensor | whole",
         ),
         (setting(place, 1, relative_path="../__0_0.distcp"), "torch-dist.foreign-file"),
-        (setting(place, 1, relative_path="/etc/passwd"), "torch-dist.foreign-file"),
         (setting(place, 1, relative_path=".."), "torch-dist.missing-file"),
         (setting(place, 1, relative_path=7), "torch-dist.unplaced-tensor | whole"),
         (setting(place, 1, offset=-1), "torch-dist.unplaced-tensor | whole"),
@@ -262,69 +233,43 @@ def test_a_record_that_is_damaged_anywhere_gives_no_other_tensor(tmp_path):
         assert torch.equal(own, tensor), at
 
 
-class ByAttribute(pickle._Pickler):
-    """Pickles members of enums as Python 3.11.2 does: `getattr(enum, name)`."""
-
-    def reducer_override(self, value):
-        if isinstance(value, enum.Enum):
-            return getattr, (type(value), value.name)
-        return NotImplemented
-
-
-class ByValue(pickle._Pickler):
-    """Pickles members of enums as Python 3.11.7 and 3.13 do: `enum(value)`."""
-
-    def reducer_override(self, value):
-        if isinstance(value, enum.Enum):
-            return type(value), (value.value,)
-        return NotImplemented
-
-
 class Unrelated(enum.Enum):
     MEMBER = "member"
 
 
-@pytest.mark.parametrize("pickler", [ByAttribute, ByValue])
-def test_a_record_of_each_python_is_read(pickler, folder):
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_record_of_each_python_is_read(by_name, folder):
+    """Python 3.11.2 pickles members of enums as `getattr(enum, name)`, later ones `enum(value)`."""
+
+    class Pickler(pickle._Pickler):
+        def reducer_override(self, value):
+            if not isinstance(value, enum.Enum):
+                return NotImplemented
+            return (
+                (getattr, (type(value), value.name)) if by_name else (type(value), (value.value,))
+            )
+
     record = folder / ".metadata"
     tensors = {name: tensor.read() for name, tensor in dcp_tensors(folder).items()}
     metadata = pickle.loads(record.read_bytes())
     metadata.planner_data = Unrelated.MEMBER
     with record.open("wb") as stream:
-        pickler(stream, protocol=4).dump(metadata)
-    assert (b"getattr" in record.read_bytes()) == (pickler is ByAttribute)
+        Pickler(stream, protocol=4).dump(metadata)
+    assert (b"getattr" in record.read_bytes()) == by_name
     again = dcp_tensors(folder)
     assert again.keys() == tensors.keys()
     assert all(torch.equal(again[name].read(), tensors[name]) for name in tensors)
 
 
-@pytest.mark.parametrize("owner", [torch.Size, torch.float32, "text", pickle])
+@pytest.mark.parametrize("owner", [torch.Size, torch.float32, "text"])
 def test_a_record_reads_no_attribute_of_anything_but_an_enum(owner, folder):
     class Attribute:
         def __reduce__(self):
             return getattr, (owner, "__class__")
 
-    class PicklesModules(pickle._Pickler):
-        def reducer_override(self, value):
-            return (__import__, (value.__name__,)) if value is pickle else NotImplemented
-
     record = folder / ".metadata"
     metadata = pickle.loads(record.read_bytes())
     metadata.planner_data = Attribute()
-    with record.open("wb") as stream:
-        PicklesModules(stream, protocol=4).dump(metadata)
+    record.write_bytes(pickle.dumps(metadata))
     with refusal("torch-dist.damaged-metadata", "'__class__' of something that is no enum"):
-        dcp_tensors(folder)
-
-
-def test_a_record_does_not_lead_out_of_its_folder(folder, tmp_path):
-    record = folder / ".metadata"
-    with record.open("rb") as stream:
-        metadata = pickle.load(stream)
-    for place in metadata.storage_data.values():
-        place.relative_path = f"../{place.relative_path}"
-    with record.open("wb") as stream:
-        pickle.dump(metadata, stream)
-    next(folder.glob("*.distcp")).rename(tmp_path / "__0_0.distcp")
-    with refusal("torch-dist.foreign-file"):
         dcp_tensors(folder)

@@ -88,22 +88,13 @@ def test_a_tensor_of_which_no_file_has_a_part(tmp_path):
     assert holds(told_by(tmp_path / "s"), "model.no-json-object")
 
 
-def test_files_of_two_checkpoints(tmp_path):
-    """One of four ranks over one of three: the sizes would be enough, the places are not."""
-    write(tmp_path / "s", ROWS)
-    write_rank(tmp_path / "s", 3, {"a": ((4, 0), STATE["a"][4:8])})
-    write_rank(tmp_path / "s", 4, {"a": ((8, 0), STATE["a"][8:])})
-    told = told_by(tmp_path / "s")
-    assert f"{name_of(2)} and " in told
-    assert f"{name_of(3)} hold the same part of a, at (4, 0)" in told
-
-
 def test_as_many_numbers_as_the_tensor_and_yet_a_gap(tmp_path):
     """One part twice, another one not at all: what is not there would be whatever memory held."""
     write(tmp_path / "s", ROWS[:2])
     write_rank(tmp_path / "s", 2, {"a": ((1, 0), STATE["a"][4:8])})
     write_rank(tmp_path / "s", 3, {"a": ((8, 0), STATE["a"][8:])})
-    assert holds(told_by(tmp_path / "s"), "tensors.repeated-part | a | (1, 0)")
+    told = told_by(tmp_path / "s")
+    assert holds(told, f"tensors.repeated-part | {name_of(1)} | {name_of(2)} | a | (1, 0)")
 
 
 @pytest.mark.parametrize(
@@ -113,12 +104,10 @@ def test_as_many_numbers_as_the_tensor_and_yet_a_gap(tmp_path):
         ({"a": {"saved_offsets": [10**15, 0]}}, "tensors.missing-part | a"),
         ({"a": {"saved_offsets": [4]}}, "safetensors.other-dimensions | a"),
         ({"a": {"saved_offsets": [4.0, 0]}}, "safetensors.unplaced-part | a"),
-        ({"a": {"saved_offsets": ["4", "0"]}}, "safetensors.unplaced-part | a"),
         ({"a": {"saved_offsets": None}}, "safetensors.unplaced-part | a"),
         ({"a": 7}, "safetensors.unplaced-part | a"),
         ("{}", "safetensors.unplaced-part | a"),
         ("[]", "safetensors.no-offsets"),
-        ("", "safetensors.no-offsets"),
         ('{"a":', "safetensors.no-offsets"),
         ("[" * 100_000, "safetensors.no-offsets"),
     ],

@@ -4,8 +4,6 @@ Each is read as `save_pretrained` writes it, as a trainer's checkpoint has it (t
 names), and with an adapter; what is written has the names of `save_pretrained`.
 """
 
-import json
-
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -14,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.equipoise.checkpoints.samples import (
     SIZES,
+    conversion,
     made,
     random_weights,
     refused,
@@ -75,15 +74,11 @@ def logits_of(model):
         return model.eval()(torch.arange(24).reshape(2, 12)).logits
 
 
-def verdict_of(folder):
-    return json.loads((folder / "conversion.json").read_text())["checked"]
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_as_save_pretrained_writes_it(family, families, tmp_path):
     folder = families(family)
     assert same(made(folder, tmp_path / "out"), weights_of(folder))
-    assert verdict_of(tmp_path / "out")["logits"] == 0
+    assert conversion(tmp_path / "out")["logits"] == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)

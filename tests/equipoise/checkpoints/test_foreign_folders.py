@@ -10,14 +10,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from equipoise.checkpoints import lora, verify
 from equipoise.checkpoints.lora import Adapter, merge
-from equipoise.checkpoints.tensors import ConversionError, LazyTensor
+from equipoise.checkpoints.tensors import LazyTensor
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.terminal.console import Reporter
-from tests.equipoise.checkpoints.samples import change_config, same, save_adapter, weights_of
+from tests.equipoise.checkpoints.samples import (
+    change_config,
+    change_json,
+    refused,
+    same,
+    save_adapter,
+    weights_of,
+)
 from tests.equipoise.sealing import seal_run
 from tests.refusals import holds, refusal
 
@@ -25,22 +32,8 @@ from tests.refusals import holds, refusal
 ENDLESS = r"(.*.*.*.*)*!"
 
 
-def refused(source, destination, base=None):
-    """The message, which is one line; nothing may be left."""
-    with pytest.raises(ConversionError) as caught:
-        convert(source, destination, Reporter(), base=base and str(base))
-    assert not list(destination.parent.glob(f"*{destination.name}*"))
-    assert "\n" not in caught.value.message
-    return f"{caught.value.message} [{caught.value.code}]"
-
-
-def changed(folder, **changes):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 class TestConfigurations:
-    @pytest.mark.parametrize("text", ["[]", "null", '"x"', "5", "{", "", "[" * 100_000, "NaN"])
+    @pytest.mark.parametrize("text", ["[]", "{", "", "[" * 100_000, "NaN"])
     def test_no_object(self, text, source, tmp_path):
         (source / "config.json").write_text(text)
         assert "config.json" in refused(source, tmp_path / "out")
@@ -49,12 +42,10 @@ class TestConfigurations:
         ("changes", "told"),
         [
             ({"num_attention_heads": 0}, "by zero"),
-            ({"num_key_value_heads": 0}, "by zero"),
             ({"num_hidden_layers": "many"}, "num_hidden_layers"),
             ({"rope_parameters": {"rope_type": "wobbly", "rope_theta": 1.0}}, "wobbly"),
             ({"rope_parameters": [1]}, "rope_parameters"),
             ({"dtype": "float99"}, "float99"),
-            ({"hidden_act": "nope"}, "nope"),
             ({"model_type": "nope"}, "nope"),
             ({"model_type": [5]}, "unhashable"),
             ({"hidden_size": 10**30}, "config.json"),
@@ -62,11 +53,10 @@ class TestConfigurations:
             ({"num_labels": 10**12}, "num_labels 1,000,000,000,000"),
             ({"text_config": {"num_experts": 10**9}}, "num_experts 1,000,000,000"),
             ({"_attn_implementation": "org/kernel"}, "_attn_implementation 'org/kernel'"),
-            ({"attn_implementation": "org/kernel:f"}, "attn_implementation 'org/kernel:f'"),
         ],
     )
     def test_other_values(self, changes, told, source, tmp_path):
-        changed(source, **changes)
+        change_json(source / "config.json", **changes)
         before = time.process_time()
         weights = source / "model.safetensors"
         save_adapter_of(weights_of(source), tmp_path / "adapter", source)
@@ -103,36 +93,6 @@ class TestOtherFiles:
         with (source / "tokenizer.json").open("wb") as file:
             file.truncate(2**40)  # a hole, of which the disk has nothing
         assert holds(refused(source, tmp_path / "out"), "model.oversize-file | 1,099,511,627,776")
-
-    def test_a_step_under_another_name(self, source, tmp_path):
-        step = source.rename(tmp_path / "checkpoint-4")
-        state = step / "trainer_state.json"
-        state.write_text('{"global_step": 1}')
-        assert holds(
-            refused(step, tmp_path / "out"), "convert.other-step | global_step 1 | checkpoint-4"
-        )
-        state.write_text("[]")
-        assert holds(refused(step, tmp_path / "out"), "model.no-json-object")
-        state.write_text('{"global_step": 4}')
-        convert(step, tmp_path / "out", Reporter())
-
-    @pytest.mark.parametrize(
-        ("state", "right"),
-        [
-            ({"total_steps": 4, "current_step": 1}, True),  # of a later epoch
-            ({"total_steps": 0, "current_step": 4}, True),  # of asynchronous GRPO
-            ({"total_steps": 3, "current_step": 3}, False),
-            ({}, True),
-        ],
-    )
-    def test_a_step_of_nemo_rl_under_another_name(self, state, right, step, model, tmp_path):
-        folder, weights = step
-        shutil.copytree(model, weights / "consolidated")
-        (folder / "training_info.json").write_text(json.dumps(state))
-        if right:
-            convert(folder, tmp_path / "out", Reporter())
-        else:
-            assert holds(refused(folder, tmp_path / "out"), "convert.other-step | total_steps 3")
 
 
 class TestPickledWeights:
@@ -251,20 +211,10 @@ class TestPatterns:
             assert holds(refused(tmp_path / "a", tmp_path / "out"), "lora.unreadable-targets")
 
 
-class TestNoNumbers:
-    def test_the_comparison_of_logits(self):
-        logits = torch.ones((2, 16, 61), dtype=torch.bfloat16)
-        with refusal("verify.other-logits"):
-            verify.difference(torch.full_like(logits, torch.nan), logits)
-
-    def test_a_layer_that_was_replaced(self, model, tmp_path):
-        save_adapter(model, tmp_path / "a", target_modules=["q_proj"], modules_to_save=["lm_head"])
-        file = tmp_path / "a" / "adapter_model.safetensors"
-        tensors = load_file(file)
-        tensors["base_model.model.lm_head.weight"][0, 0] = torch.nan
-        save_file(tensors, file)
-        with refusal("lora.infinite-weight", "lm_head.weight"):
-            convert(tmp_path / "a", tmp_path / "out", Reporter(), verify=False)
+def test_logits_that_are_not_numbers():
+    logits = torch.ones((2, 16, 61), dtype=torch.bfloat16)
+    with refusal("verify.other-logits"):
+        verify.difference(torch.full_like(logits, torch.nan), logits)
 
 
 def test_merging_looks_at_every_replaced_layer():

@@ -62,6 +62,8 @@ def tensors():
 @pytest.fixture(scope="module")
 def folder(tensors, tmp_path_factory):
     """The same model in all forms, each of them converted by one process with little memory."""
+    assert sum(tensor.nbytes for tensor in tensors.values()) > 3 * ROOM
+    assert megatron_tensors(CONFIG)[FC1].nbytes > 1.3 * ROOM
     folder = tmp_path_factory.mktemp("large")
     for name in ("base", "pickled", "sharded", "adapter"):
         (folder / name).mkdir()
@@ -106,11 +108,6 @@ def factors():
 
 def made(folder):
     return load_file(folder / "made" / "model.safetensors")
-
-
-def test_the_model_is_larger_than_what_there_is(tensors):
-    assert sum(tensor.nbytes for tensor in tensors.values()) > 3 * ROOM
-    assert megatron_tensors(CONFIG)[FC1].nbytes > 1.3 * ROOM
 
 
 @pytest.mark.parametrize("name", ["layers", "stacked"])

@@ -1,9 +1,5 @@
-"""A folder that the real NeMo 2.4.1 wrote, and what others may make.
+"""A folder that the real NeMo 2.4.1 wrote by its importer on a CPU, and what others may make."""
 
-The scripts that wrote it are in git, at 13db1dc0: tests/contract/nemo.
-"""
-
-import json
 import shutil
 from pathlib import Path
 
@@ -13,7 +9,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from tests.equipoise.checkpoints.samples import made, refused, same
+from tests.equipoise.checkpoints.samples import change_json, made, refused, same
 from tests.refusals import holds
 
 FIXTURE = Path(__file__).parent / "fixtures" / "nemo" / "nemo_2"
@@ -77,12 +73,10 @@ def test_its_base_may_be_named(base, tmp_path):
     assert same(weights, load_file(FIXTURE / "expected.safetensors"))
 
 
-@pytest.mark.parametrize("change", [{"num_key_value_heads": 1}, {"rms_norm_eps": 0.25}])
-def test_another_base_is_refused_by_name(change, base, tmp_path):
-    config = base / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+def test_another_base_is_refused_by_name(base, tmp_path):
+    change_json(base / "config.json", rms_norm_eps=0.25)
     message = refused(FIXTURE / "model", tmp_path / "out", base)
-    assert holds(message, f"stated.other-model | model.yaml | {next(iter(change))}")
+    assert holds(message, "stated.other-model | model.yaml | rms_norm_eps")
 
 
 @pytest.mark.parametrize(
@@ -91,9 +85,6 @@ def test_another_base_is_refused_by_name(change, base, tmp_path):
         ("num_moe_experts", 8, "stated.unknown-form | num_moe_experts | 8"),
         ("normalization", "LayerNorm", "stated.unknown-form | normalization | 'layernorm'"),
         ("rotary_percent", 0.5, "stated.unknown-form | rotary_percent | 0.5"),
-        ("position_embedding_type", "learned", "stated.unknown-form | position_embedding_type"),
-        ("add_bias_linear", True, "stated.unknown-form | add_bias_linear | True"),
-        ("multi_latent_attention", True, "stated.unknown-form | multi_latent_attention"),
         ("seq_len_interpolation_factor", 2.0, "stated.two-rope-scalings"),
         ("add_qkv_bias", True, "verify.missing-tensors | model.layers.0.self_attn.q_proj.bias"),
         ("num_layers", "many", "stated.invalid-count | num_layers | 'many'"),

@@ -1,6 +1,5 @@
 """What a checkpoint states of its model, compared with config.json of the base."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -17,7 +16,12 @@ from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.checkpoints.to_megatron import read_back
 from equipoise.terminal.console import Reporter
 from tests.equipoise.checkpoints.large import save_megatron, shape
-from tests.equipoise.checkpoints.samples import save_adapter, weights_of
+from tests.equipoise.checkpoints.samples import (
+    change_json,
+    conversion,
+    save_adapter,
+    weights_of,
+)
 from tests.refusals import refusal
 
 #: As Megatron-Bridge 0.5.1 writes it of the same model; what says nothing of it is left out.
@@ -68,21 +72,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def changed(base, **changes):
-    path = base / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 def made(folder):
     convert(folder / "iter_0000000", folder / "out", Reporter(), base=str(folder / "base"))
-    return json.loads((folder / "out" / "conversion.json").read_text())["checked"]["unchecked"]
-
-
-def refused(folder):
-    with pytest.raises(ConversionError) as caught:
-        made(folder)
-    assert not (folder / "out").exists()
-    return caught.value.message
+    return conversion(folder / "out")["unchecked"]
 
 
 def test_the_base_of_training_is_taken(folder):
@@ -94,37 +86,29 @@ def test_the_base_of_training_is_taken(folder):
     [
         ({"num_attention_heads": 2, "head_dim": 128, "num_key_value_heads": 1}, "heads is 4"),
         ({"num_attention_heads": 8, "head_dim": 32, "num_key_value_heads": 2}, "head_dim is 64"),
-        ({"num_key_value_heads": 2, "num_attention_heads": 2}, "num_key_value_heads is 1"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "rope_theta is 10000.0"),
         ({"rope_parameters": LLAMA_3}, "rope_type is 'default'"),
         ({"rms_norm_eps": 1e-5}, "rms_norm_eps is 1e-06 there and 1e-05 here"),
         ({"hidden_act": "gelu"}, "hidden_act is 'silu' there and 'gelu' here"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings is False"),
-        ({"vocab_size": 60}, "vocab_size is 61 there and 60 here"),
-        ({"intermediate_size": 64}, "intermediate_size is 128"),
-        ({"num_hidden_layers": 1}, "num_hidden_layers is 2"),
     ],
 )
 def test_another_base_of_the_same_shapes_is_refused_by_name(changes, told, folder):
-    changed(folder / "base", **changes)
-    message = refused(folder)
-    assert told in message
-    assert "run_config.yaml states another model" in message
+    change_json(folder / "base" / "config.json", **changes)
+    with refusal("stated.other-model", "run_config.yaml", told):
+        made(folder)
+    assert not (folder / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
         ({"rotary_base": float("nan")}, "rope_theta is nan"),
-        ({"layernorm_epsilon": float("nan")}, "rms_norm_eps is nan"),
-        ({"layernorm_epsilon": [1e-06]}, "rms_norm_eps is [1e-06]"),
         ({"rope_scaling": True, "rope_scaling_factor": 8.0}, "rope_type is 'llama3'"),
         ({"seq_len_interpolation_factor": 2.0}, "rope_type is 'linear'"),
         ({"position_embedding_type": "yarn"}, "rope_type is 'yarn'"),
         ({"position_embedding_type": "none"}, "rope_type is 'none'"),
-        ({"rotary_percent": 0.5}, "rotary_percent is 0.5"),
         ({"num_query_groups": None}, "num_key_value_heads is 4"),
-        ({"softmax_type": "learnable"}, "softmax_type is 'learnable'"),
         ({"window_size": [32, 0]}, "window_size is [32, 0]"),
         ({"num_query_groups": "many"}, "num_query_groups is 'many'"),
         ({"activation_func": {"_target_": "torch._C._nn.gelu"}}, "hidden_act is 'gelu'"),
@@ -132,7 +116,9 @@ def test_another_base_of_the_same_shapes_is_refused_by_name(changes, told, folde
 )
 def test_what_was_trained_otherwise_is_refused_by_name(statement, told, folder):
     state(folder / "iter_0000000", **statement)
-    assert told in refused(folder)
+    with pytest.raises(ConversionError) as caught:
+        made(folder)
+    assert told in caught.value.message
 
 
 def test_what_is_nowhere_stated_is_said_to_be_the_base_s(folder):
@@ -140,9 +126,13 @@ def test_what_is_nowhere_stated_is_said_to_be_the_base_s(folder):
     assert (
         f"rope_theta, rms_norm_eps, which nothing states and {folder / 'base'}" in made(folder)[0]
     )
-    shutil.rmtree(folder / "out")
-    (folder / "iter_0000000" / "run_config.yaml").unlink()
-    assert made(folder)[0].startswith("num_attention_heads, num_key_value_heads, head_dim, rope_th")
+    every = "num_attention_heads, num_key_value_heads, head_dim, rope_theta"
+    for text in ("[]", "model: []", None):
+        shutil.rmtree(folder / "out")
+        (folder / "iter_0000000" / "run_config.yaml").unlink()
+        if text:
+            (folder / "iter_0000000" / "run_config.yaml").write_text(text)
+        assert made(folder)[0].startswith(every)
 
 
 def test_what_megatron_bridge_left_out_is_refused_where_it_is_written(folder):
@@ -151,7 +141,7 @@ def test_what_megatron_bridge_left_out_is_refused_where_it_is_written(folder):
     wanted = tensors_of_model(model_tensors(folder / "out"), folder / "out")
     assert read_back(folder / "iter_0000000", folder / "out", wanted, folder / "beside").cast == 0
     linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
-    changed(folder / "out", rope_parameters=linear)
+    change_json(folder / "out" / "config.json", rope_parameters=linear)
     with refusal("stated.other-model", "rope_type is 'default' there and 'linear' here"):
         read_back(folder / "iter_0000000", folder / "out", wanted, folder / "beside")
 
@@ -173,12 +163,6 @@ def test_a_window_that_was_not_trained(tmp_path):
         refuse_difference(bridge, Qwen2Config(**words), Path("base"))
 
 
-@pytest.mark.parametrize("text", ["[]", "model: []", "model: 5", "5"])
-def test_settings_of_any_shape_state_nothing(text, folder):
-    (folder / "iter_0000000" / "run_config.yaml").write_text(text)
-    assert "which nothing states" in made(folder)[0]
-
-
 def overridden(step, model, **overrides):
     """A step of DTensor's with `policy.hf_config_overrides`."""
     folder, weights = step
@@ -194,11 +178,7 @@ def overridden(step, model, **overrides):
     [
         ({"rope_theta": 5e5}, "rope_theta is 500000.0 there and 10000.0 here"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type is 'yarn' there and 'defa"),
-        (
-            {"rms_norm_eps": 0.5, "use_cache": False},
-            "without that: rms_norm_eps is 0.5 there and 1e",
-        ),
-        ({"num_attention_heads": 1}, "num_attention_heads is 1 there"),
+        ({"rms_norm_eps": 0.5, "use_cache": False}, "without that: rms_norm_eps is 0.5 there"),
     ],
 )
 def test_overrides_of_training_that_config_json_lacks_are_refused_by_name(
@@ -215,12 +195,10 @@ def test_overrides_that_config_json_has_are_what_was_trained(step, model, tmp_pa
     convert(overridden(step, model, **agreeing), tmp_path / "same", Reporter())
     base = tmp_path / "base"
     shutil.copytree(model, base)
-    changed(base, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    change_json(base / "config.json", rope_parameters={"rope_type": "default", "rope_theta": 5e5})
     folder = overridden(step, model, rope_theta=5e5)
     convert(folder, tmp_path / "out", Reporter(), base=str(base))
-    (told, *_) = json.loads((tmp_path / "out" / "conversion.json").read_text())["checked"][
-        "unchecked"
-    ]
+    (told, *_) = conversion(tmp_path / "out")["unchecked"]
     assert "head_dim" in told and "rope_theta" not in told
 
 

@@ -14,15 +14,12 @@ import torch
 import torch.distributed.checkpoint as dcp
 import xxhash
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from equipoise.checkpoints import to_hugging_face, writer
-from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.run.ledger import Ledger
 from equipoise.terminal.console import Reporter
 from tests.equipoise.checkpoints.samples import made, refused, same, weights_of
-from tests.equipoise.checkpoints.shards import save_sharded
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import started
 from tests.refusals import holds, refusal
@@ -32,44 +29,11 @@ pytestmark = pytest.mark.deep
 ROOT = Path(__file__).resolve().parents[3]
 
 
-class TestDTensor:
-    def test_torch_s_own_format(self, step, model, tmp_path):
-        folder, weights = step
-        dcp.save(weights_of(model), checkpoint_id=weights)
-        assert same(made(folder, tmp_path / "out"), weights_of(model))
-        assert (tmp_path / "out" / "tokenizer.json").exists()
-
-    def test_its_first_form_with_a_prefix(self, step, model, tmp_path):
-        folder, weights = step
-        weights.rmdir()
-        dcp.save({"model": weights_of(model)}, checkpoint_id=weights.parent)
-        assert same(made(folder, tmp_path / "out"), weights_of(model))
-
-    def test_shards_of_two_ranks(self, step, model, tmp_path):
-        folder, weights = step
-        save_sharded(weights_of(model), weights, tmp_path / "meeting")
-        assert len(list(weights.glob("shard-*.safetensors"))) == 2
-        assert same(made(folder, tmp_path / "out"), weights_of(model))
-
-    @pytest.mark.parametrize("rank", [0, 1])
-    def test_a_rank_s_file_is_missing(self, rank, step, model, tmp_path):
-        folder, weights = step
-        save_sharded(weights_of(model), weights, tmp_path / "meeting")
-        sorted(weights.glob("shard-*.safetensors"))[rank].unlink()
-        message = refused(folder, tmp_path / "out")
-        assert ("tensors.missing-part" if rank == 0 else "verify.other-shape") in message
-
-    def test_consolidated(self, step, model, tmp_path):
-        folder, weights = step
-        shutil.copytree(model, weights / "consolidated")
-        assert same(made(folder, tmp_path / "out"), weights_of(model))
-
-    def test_consolidated_and_cut_off_is_named(self, step, model, tmp_path):
-        folder, weights = step
-        shutil.copytree(model, weights / "consolidated")
-        file = weights / "consolidated" / "model.safetensors"
-        file.write_bytes(file.read_bytes()[:-100])
-        assert f"{file} is damaged or cut off" in refused(folder, tmp_path / "out")
+def test_dtensor_s_first_form_has_a_prefix(step, model, tmp_path):
+    folder, weights = step
+    weights.rmdir()
+    dcp.save({"model": weights_of(model)}, checkpoint_id=weights.parent)
+    assert same(made(folder, tmp_path / "out"), weights_of(model))
 
 
 class TestARunDirectory:
@@ -106,12 +70,6 @@ class TestHuggingFace:
         torch.save(weights_of(model), old / "pytorch_model.bin")
         assert same(made(old, tmp_path / "out"), weights_of(model))
 
-    def test_loads_in_the_format_of_its_weights(self, model, tied, tmp_path):
-        for source, dtype in ((model, torch.bfloat16), (tied, torch.float32)):
-            made(source, tmp_path / source.name)
-            loaded = AutoModelForCausalLM.from_pretrained(tmp_path / source.name)
-            assert loaded.dtype == dtype
-
     def test_a_tied_weight_is_written_once(self, tied, tmp_path):
         twice = tmp_path / "twice"
         shutil.copytree(tied, twice)
@@ -125,8 +83,7 @@ class TestHuggingFace:
     def test_says_what_was_checked(self, model, tmp_path, capsys):
         made(model, tmp_path / "out")
         record = json.loads((tmp_path / "out" / "conversion.json").read_text())
-        assert record["checked"]["loads"] is True
-        assert record["checked"]["tensors"] == len(weights_of(model))
+        assert record["checked"]["loads"] and record["checked"]["tensors"] == len(weights_of(model))
         for name, digest in record["files"].items():
             content = (tmp_path / "out" / name).read_bytes()
             assert digest == f"xxh3_128:{xxhash.xxh3_128_hexdigest(content)}"
@@ -246,7 +203,8 @@ def test_what_is_stopped_leaves_nothing_under_the_name_and_the_next_one_is_whole
 ):
     writing = "equipoise.checkpoints.to_hugging_face", "write_model"
     with halted(*writing, model, tmp_path / "out") as process:
-        assert "another conversion writes" in refused_meanwhile(model, tmp_path / "out")
+        with refusal("convert.busy-destination"):
+            convert(model, tmp_path / "out", Reporter())
         process.send_signal(number)
     _, errors = process.communicate()
     assert not (tmp_path / "out").exists()
@@ -264,12 +222,6 @@ def test_what_is_stopped_once_it_has_its_name_is_whole(model, tmp_path):
     assert errors.endswith(f"stopped; {tmp_path / 'out'} is whole\n")
     assert process.returncode == 130
     assert same(weights_of(tmp_path / "out"), weights_of(model))
-
-
-def refused_meanwhile(source, destination):
-    with pytest.raises(ConversionError) as caught:
-        convert(source, destination, Reporter())
-    return str(caught.value)
 
 
 def test_a_disk_that_is_full_in_the_middle(model, tmp_path):

@@ -1,14 +1,10 @@
 """What needs no Megatron-Bridge; with it: tests/contract/test_megatron_bridge.py."""
 
-import json
-from contextlib import nullcontext
 from fnmatch import fnmatch
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from equipoise.checkpoints.bridge_script import compare_rotary_base
 from equipoise.checkpoints.command import ConvertOptions, run
 from equipoise.checkpoints.to_megatron import convert_to_megatron
 from equipoise.terminal.console import Reporter
@@ -84,14 +80,6 @@ class TestWithoutMegatronBridge:
         monkeypatch.delenv("MEGATRON_PYTHON", raising=False)
         monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
         assert find_megatron_python() == python
-
-
-@pytest.mark.parametrize(("read", "ends"), [(10_000.0, True), (500_000.0, False)])
-def test_rotary_embeddings_that_an_older_transformers_misreads_are_refused(tmp_path, read, ends):
-    config = {"rope_parameters": {"rope_theta": 500_000.0, "rope_type": "default"}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SystemExit, match=r"500,000.*10,000") if ends else nullcontext():
-        compare_rotary_base(tmp_path, SimpleNamespace(rotary_base=read))
 
 
 def test_an_adapter_is_not_kept_on_the_way_to_megatron():

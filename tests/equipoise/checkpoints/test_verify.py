@@ -2,24 +2,17 @@
 
 import json
 import os
+import shutil
 
 import torch
+import torch.distributed.checkpoint as dcp
 from transformers import AutoModelForCausalLM
 
 from equipoise.checkpoints import verify, writer
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.terminal.console import Reporter
-from tests.equipoise.checkpoints.samples import same, weights_of
-from tests.refusals import refusal
-
-
-def record(folder):
-    return json.loads((folder / "conversion.json").read_text())["checked"]
-
-
-def change(path, **changes):
-    settings = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(settings | changes))
+from tests.equipoise.checkpoints.samples import change_json, conversion, refused, same, weights_of
+from tests.refusals import holds, refusal
 
 
 def test_without_it_nothing_is_read_back_or_loaded_and_that_is_said(
@@ -32,7 +25,7 @@ def test_without_it_nothing_is_read_back_or_loaded_and_that_is_said(
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", never)
     convert(model, tmp_path / "out", Reporter(), verify=False)
     assert same(weights_of(tmp_path / "out"), weights_of(model))
-    checked = record(tmp_path / "out")
+    checked = conversion(tmp_path / "out")
     assert (checked["read_back"], checked["loads"]) == (False, False)
     assert "as --no-verify says" in checked["unchecked"][0]
     assert "not checked: the written bytes" in capsys.readouterr().out
@@ -41,7 +34,7 @@ def test_without_it_nothing_is_read_back_or_loaded_and_that_is_said(
 def test_a_model_that_does_not_fit_is_not_loaded_and_that_is_said(model, tmp_path, monkeypatch):
     monkeypatch.setattr(verify, "free_memory", lambda: 10**6)
     convert(model, tmp_path / "out", Reporter())
-    checked = record(tmp_path / "out")
+    checked = conversion(tmp_path / "out")
     assert checked["read_back"]
     assert not checked["loads"]
     assert "and 1.0 MB are free" in checked["unchecked"][-1]
@@ -58,15 +51,8 @@ def test_names_in_the_wrong_order_are_seen(model, tmp_path, monkeypatch):
     header = writer._header
 
     def swapped(tensors):
-        names = [f"model.layers.0.self_attn.{part}_proj.weight" for part in ("k", "v")]
-        first, second = (tensors[name] for name in names)
-        others = dict(zip(reversed(names), (first, second), strict=True))
-        return header(
-            {others_name(name, names): others.get(name, t) for name, t in tensors.items()}
-        )
-
-    def others_name(name, names):
-        return names[1 - names.index(name)] if name in names else name
+        k, v = (f"model.layers.0.self_attn.{part}_proj.weight" for part in "kv")
+        return header({{k: v, v: k}.get(name, name): tensor for name, tensor in tensors.items()})
 
     monkeypatch.setattr(writer, "_header", swapped)
     with refusal("writer.other-header"):
@@ -98,9 +84,62 @@ def test_a_tokenizer_that_does_not_load_is_seen_before_anything_is_written(sourc
 def test_code_of_others_is_neither_copied_nor_named(source, tmp_path):
     (source / "modeling_own.py").write_text("raise SystemExit('ran')")
     code = {"AutoConfig": "modeling_own.Own", "AutoModelForCausalLM": "modeling_own.Own"}
-    change(source / "config.json", auto_map=code, architectures=["OwnModel"])
+    change_json(source / "config.json", auto_map=code, architectures=["OwnModel"])
     convert(source, tmp_path / "out", Reporter())
     made = json.loads((tmp_path / "out" / "config.json").read_text())
     assert "auto_map" not in made
     assert made["architectures"] == ["LlamaForCausalLM"]
     assert not list((tmp_path / "out").glob("*.py"))
+
+
+# --- a byte that has changed since it was written ends a conversion, whatever wrote it -----------
+
+NORM = "model.norm.weight"
+
+
+def flip(path, data: bytes) -> None:
+    """Change the last byte of these in a file."""
+    content = path.read_bytes()
+    at = content.index(data) + len(data) - 1
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+def numbers(tensor: torch.Tensor) -> bytes:
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def test_of_a_part_of_a_distributed_checkpoint(step, model, tmp_path):
+    folder, weights = step
+    dcp.save(weights_of(model), checkpoint_id=weights)
+    (file,) = weights.glob("*.distcp")
+    flip(file, numbers(weights_of(model)[NORM]))
+    message = refused(folder, tmp_path / "out")
+    assert f"{file}: {NORM} has another checksum than when it was written" in message
+
+
+def test_of_torch_s_own_file(model, tmp_path):
+    old = tmp_path / "old"
+    old.mkdir()
+    shutil.copy(model / "config.json", old)
+    torch.save(weights_of(model), old / "pytorch_model.bin")
+    flip(old / "pytorch_model.bin", numbers(weights_of(model)[NORM]))
+    assert holds(refused(old, tmp_path / "out"), "verify.other-checksum")
+
+
+def test_of_a_model_that_was_converted_here(model, tmp_path):
+    convert(model, tmp_path / "made", Reporter())
+    file = tmp_path / "made" / "model.safetensors"
+    flip(file, numbers(weights_of(model)[NORM]))
+    message = refused(tmp_path / "made", tmp_path / "out")
+    assert f"{file} is not what conversion.json says was written" in message
+
+
+def test_what_was_not_checked_is_said(step, model, tmp_path):
+    folder, weights = step
+    convert(model, tmp_path / "plain", Reporter())
+    dcp.save(weights_of(model), checkpoint_id=weights)
+    convert(folder, tmp_path / "sums", Reporter())
+    said = {name: conversion(tmp_path / name)["unchecked"] for name in ("plain", "sums")}
+    untold = "whether the source is as it was written: no checksum of its kind is read"
+    assert untold in said["plain"]
+    assert untold not in said["sums"]
