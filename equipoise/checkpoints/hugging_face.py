@@ -8,7 +8,7 @@ each tensor its part begins.
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +148,8 @@ def sharded_tensors(folder: Path) -> Tensors:
 
     A last rank that is missing shows in the shapes alone, which are compared with the model's.
     """
-    files = shards(folder)
     parts: dict[str, list[Part]] = {}
-    for path in files:
+    for path in shards(folder):
         for name, part in _parts(path).items():
             parts.setdefault(name, []).append(part)
     places = folder / SHARD_METADATA / _PLACES
@@ -159,8 +158,7 @@ def sharded_tensors(folder: Path) -> Tensors:
         refuse(
             "safetensors.missing-part", f"{folder}: no file has a part of {missing[0]}", COPY_AGAIN
         )
-    gap = _absent(files) or folder
-    return {name: _joined(gap, name, pieces) for name, pieces in parts.items()}
+    return {name: _joined(folder, name, pieces) for name, pieces in parts.items()}
 
 
 def _parts(path: Path) -> Mapping[str, Part]:
@@ -189,26 +187,7 @@ def _parts(path: Path) -> Mapping[str, Part]:
     return parts
 
 
-def _absent(files: Iterable[Path]) -> Path | None:
-    """The first file that the names of the others leave out.
-
-    A rank that had nothing to save writes none, so it is named where a part is missing alone.
-    """
-    numbers = {
-        path: tuple(map(int, m.groups())) for path in files if (m := _SHARD.match(path.name))
-    }
-    positions = {(rank, number) for rank, number, _ in numbers.values()}
-    last = max(rank for rank, _, _ in numbers.values())
-    for path, (_, number, total) in numbers.items():
-        for rank in range(1, last + 1):
-            if (rank, number) not in positions:
-                return path.with_name(
-                    f"shard-{rank:05}-model-{number:05}-of-{total:05}.safetensors"
-                )
-    return None
-
-
-def _joined(gap: Path, name: str, parts: list[Part]) -> LazyTensor:
+def _joined(folder: Path, name: str, parts: list[Part]) -> LazyTensor:
     first = parts[0]
     for part in parts:
         if not len(part.offsets) == len(part.sizes) == len(first.sizes):
@@ -223,4 +202,4 @@ def _joined(gap: Path, name: str, parts: list[Part]) -> LazyTensor:
             )
     ends = zip(*(part.slices for part in parts), strict=True)
     shape = tuple(max(end.stop for end in dimension) for dimension in ends)
-    return join(gap, name, shape, first.tensor.dtype, parts)
+    return join(folder, name, shape, first.tensor.dtype, parts)
