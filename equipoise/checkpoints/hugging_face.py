@@ -52,7 +52,7 @@ DTYPES = {
 #: Beside the shards: the configuration, and which file a tensor was to go into.
 SHARD_METADATA = ".hf_metadata"
 _PLACES = "fqn_to_file_index_mapping.json"
-_SHARD = re.compile(r"shard-(\d{1,9})-model-(\d{1,9})-of-(\d{1,9})\.safetensors$")
+_SHARD = re.compile(r"shard-\d+-model-\d+-of-\d+\.safetensors$")
 _OFFSETS = "DCP_SHARDING_INFO"
 
 

@@ -125,11 +125,6 @@ def in_two_parts(folder):
     return changed(folder, join), whole
 
 
-def test_a_tensor_in_two_parts(tmp_path):
-    folder, whole = in_two_parts(tmp_path / "two")
-    assert torch.equal(dcp_tensors(folder)["whole"].read(), whole)
-
-
 def part(metadata, number):
     return metadata.state_dict_metadata["whole"].chunks[number]
 

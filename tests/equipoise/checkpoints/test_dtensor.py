@@ -63,13 +63,6 @@ def test_parts_become_the_tensor(boxes, tmp_path):
         assert (tensor.shape, tensor.dtype) == (tuple(STATE[name].shape), STATE[name].dtype)
 
 
-def test_a_rank_that_had_nothing_to_save(tmp_path):
-    """As torch's writer does for more ranks than rows: it writes no file for it."""
-    write(tmp_path / "s", ROWS)
-    (tmp_path / "s" / name_of(3)).rename(tmp_path / "s" / name_of(4))
-    assert torch.equal(sharded_tensors(tmp_path / "s")["a"].read(), STATE["a"])
-
-
 @pytest.mark.parametrize("boxes", [ROWS, GRID])
 def test_a_file_is_missing(boxes, tmp_path):
     write(tmp_path / "s", boxes)
