@@ -5,6 +5,7 @@ Those that Automodel and torch write are in tests/contract/test_automodel_checkp
 
 import json
 import random
+import shutil
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 
 from equipoise.checkpoints.hugging_face import sharded_tensors
 from equipoise.checkpoints.tensors import ConversionError
+from tests.equipoise.checkpoints.samples import made, same, weights_of
 from tests.refusals import holds
 
 STATE = {
@@ -149,3 +151,9 @@ def test_damaged_anywhere_nothing_but_numbers_changes(tmp_path):
             or tensors["a"].shape != (11, 7)
             or torch.equal(tensors["a"].read(), STATE["a"])
         ), at
+
+
+def test_a_step_that_was_consolidated(step, model, tmp_path):
+    folder, weights = step
+    shutil.copytree(model, weights / "consolidated")
+    assert same(made(folder, tmp_path / "out"), weights_of(model))
