@@ -92,7 +92,7 @@ def test_a_history_is_read_when_the_run_starts_and_not_at_each_step(tracked, mon
         ({"metric": "accuracy", "better": "lower"}, lambda step: -step),
         ({"metric": "accuracy", "better": None}, lambda step: -step),
         ({"metric": "other", "better": "higher"}, lambda step: -step),
-        ({}, lambda step: -step),  # a run that began before this was written
+        ({}, lambda step: -step),  # as of a task without metrics
     ],
 )
 def test_it_is_silent(tracked, watched, accuracy):
