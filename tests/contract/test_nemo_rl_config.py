@@ -4,6 +4,7 @@ Runs against the checkout that NEMO_RL_PATH names, with what it imports from the
 """
 
 import os
+import shutil
 import typing
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from omegaconf import OmegaConf
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.nemo_rl.assumptions import unmet
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import DATASET, nemo_rl_config
@@ -160,3 +162,20 @@ def test_megatron_learns_as_the_flags_say(written):
     # What nobody set is the version's own.
     assert megatron["optimizer"]["use_distributed_optimizer"] is True
     assert megatron["optimizer"]["clip_grad"] == 1.0
+
+
+def test_a_later_nemo_rl_without_the_first_dtensor_worker_can_be_used(nemo_rl, tmp_path):
+    """It has neither the key `_v2` nor the worker that `false` asks for."""
+    root = tmp_path / "later"
+    for folder in ("nemo_rl", "examples"):
+        shutil.copytree(Path(os.environ["NEMO_RL_PATH"]) / folder, root / folder)
+    (root / "nemo_rl/models/policy/workers/dtensor_policy_worker.py").unlink(missing_ok=True)
+    base = root / "examples" / "configs" / "grpo_math_1B.yaml"
+    lines = base.read_text().splitlines(keepends=True)
+    base.write_text("".join(line for line in lines if "_v2:" not in line))
+    assert list(unmet(root, ("run", "async", "rehearsal"))) == []
+    for scale in SCALES:
+        options = Options((CONFIG_FOLDER / f"{scale}.yaml",), (NEMO_RL,))
+        loaded = load_config("fairness", options)
+        ours = nemo_rl_config(loaded, base, RunDirectory(tmp_path / "run"), "model")
+        assert "_v2" not in set(keys(ours["policy"]["dtensor_cfg"]))
