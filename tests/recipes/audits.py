@@ -39,7 +39,6 @@ class Model:
         self.server.behaviour = self.reply
         self.fails_from = sys.maxsize
         self.status = 503
-        self.cut_off = False
         self.latency = 0.0
         self.times: list[float] = []
         self.says: Callable[[dict[str, Any]], str] = self.yes_or_maybe
@@ -60,8 +59,7 @@ class Model:
         await asyncio.sleep(self.latency)
         if number > self.fails_from:
             return web.Response(status=self.status, text="out of order")
-        finish = "length" if self.cut_off else "stop"
-        completion = Server.completion("" if self.cut_off else self.says(body), finish)
+        completion = Server.completion(self.says(body))
         return web.json_response(completion | {"model": "tested"})
 
     @staticmethod

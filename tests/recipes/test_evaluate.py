@@ -185,16 +185,6 @@ def test_what_has_no_score_is_a_failure_and_is_asked_for_again_by_resume(
     assert "evaluated already" in started("evaluate", resume)
 
 
-def test_a_reply_that_was_cut_off_is_the_models_own(tmp_path: Path, model: Model) -> None:
-    model.cut_off = True
-    evaluated(tmp_path, f"--model=one={model.name}")
-    task = tmp_path / "audits" / "a" / "pubmedqa"
-    evaluation = read_json(task / "one" / "baseline" / "evaluation.json")
-    assert evaluation["n_failed"] == 0
-    assert evaluation["metrics"]["parse_rate"]["value"] == 0
-    assert len(model.bodies) == ASKED * DRAWS + 1  # none was asked for again
-
-
 def decides_when_told_how(body: dict[str, Any]) -> str:
     """A decision where examples say what one is, and else a story."""
     if len(body["messages"]) == 2:

@@ -7,6 +7,8 @@ names), and with an adapter; what is written has the names of `save_pretrained`.
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+import transformers
+from packaging.version import Version
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -58,6 +60,8 @@ def families(tmp_path_factory):
     folders = {}
 
     def make(family):
+        if family == "nemotron_h" and Version(transformers.__version__) < Version("5.8"):
+            pytest.skip("transformers 5.5 knows no layer that is an MLP alone")
         if family not in folders:
             settings, _ = FAMILIES[family]
             config = AutoConfig.for_model(family, **settings)
