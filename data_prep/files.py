@@ -107,8 +107,8 @@ def parse_json(path: Path, data: bytes, line: int | None = None) -> Any:
 
 
 def _refuse_number(text: str) -> Any:
-    """`json` reads NaN and Infinity, which are no JSON and no measurement."""
-    raise ValueError(f"{text} is no finite number")
+    """`json` reads NaN and Infinity, which are neither JSON nor a measurement."""
+    raise ValueError(f"{text:.40} is not a finite number")
 
 
 def _finite_float(text: str) -> float:
