@@ -144,7 +144,7 @@ def layered_tensors(folder: Path) -> Tensors:
 
 
 def torch_dist_tensors(folder: Path) -> Tensors:
-    """The same of a folder of Megatron's."""
+    """Read the same from a folder of Megatron's."""
     metadata = folder / "metadata.json"
     backend = json_mapping(metadata).get("sharded_backend") if metadata.is_file() else None
     if backend != "torch_dist":

@@ -21,5 +21,5 @@ KEYS: dict[str, str] = {
 
 
 def replacement(key: str) -> str:
-    """What to use for a key that is gone or lies in a section that is; empty for other keys."""
+    """Say what to use for a key that is gone, or lies in such a section; empty for others."""
     return next((text for k, text in KEYS.items() if f"{key}.".startswith(f"{k}.")), "")
