@@ -176,7 +176,7 @@ def test_a_folder_that_gets_its_name_while_another_looks_at_it_is_no_error(tmp_p
 def test_a_number_that_no_float_can_hold_is_refused(tmp_path: Path, number: str) -> None:
     path = tmp_path / "comparison.json"
     path.write_text(f'{{"difference": {number}}}')
-    with pytest.raises(DamagedFileError, match="no finite number"):
+    with pytest.raises(DamagedFileError, match="not a finite number"):
         read_json(path)
 
 
