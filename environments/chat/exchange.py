@@ -175,7 +175,7 @@ def read_answer(body: bytes, prompt_bytes: int) -> Answer | FailedAttempt:
     problem = None
     if choice.message.refusal:
         problem = "a refusal"
-    elif not text and choice.message.has_reasoning:
+    elif not text and (choice.message.has_reasoning or reason in _CUT_OFF):  # hidden, in Gemini's
         problem = REASONING_ONLY
     elif reason in _CUT_OFF:
         problem = CUT_OFF

@@ -54,7 +54,7 @@ ANSWERS = {
     "vLLM, cut off": (answer(VLLM_MESSAGE | {"content": "y"}, "length", **VLLM), "y", CUT_OFF),
     "llama.cpp": (answer({"content": "yes"}, **LLAMA_CPP), "yes", None),
     "Ollama": (answer({"content": "yes", "reasoning": "Pain fell."}, **OLLAMA), "yes", None),
-    "Gemini, cut off within its thoughts": (answer({}, "length", usage=USAGE), "", CUT_OFF),
+    "Gemini, cut off within its thoughts": (answer({}, "length", usage=USAGE), "", REASONING_ONLY),
     "Gemini, filtered": (
         answer({}, "content_filter: SAFETY", usage=USAGE),
         "",
