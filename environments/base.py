@@ -97,6 +97,7 @@ FailureKind = Literal[
     "invalid_reply",  # what came back is no answer, although it was asked for twice
     "policy",  # the policy gave no decision
     "no_comparison",  # nothing can be read that a reply would be compared with
+    "cohort_incomplete",  # another reply of its set was lost, and they are scored together
     "budget",  # what the run may spend is used up: the run stops
     "verifier_error",  # anything else in the environment or in the prompt's metadata
 ]

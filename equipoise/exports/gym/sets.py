@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from environments.awaited_sets import sibling_means
 from environments.base import FailureKind, PromptRecord, Rollout
 from environments.contract import Environment
 from equipoise.exports.task import RewardSettings, Scorer, groups_of
 from equipoise.run.rollouts import rollout_of
-from equipoise.train.nemo_rl.scoring import sibling_means
 
 #: Failures that have another name in NeMo Gym, see docs/judges.md; what Gym has no name for
 #: stands in a name space of its own, as Gym asks for.

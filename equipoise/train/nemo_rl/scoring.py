@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
+from environments.awaited_sets import sibling_means
 from environments.base import TRAIN_SPLIT, Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.models.template import render
@@ -94,19 +94,6 @@ def without_failures(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> li
             f"{len(alone)} rollouts failed and came without siblings, the first of {alone[0]}"
         )
     return sibling_means(rollouts, scores)
-
-
-def sibling_means(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
-    """Return the scores' values; a failed one is the mean of its prompt's valid ones, or 0."""
-    valid: dict[str, list[float]] = {rollout.prompt_id: [] for rollout in rollouts}
-    for rollout, score in zip(rollouts, scores, strict=True):
-        if score.value is not None:
-            valid[rollout.prompt_id].append(score.value)
-    means = {name: fmean(values) if values else 0.0 for name, values in valid.items()}
-    return [
-        means[rollout.prompt_id] if score.value is None else score.value
-        for rollout, score in zip(rollouts, scores, strict=True)
-    ]
 
 
 @dataclass(frozen=True, slots=True)
