@@ -77,15 +77,6 @@ class Rollout:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class DealtReply:
-    """A reply of the frozen model to `source` that is shown as one to `record`."""
-
-    record: PromptRecord
-    source: PromptRecord
-    completion: str
-
-
 #: What prevented an answer or a score; failures are counted by it. docs/judges.md says what
 #: each is in NeMo Gym's `failure_kind`, whose spelling is taken where it means the same.
 FailureKind = Literal[

@@ -40,7 +40,6 @@ from pydantic import BaseModel
 
 from environments.base import (
     REWARD,
-    DealtReply,
     Message,
     PromptRecord,
     Rollout,
@@ -226,17 +225,3 @@ class Environment(ABC):
     def example_reply(self, record: PromptRecord) -> str | None:
         """A good reply to a training prompt, to be shown to a model; None where none is known."""
         return None
-
-    def dealt_replies(
-        self,
-        records: Sequence[PromptRecord],
-        reference: Sequence[Rollout],
-        passes: int,
-        seed: int,
-    ) -> list[DealtReply]:
-        """Deal the frozen model's own replies out to prompts, `passes` times, to be imitated.
-
-        Which of them goes to which prompt is what takes out what must not decide. Prompts that have
-        none are left out.
-        """
-        raise NotImplementedError

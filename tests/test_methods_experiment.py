@@ -53,30 +53,45 @@ def test_advantages_are_of_a_prompt_and_weigh_more_for_a_race_that_is_served_wor
     assert np.mean(list(weights.values())) == pytest.approx(1, abs=0.02)
 
 
-def test_a_pair_prefers_the_reply_to_a_race_of_the_set_and_has_two_decisions(methods, tmp_path):
-    replies = {race: decision_reply(place) for place, race in enumerate(RACES)}
+@pytest.fixture
+def job(tmp_path):
+    """One set, in which the frozen model gives each race four times a reply of its own."""
     records = [
-        PromptRecord(f"s/{race}", "fairness", ({"role": "user", "content": race},), "s", "train")
+        PromptRecord(
+            f"s/{race}",
+            "fairness",
+            ({"role": "user", "content": race},),
+            "s",
+            TRAIN_SPLIT,
+            {"race": race},
+        )
         for race in RACES
     ]
-    records = [
-        PromptRecord(r.id, r.task, r.messages, r.set_id, r.split, {"race": race})
-        for r, race in zip(records, RACES, strict=True)
-    ]
     reference = [
-        Rollout(r.id, r.set_id, TRAIN_SPLIT, "", replies[race], {"race": race})
-        for r, race in zip(records, RACES, strict=True)
+        Rollout(r.id, r.set_id, r.split, "", decision_reply(place), r.metadata)
+        for place, r in enumerate(records)
         for _ in range(4)
     ]
     write_rollouts(tmp_path / "reference.jsonl", reference)
-    environment = FairnessEnvironment(FairnessSettings())
-    environment.set_reference(reference)
-    job = SimpleNamespace(
-        environment=environment,
+    return SimpleNamespace(
+        environment=FairnessEnvironment(FairnessSettings()),
         config=SimpleNamespace(grpo=SimpleNamespace(seed=0)),
         split=lambda name: records,
         run=SimpleNamespace(reference=tmp_path / "reference.jsonl"),
     )
+
+
+def test_each_pass_deals_a_set_one_reply_to_each_race(methods, job):
+    dealt = list(methods.dealt_replies(job, 8))
+    replies = [decision_reply(place) for place in range(len(RACES))]
+    for n in range(0, len(dealt), len(RACES)):
+        assert sorted(reply for _, reply in dealt[n : n + len(RACES)]) == sorted(replies)
+    for race in RACES:
+        assert len({reply for record, reply in dealt if record.metadata["race"] == race}) > 1
+
+
+def test_a_pair_prefers_the_reply_to_a_race_of_the_set_and_has_two_decisions(methods, job):
+    replies = {race: decision_reply(place) for place, race in enumerate(RACES)}
     pairs = list(methods.pairs(job, 8))
     assert len(pairs) == 8
     for pair in pairs:

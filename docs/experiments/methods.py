@@ -9,7 +9,6 @@ table of docs/methods.md goes to methods.md in the output folder, the figures be
 """
 
 import argparse
-import contextlib
 import math
 import re
 import shutil
@@ -18,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
@@ -26,14 +26,16 @@ from unittest.mock import patch
 import numpy as np
 
 from data_prep.fairness.vignettes import CUES
-from data_prep.files import read_json, write_json
-from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord, Rollout, Score
+from data_prep.files import read_json, write_folder, write_json
+from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, Message, PromptRecord, Rollout, Score
 from environments.fairness import FairnessEnvironment
+from environments.fairness.decision import Decision
 from equipoise.config import LoadedConfig, load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
+from equipoise.run.seals import record_files
 from equipoise.statistics.evaluation import evaluation_dict
 from equipoise.statistics.intervals import Interval
 from equipoise.statistics.seeds import OverSeeds, over_seeds
@@ -41,7 +43,9 @@ from equipoise.terminal.console import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Of one pair: what is liked more, by how much at most. Rafailov et al. 2023, arXiv:2305.18290.
-DPO_BETA, DPO_RATE, DPO_BATCH, DPO_PAIRS = 1.0, 5e-3, 64, 6_000
+DPO_BETA, DPO_PAIRS = 1.0, 6_000
+#: Of the supervised row and of DPO; how often each prompt is dealt a reply.
+RATE, BATCH, DEALT = 5e-3, 64, 16
 #: The prompt that asks. The local model has no such words; a real one has.
 ASKING = "Decide by the findings alone. The patient's race must make no difference."
 
@@ -85,104 +89,160 @@ class Weighted(FairnessEnvironment):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method: its settings of the local run, and its replacements of parts of it."""
+    """A method: its settings of the local run, and what takes the place of GRPO and its reward."""
 
     note: str
-    words: tuple[str, ...]
+    words: tuple[str, ...] = ()
     environment: type[FairnessEnvironment] | None = None
-    first_stage: Callable[..., None] | None = None
+    trainer: Callable[..., Any] | None = None  # what makes TRL's trainer
 
 
-def dpo(job: Any, model: Any, loaded: Any) -> None:
-    """DPO on counterfactual pairs through TRL, in the place of the first stage.
+def trained_by(trainer: Callable[..., Any], job: Any, loaded: Any) -> None:
+    """Train with another of TRL's trainers than GRPO's, and save the final checkpoint."""
+    from datasets import disable_progress_bars
+    from transformers import PrinterCallback, set_seed
+
+    from equipoise.train.local.trainer import trainable
+
+    disable_progress_bars()
+    set_seed(job.config.grpo.seed)
+    model = trainable(loaded, job.config)
+    with tempfile.TemporaryDirectory() as unused:
+        common = {
+            "output_dir": unused,
+            "num_train_epochs": 1,
+            "per_device_train_batch_size": BATCH,
+            "learning_rate": RATE,
+            "lr_scheduler_type": "cosine",
+            "max_length": None,
+            "seed": job.config.grpo.seed,
+            "bf16": False,
+            "gradient_checkpointing": False,
+            "use_cpu": True,
+            "dataloader_pin_memory": False,
+            "save_strategy": "no",
+            "report_to": "none",
+            "disable_tqdm": True,
+            "logging_steps": 50,
+        }
+        training = trainer(job, model, loaded.tokenizer, common)
+        training.remove_callback(PrinterCallback)
+        training.train()
+
+    def save(folder: Path) -> None:
+        model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+
+    write_folder(job.run.final_checkpoint, save)
+    record_files(job.run, job.run.final_checkpoint)
+
+
+def supervised(job: Any, model: Any, tokenizer: Any, common: Mapping[str, Any]) -> Any:
+    """Make the trainer that imitates the frozen model's own replies, dealt out over the races."""
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    rows = [
+        {"prompt": as_dicts(record.messages), "completion": as_reply(reply)}
+        for record, reply in dealt_replies(job, DEALT)
+    ]
+    return SFTTrainer(
+        model=model,
+        args=SFTConfig(**common),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+    )
+
+
+def dealt_replies(job: Any, passes: int) -> Iterator[tuple[PromptRecord, str]]:
+    """Deal the frozen model's readable replies out to the races of their set, `passes` times.
+
+    In each pass the prompts of a set are shown one reply to each race, so every race is shown the
+    set's blind mixture.
+    """
+    parse, rng = job.environment.design.form.parse, np.random.default_rng(job.config.grpo.seed)
+    replies: dict[str, list[str]] = {}
+    for rollout in read_rollouts(job.run.reference):
+        if isinstance(parse(rollout.completion), Decision):
+            replies.setdefault(rollout.prompt_id, []).append(rollout.completion)
+    sets: dict[str, list[PromptRecord]] = {}
+    for record in job.split(TRAIN_SPLIT):
+        sets.setdefault(record.set_id, []).append(record)
+    orders = {name: rng.permutation(texts) for name, texts in replies.items()}
+    for n in range(passes):
+        for members in sets.values():
+            if all(member.id in replies for member in members):
+                for source, member in zip(rng.permutation(len(members)), members, strict=True):
+                    order = orders[members[source].id]
+                    yield member, str(order[n % len(order)])
+
+
+def as_dicts(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Copy the messages for a data set."""
+    return [dict(message) for message in messages]
+
+
+def as_reply(text: str) -> list[dict[str, str]]:
+    """Wrap a text as the assistant's message."""
+    return [{"role": "assistant", "content": text}]
+
+
+def dpo(job: Any, model: Any, tokenizer: Any, common: Mapping[str, Any]) -> Any:
+    """Make the trainer of DPO on counterfactual pairs.
 
     After Poulain et al. 2024, arXiv:2408.12055, where the reply that is liked more is a teacher's
     to the case without the attribute. Here it is one of the frozen model's own to a race of the set
     that is drawn, and liked less is one to the prompt's own race with another decision. With beta 1
     and all pairs the best policy is the race-blind mixture.
     """
-    from datasets import Dataset, disable_progress_bars
-    from transformers import PrinterCallback
+    from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
 
-    disable_progress_bars()
-    rows = list(pairs(job, DPO_PAIRS))
-    with tempfile.TemporaryDirectory() as unused:
-        trainer = DPOTrainer(
-            model=model,
-            args=DPOConfig(
-                output_dir=unused,
-                num_train_epochs=1,
-                per_device_train_batch_size=DPO_BATCH,
-                learning_rate=DPO_RATE,
-                lr_scheduler_type="cosine",
-                beta=DPO_BETA,
-                max_length=None,
-                seed=job.config.grpo.seed,
-                bf16=False,
-                gradient_checkpointing=False,
-                use_cpu=True,
-                dataloader_pin_memory=False,
-                save_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
-                logging_steps=50,
-            ),
-            train_dataset=Dataset.from_list(rows),
-            processing_class=loaded.tokenizer,
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
+    return DPOTrainer(
+        model=model,
+        args=DPOConfig(**common, beta=DPO_BETA),
+        train_dataset=Dataset.from_list(list(pairs(job, DPO_PAIRS))),
+        processing_class=tokenizer,
+    )
 
 
 def pairs(job: Any, number: int) -> Iterator[dict[str, Any]]:
     """At most so many pairs; those with equal decisions teach nothing and are left out."""
-    environment, seed = job.environment, job.config.grpo.seed
     records = job.split(TRAIN_SPLIT)
     own: dict[str, list[str]] = {}
     for rollout in read_rollouts(job.run.reference):
         own.setdefault(rollout.prompt_id, []).append(rollout.completion)
-    passes = -(-2 * number // len(records))
-    dealt = environment.dealt_replies(records, read_rollouts(job.run.reference), passes, seed)
     taken = 0
-    for place, reply in enumerate(dealt):
-        record, liked = reply.record, reply.completion
+    for place, (record, liked) in enumerate(dealt_replies(job, -(-2 * number // len(records)))):
         other = own[record.id][place // len(records) % len(own[record.id])]
-        decisions = [environment.design.form.parse(text) for text in (liked, other)]
+        decisions = [job.environment.design.form.parse(text) for text in (liked, other)]
         levels = [getattr(decision, "levels", None) for decision in decisions]
         if None in levels or levels[0] == levels[1]:
             continue
         yield {
-            "prompt": [dict(message) for message in record.messages],
-            "chosen": [{"role": "assistant", "content": liked}],
-            "rejected": [{"role": "assistant", "content": other}],
+            "prompt": as_dicts(record.messages),
+            "chosen": as_reply(liked),
+            "rejected": as_reply(other),
         }
         taken += 1
         if taken == number:
             return
 
 
-def passes(number: int) -> str:
-    """The word of so many passes of the first stage."""
-    return f"equipoise.first_stage.passes={number}"
-
-
-#: Of GRPO alone: as many steps as the first stage has CPU seconds, and larger ones.
-_GRPO = (passes(0), "policy.optimizer.kwargs.lr=1e-2")
+#: As many steps as the others have CPU seconds, and larger ones.
+_GRPO = ("policy.optimizer.kwargs.lr=1e-2", "grpo.max_num_steps=12")
 _SINGLE = ("env.fairness.counterfactual_weight=0", "env.fairness.reference_weight=1")
 METHODS: Mapping[str, Method] = {
-    "GRPO": Method("our reward", (*_GRPO, "grpo.max_num_steps=12")),
-    "supervised": Method("races dealt out", ("grpo.max_num_steps=0", passes(16))),
-    "both": Method("half of each", ("grpo.max_num_steps=4", passes(8))),
-    "DPO": Method("counterfactual pairs", ("grpo.max_num_steps=0",), first_stage=dpo),
+    "GRPO": Method("our reward", _GRPO),
+    "supervised": Method("races dealt out", trainer=supervised),
+    "DPO": Method("counterfactual pairs", trainer=dpo),
     "FairGRPO's weights": Method(
         "nearness to the mean, weighted by race",
-        (*_GRPO, *_SINGLE, "grpo.max_num_steps=12", "env.fairness.reward=distance"),
+        (*_GRPO, *_SINGLE, "env.fairness.reward=distance"),
         environment=Weighted,
     ),
     "single-reply reward": Method(
-        "less than the set's mean",
-        (*_GRPO, "grpo.max_num_steps=12", "env.fairness.reward=group_mean"),
+        "less than the set's mean", (*_GRPO, "env.fairness.reward=group_mean")
     ),
 }
 UNTRAINED, ASKED = "untrained", "a prompt that asks"
@@ -196,11 +256,11 @@ def run_method(name: str, seed: int, folder: Path) -> RunDirectory:
     method = METHODS[name]
     loaded = configuration(method, seed, folder, probe=name == next(iter(METHODS)))
     root = folder / "runs" / "fairness" / name.replace(" ", "-").replace("'", "")
-    return timed_run(loaded, RunDirectory(root), method.first_stage)
+    return timed_run(loaded, RunDirectory(root), method.trainer)
 
 
 def timed_run(
-    loaded: LoadedConfig, run: RunDirectory, first_stage: Callable[..., None] | None = None
+    loaded: LoadedConfig, run: RunDirectory, trainer: Callable[..., Any] | None = None
 ) -> RunDirectory:
     """Run the recipe and keep the CPU seconds of its training; a finished run is taken as it is."""
     from equipoise.train.local import training
@@ -211,17 +271,15 @@ def timed_run(
     if run.root.exists():
         shutil.rmtree(run.root)  # of a night that ended in the middle
     prepare_torch(loaded.config.equipoise.threads)
-    train, seconds = training.train, [0.0]
+    train = partial(trained_by, trainer) if trainer else training.train
+    seconds = [0.0]
 
     def timed(*arguments: Any) -> None:
         started = time.process_time()
         train(*arguments)
         seconds[0] = time.process_time() - started
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(patch.object(training, "train", timed))
-        if first_stage:
-            stack.enter_context(patch.object(training, "first_stage", first_stage))
+    with patch.object(training, "train", timed):
         new = NewRun(run.root.parent, run.root.name, run.root.name, datetime.now(UTC))
         run_pipeline(loaded, new, Reporter(), lambda _: None)
     write_json(run.root / "cpu_seconds.json", seconds[0])

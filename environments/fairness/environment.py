@@ -14,7 +14,6 @@ from pydantic import Field
 from environments.base import (
     CONTROL_SPLIT,
     UNPARSEABLE,
-    DealtReply,
     Failure,
     Message,
     PromptRecord,
@@ -67,8 +66,8 @@ class FairnessSettings(EnvironmentSettings, extra="forbid", frozen=True):
 
     #: what is paid, see docs/fairness.md
     reward: Literal["distribution", "distance", "group_mean"] = "distribution"
-    counterfactual_weight: float = Field(0.2, ge=0, le=100, description="other races of the set")
-    reference_weight: float = Field(1.8, ge=0, le=100, description="race-blind reference")
+    counterfactual_weight: float = Field(0, ge=0, le=100, description="other races of the set")
+    reference_weight: float = Field(2.0, ge=0, le=100, description="race-blind reference")
     format_weight: float = Field(1.0, ge=0.01, le=100, description="a reply that can be parsed")
     reference_generations: int = Field(8, ge=1, description="samples per prompt, frozen model")
     cases_file: OwnCasesPath | None = Field(
@@ -248,37 +247,6 @@ class FairnessEnvironment(Environment):
     def blinded(self, record: PromptRecord) -> tuple[Message, ...]:
         """The messages without the words of a race, or of another attribute."""
         return self.design.blinded(record)
-
-    def dealt_replies(
-        self,
-        records: Sequence[PromptRecord],
-        reference: Sequence[Rollout],
-        passes: int,
-        seed: int,
-    ) -> list[DealtReply]:
-        """In each pass the prompts of a set are shown one reply to each race, which is dealt out.
-
-        So every race is shown the set's blind mixture, which is the task's objective. All replies
-        that can be read come up equally often.
-        """
-        readable_replies = [r for r in reference if isinstance(self._parse(r.completion), Decision)]
-        replies: dict[str, list[str]] = {}
-        for rollout in readable_replies:
-            replies.setdefault(rollout.prompt_id, []).append(rollout.completion)
-        sets: dict[str, list[PromptRecord]] = {}
-        for record in records:
-            sets.setdefault(record.set_id, []).append(record)
-        rng = np.random.default_rng(seed)
-        orders = {name: rng.permutation(len(texts)) for name, texts in replies.items()}
-        dealt = []
-        for n in range(passes):
-            for members in sets.values():
-                if all(member.id in replies for member in members):
-                    for source, member in zip(rng.permutation(len(members)), members, strict=True):
-                        order = orders[members[source].id]
-                        reply = replies[members[source].id][order[n % len(order)]]
-                        dealt.append(DealtReply(member, members[source], reply))
-        return dealt
 
     def example_reply(self, record: PromptRecord) -> str | None:
         """A decision by the findings alone; None where the prompt does not say how severe."""

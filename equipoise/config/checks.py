@@ -185,14 +185,6 @@ def _stages_have_work(case: Case) -> Iterator[Problem]:
             f"max_val_samples {grpo.max_val_samples} is less than one val_batch_size of "
             f"{grpo.val_batch_size}, so nothing would be validated",
         )
-    alone = case.engine == "local" and case.config.equipoise.first_stage.passes
-    if grpo.max_num_steps == 0 and not alone:
-        yield Problem(
-            "training.no-steps",
-            ("grpo.max_num_steps",),
-            "0 steps train nothing; 0 is for a first stage alone (equipoise.first_stage.passes), "
-            "which the local engine has",
-        )
 
 
 def _checkpoints_have_their_metric(case: Case) -> Iterator[Problem]:

@@ -6,7 +6,6 @@ Memory is estimated only for models whose shape is known.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from environments.base import TRAIN_SPLIT
 from equipoise.config.checks import Engine, describe_cluster
 from equipoise.config.memory import (
     cached_tokens,
@@ -85,11 +84,6 @@ def _step_rows(config: Config, engine: Engine, workload: Workload) -> list[Row]:
 
 
 def _total_rows(config: Config, engine: Engine, workload: Workload) -> Iterator[Row]:
-    settings = config.equipoise.first_stage
-    if settings.passes:
-        replies = settings.passes * workload.prompts.get(TRAIN_SPLIT, 0)
-        steps = -(-replies // settings.batch_size)
-        yield Row("first stage", f"{replies:,} replies", f"distilled in {steps:,} steps")
     yield Row("steps", f"{workload.steps(config):,}")
     for stage, (count, note) in generations(config, engine, workload).items():
         if count:

@@ -14,7 +14,7 @@ from equipoise.config.schema import Config
 
 
 def count_steps(prompts: int, prompts_per_step: int, max_steps: int, max_epochs: int) -> int:
-    """`max_steps`, or fewer when `max_epochs` passes over the prompts end first; 0 for 0 alone."""
+    """`max_steps`, or fewer when `max_epochs` passes over the prompts end first."""
     return min(max_steps, max(1, max_epochs * prompts // prompts_per_step))
 
 

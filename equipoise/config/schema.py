@@ -66,7 +66,7 @@ class GrpoConfig(Section):
 
     num_prompts_per_step: Local[Positive]  #: prompts of one update
     num_generations_per_prompt: Local[Positive]  #: completions of each prompt
-    max_num_steps: Local[Count]  #: updates at most; 0: the first stage alone
+    max_num_steps: Local[Positive]  #: updates at most
     max_num_epochs: Local[Positive]  #: passes over the training prompts at most
     normalize_rewards: Local[bool]  #: divide by the standard deviation of a prompt's generations
     seed: Local[Seed]  #: of the prompts' order and of sampling
@@ -429,17 +429,6 @@ class TrainingRolloutsConfig(Section):
     steps: Positive = 200  #: steps at most, at even distances
 
 
-class FirstStageConfig(Section):
-    """`equipoise.first_stage`: distillation of the frozen model's own replies, before GRPO.
-
-    For a task whose environment deals them out (`dealt_replies`).
-    """
-
-    passes: Count = 0  #: over the training prompts; 0: GRPO alone
-    batch_size: Positive = 64  #: replies of one update
-    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4  #: at its peak; ends at zero
-
-
 class DataPlaneConfig(Section):
     """`data_plane`: batches by way of a TransferQueue, with a trainer of its own."""
 
@@ -479,7 +468,6 @@ class EquipoiseConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     probe: ProbeConfig = ProbeConfig()
     environment_actor: ActorConfig = ActorConfig()
-    first_stage: FirstStageConfig = FirstStageConfig()
     training_rollouts: TrainingRolloutsConfig = TrainingRolloutsConfig()
 
 

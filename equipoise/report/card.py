@@ -24,12 +24,6 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.seals import leave_out
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
-#: Stage, as provenance.json times it -> its method.
-_STAGES = {
-    "first stage": "supervised training on the model's own replies, dealt out anew",
-    "training": "GRPO",
-    "nemo_rl": "GRPO on NeMo-RL",
-}
 
 
 def write_card(run_dir: Path) -> None:
@@ -97,7 +91,6 @@ def _facts(run: RunFiles, adapter: Json) -> Iterator[tuple[str, str]]:
     """Yield how the weights were made, as far as it is known."""
     record = run.provenance
     hashes, git = as_object(record.get("hashes")), as_object(record.get("git"))
-    seconds = as_object(record.get("seconds"))
     command = [str(word) for word in as_list(record.get("command"))]
     lora = f"rank {adapter.get('r')}, alpha {adapter.get('lora_alpha')}" if adapter else ""
     script = [Path(word).name for word in command[1:2]]
@@ -105,7 +98,7 @@ def _facts(run: RunFiles, adapter: Json) -> Iterator[tuple[str, str]]:
     facts = {
         "Base": record.get("model"),
         "Identity of the base": hashes.get("model"),
-        "Stages": ", then ".join(text for stage, text in _STAGES.items() if stage in seconds),
+        "Method": "GRPO",
         "LoRA": lora,
         "Prompts": hashes.get("prompts"),
         "Seed": record.get("seed"),

@@ -82,9 +82,7 @@ def test_a_run_leaves_everything_behind(whole: Path) -> None:
     assert set(provenance["hashes"]) == {
         *("prompts", "model", "chat_template", "reference", "environment")
     }
-    assert set(provenance["seconds"]) == {
-        *("reference", "baseline", "probe", "first stage", "training", "final")
-    }
+    assert set(provenance["seconds"]) == {*("reference", "baseline", "probe", "training", "final")}
 
 
 def test_evaluation_holds_what_other_programs_read(whole: Path) -> None:

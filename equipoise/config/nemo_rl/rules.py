@@ -35,8 +35,6 @@ def check_nemo_rl(config: Config) -> Iterator[Problem]:
 
 def nemo_rl_warnings(config: Config) -> Iterator[str]:
     """Warn of what NeMo-RL does not do, and of memory that by a rough estimate may not suffice."""
-    if config.equipoise.first_stage.passes:
-        yield "equipoise.first_stage is the local engine's alone: NeMo-RL begins with GRPO"
     shape, limit = model_shape(config.policy.model_name), config.equipoise.gpu_memory_gb
     if shape is None or limit is None:
         return

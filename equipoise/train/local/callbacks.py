@@ -168,19 +168,6 @@ class CheckpointCallback(TrainerCallback):
         finish_checkpoint(folder, *self.files)
 
 
-class ProgressCallback(TrainerCallback):
-    """Tells how many steps are done."""
-
-    def __init__(self, progress: Callable[[int], None]) -> None:
-        self.progress = progress
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        """Tell it."""
-        self.progress(state.global_step)
-
-
 class StopCallback(TrainerCallback):
     """Ends training with a checkpoint when too much failed or the user asked for it.
 

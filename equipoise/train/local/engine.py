@@ -11,9 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from environments.base import PromptRecord, Rollout
-from environments.contract import Environment
 from equipoise.config.schema import Config
-from equipoise.errors import UsageError
 from equipoise.models.causal import LoadedModel, has_bfloat16, in_half, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
@@ -81,14 +79,6 @@ def give_memory_back() -> None:
 
 def run(job: Job, loaded: LoadedModel) -> None:
     """Do every stage that the run directory does not hold yet."""
-    deals = job.environment.offers(Environment.dealt_replies)
-    if job.config.equipoise.first_stage.passes and not deals:
-        raise UsageError(
-            "first-stage.no-deal",
-            f"equipoise.first_stage.passes: the task {job.config.equipoise.task} deals out no "
-            "replies of its own model",
-            "Set it to 0.",
-        )
     run_before_training(job, loaded)
     if not job.run.final_checkpoint.exists():
         # TRL takes seconds to import, and what comes before training needs none of it.

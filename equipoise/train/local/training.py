@@ -15,7 +15,7 @@ from equipoise.models.causal import LoadedModel
 from equipoise.run import rollouts
 from equipoise.run.history import Row, restore
 from equipoise.run.ledger import confirm_owner
-from equipoise.run.rollouts import TrainingRollouts, choose, read_rollouts
+from equipoise.run.rollouts import TrainingRollouts, choose
 from equipoise.run.seals import CheckpointFolder, record_files
 from equipoise.terminal.exits import Stopped, deferring
 from equipoise.train.local.callbacks import (
@@ -25,7 +25,6 @@ from equipoise.train.local.callbacks import (
     StopCallback,
     latest_checkpoint,
 )
-from equipoise.train.local.distillation import distil
 from equipoise.train.local.generation import render_prompt
 from equipoise.train.local.reward import reward_function
 from equipoise.train.local.trainer import build_trainer, trainable
@@ -35,20 +34,15 @@ from equipoise.train.stages.job import FailureMonitor, Job
 
 
 def train(job: Job, loaded: LoadedModel) -> None:
-    """The first stage, GRPO through TRL from the newest whole checkpoint, the final checkpoint."""
+    """Train with TRL from the newest whole checkpoint, and save the final one."""
     config, run = job.config, job.run
     steps = total_steps(len(job.split(TRAIN_SPLIT)), config)
-    if steps:
-        check_signal(job)
+    check_signal(job)
     checkpoint = latest_checkpoint(run.checkpoints, job.reporter.warn)
     restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
     rollouts.restore(run.training, checkpoint.path / run.training.name if checkpoint else None)
     set_seed(config.grpo.seed)
-    model = trainable(loaded, config)
-    if not checkpoint:
-        first_stage(job, model, loaded)
-    if steps:
-        model = _grpo(job, model, loaded, steps, checkpoint)
+    model = _grpo(job, trainable(loaded, config), loaded, steps, checkpoint)
 
     def save(folder: Path) -> None:
         model.save_pretrained(folder)
@@ -99,34 +93,6 @@ def _grpo(
     if trainer.state.global_step < steps:
         raise Stopped
     return trainer.model
-
-
-def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedModel) -> None:
-    """Distil the frozen model's own replies as the environment deals them out, where wanted.
-
-    A run that stops in it begins it anew.
-    """
-    settings, environment = job.config.equipoise.first_stage, job.environment
-    if not settings.passes:
-        return
-    job.reporter.heading("First stage: the model's own replies, dealt out anew")
-    records, reference = job.split(TRAIN_SPLIT), read_rollouts(job.run.reference)
-    dealt = environment.dealt_replies(records, reference, settings.passes, job.config.grpo.seed)
-    if not dealt:
-        job.reporter.warn("no reply of the model can be read, so none is dealt out")
-        return
-    steps = -(-len(dealt) // settings.batch_size)
-    with job.timed("first stage"), job.reporter.progress("first stage", steps) as done:
-        losses = distil(
-            model,
-            loaded.tokenizer,
-            dealt,
-            job.config,
-            settings.batch_size,
-            settings.learning_rate,
-            done,
-        )
-    job.reporter.say(f"loss {losses[1]:.3f} -> {losses[max(losses)]:.3f}")
 
 
 def _trainer(

@@ -60,8 +60,7 @@ data.shuffle=true -> -> sets.shuffled-prompts
 grpo.use_dynamic_sampling=true -> -> sets.dynamic-sampling
 policy.generation.max_new_tokens=256 -> -> lengths.no-prompt-room
 grpo.max_val_samples=32 -> -> validation.too-few-samples | 64
-grpo.max_num_steps=0 -> -> training.no-steps
---engine nemo_rl grpo.max_num_steps=0 equipoise.first_stage.passes=1 -> -> training.no-steps
+grpo.max_num_steps=0 -> -> config.invalid-value | 0
 checkpointing.metric_name=accuracy -> -> checkpointing.unprefixed-metric
 checkpointing.metric_name='val:' -> -> checkpointing.unprefixed-metric
 checkpointing.save_period=15 -> -> checkpointing.rare-metric | 10
@@ -111,7 +110,6 @@ policy.generation.vllm_cfg.async_engine=true
 --engine nemo_rl policy.generation.vllm_cfg.async_engine=true
 --engine nemo_rl policy.train_global_batch_size=128
 checkpointing.metric_name=null grpo.val_period=0
-grpo.max_num_steps=0 equipoise.first_stage.passes=1
 checkpointing.metric_name=train:reward checkpointing.save_period=7
 checkpointing.metric_name=val:env/disparity_ratio checkpointing.save_period=20
 LORA.enabled=true LORA.exclude_modules=[] LORA.target_modules=[q]

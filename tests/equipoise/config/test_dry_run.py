@@ -44,7 +44,6 @@ def test_every_row(table):
         "micro batches per update": ("8", "of 32 rollouts"),
         "tokens per step": ("<= 65,536", "256 per rollout"),
         "new tokens per step": ("<= 12,288", "48 per rollout"),
-        "first stage": ("10,240 replies", "distilled in 160 steps"),
         "steps": ("60", ""),
         "reference generations": ("3,320", "8 of every prompt"),
         "baseline generations": ("480", "8 of every test prompt"),
@@ -53,16 +52,6 @@ def test_every_row(table):
         "final generations": ("480", "8 of every test prompt"),
         "generations in all": ("20,368", ""),
     }
-
-
-def test_a_first_stage_has_a_row_where_there_is_one(table):
-    found = table("equipoise.first_stage.batch_size=100", "equipoise.first_stage.passes=3")
-    replies = 3 * int(found["train prompts"][0].replace(",", ""))
-    assert found["first stage"] == (
-        f"{replies:,} replies",
-        f"distilled in {-(-replies // 100)} steps",
-    )
-    assert "first stage" not in table("equipoise.first_stage.passes=0")
 
 
 def test_a_scale_of_several_nodes(table):

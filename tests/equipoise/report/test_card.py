@@ -63,15 +63,6 @@ def test_it_says_what_was_trained_how_and_what_came_of_it(run):
     assert html_of(card).count("<tr>") == 1 + len(read_json(run / "comparison.json")["metrics"])
 
 
-@pytest.mark.parametrize("seconds", [("baseline", "training"), ("first stage",),
-                                     ("first stage", "training")])  # fmt: skip
-def test_it_names_the_stages_that_ran_and_no_other(seconds, run):
-    change(run / "provenance.json", seconds=dict.fromkeys(seconds, 1))
-    text = card_of(run).text
-    assert ("GRPO" in text) == ("training" in seconds)
-    assert ("supervised training" in text) == ("first stage" in seconds)
-
-
 def test_a_whole_model_and_a_local_one(run):
     (run / "final_checkpoint" / "adapter_config.json").unlink()
     data = card_of(run).data

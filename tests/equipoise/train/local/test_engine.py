@@ -9,11 +9,9 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.models.causal import LoadedModel
-from equipoise.train.local.engine import load_policy, run, say_precision
+from equipoise.train.local.engine import load_policy, say_precision
 from equipoise.train.local.trainer import grpo_arguments, with_adapter
 from equipoise.train.stages.job import Job
-from tests.refusals import refusal
 
 HALF, FULL = "policy.precision=bfloat16", "policy.precision=float32"
 LORA = "policy.dtensor_cfg.lora_cfg.enabled=true"
@@ -57,11 +55,3 @@ def test_a_base_in_bfloat16_has_an_adapter_in_float32(tiny, tmp_path, monkeypatc
     kinds = {name: p.dtype for name, p in model.named_parameters() if p.requires_grad}
     assert kinds
     assert set(kinds.values()) == {torch.float32}  # small updates vanish in bfloat16
-
-
-def test_a_first_stage_of_a_task_that_deals_out_no_replies_is_refused(job: Job) -> None:
-    words = ("equipoise.first_stage.passes=1",)
-    job = replace(job, loaded=load_config("fairness", parse_flags("x", words)))
-    with refusal("first-stage.no-deal", "fairness"):
-        run(job, LoadedModel(None, None, "tiny@1"))
-    assert not job.run.reference.exists()
