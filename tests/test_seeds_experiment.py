@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from equipoise.run.directory import RunDirectory
-from equipoise.run.seals import record_files
+from equipoise.run.seals import PARTS, record_files
 
 SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "experiments" / "seeds.py"
 TOY = """
@@ -51,7 +51,7 @@ def write_run(folder: Path, effect: float, guard: str = "kept", prompt: str = ""
     (folder / "modes.json").write_text(json.dumps({"trivial": {"not_beaten": ["constant"]}}))
     run = RunDirectory(folder)
     run.ledger.create({})
-    record_files(run, *(path for path in folder.iterdir() if path != run.provenance))
+    record_files(run, *(path for path in folder.iterdir() if path.name in PARTS))
     return folder
 
 
@@ -151,16 +151,13 @@ def test_what_is_not_as_the_run_wrote_it_is_refused_by_its_name(
 ) -> None:
     runs = [write_run(tmp_path / name, 0.1) for name in "ab"]
     words = ["--runs", *map(str, runs), "--output", str(tmp_path / "out")]
-    sealed = (runs[0] / "provenance.json").read_text()
-    (runs[0] / "provenance.json").write_text("{}")
-    with pytest.raises(SystemExit, match=r"(?s)has no seals of .*--unsealed"):
+    manifest = runs[0] / "manifest.json"
+    whole = manifest.read_text()
+    manifest.unlink()
+    with pytest.raises(SystemExit, match=r"(?s)manifest.json does not list .*final"):
         seeds.main(words)
-    seeds.main([*words, "--unsealed"])
-    assert f"{runs[0]}/final" in summary(tmp_path / "out")["unsealed"]
-    assert "accepted with --unsealed" in (tmp_path / "out" / "seeds.md").read_text()
-    (runs[0] / "provenance.json").write_text(sealed)
+    manifest.write_text(whole)
     comparison = runs[0] / "comparison.json"
     comparison.write_text(comparison.read_text().replace("better", "worses"))
-    for flags in ([], ["--unsealed"]):
-        with pytest.raises(SystemExit, match=r"comparison.json was changed"):
-            seeds.main([*words, *flags])
+    with pytest.raises(SystemExit, match=r"comparison.json was changed"):
+        seeds.main(words)

@@ -26,10 +26,9 @@ from typing import Any
 
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.seals import UNSEALED, OpenedRun, open_run, unsealed_note
+from equipoise.run.seals import open_run
 from equipoise.statistics.intervals import Interval
 from equipoise.statistics.seeds import OverSeeds, over_seeds
-from equipoise.terminal.options import UNSEALED_HELP
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = "cpu_seconds.txt"
@@ -73,9 +72,8 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def summary_of(opened: Sequence[OpenedRun]) -> dict[str, Any]:
+def summary_of(runs: Sequence[RunDirectory]) -> dict[str, Any]:
     """The content of seeds.json."""
-    runs = [each.run for each in opened]
     compared = [read(run.comparison)["metrics"] for run in runs]
     evaluations = [[read(run.evaluation(s)) for s in ("baseline", "final")] for run in runs]
     confidence = evaluations[0][1]["confidence"]
@@ -100,7 +98,6 @@ def summary_of(opened: Sequence[OpenedRun]) -> dict[str, Any]:
         "confidence": confidence,
         "same_items": same_items,
         "runs": [str(run.root) for run in runs],
-        "unsealed": [f"{each.run.root}/{part}" for each in opened for part in each.unsealed],
         "cpu_seconds": [float(told) if told else None for told in seconds],
         "not_beaten": [read_modes(run).get("trivial", {}).get("not_beaten") for run in runs],
         "metrics": metrics,
@@ -167,10 +164,7 @@ def table(summary: Mapping[str, Any]) -> str:
     """The figures as Markdown."""
     rule = "|".join(["---"] * len(COLUMNS))
     rows = (f"| {' | '.join(COLUMNS)} |", f"|{rule}|", *lines(summary))
-    notes = [unsealed_note(summary["unsealed"]), ""] if summary["unsealed"] else []
-    return "\n".join(
-        [heading(summary), "", *notes, trivial_line(summary["not_beaten"]), "", *rows, ""]
-    )
+    return "\n".join([heading(summary), "", trivial_line(summary["not_beaten"]), "", *rows, ""])
 
 
 def heading(summary: Mapping[str, Any]) -> str:
@@ -236,7 +230,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("task", nargs="?", help="as in recipes/grpo_<task>.py")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N")
     parser.add_argument("--runs", type=Path, nargs="+", metavar="DIR", help="finished runs instead")
-    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
     parser.add_argument("--split", choices=("validation", "test"), default="test")
     parser.add_argument("--config", type=Path, default=ROOT / "nemo_configs" / "local.yaml")
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "seeds")
@@ -259,10 +252,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if missing := [str(f) for f in folders if not RunDirectory(f).comparison.exists()]:
         sys.exit(f"no finished run (no comparison.json): {', '.join(missing)}")
     try:
-        opened = [open_run(folder, unsealed=options.unsealed) for folder in folders]
+        runs = [open_run(folder) for folder in folders]
     except EquipoiseError as error:
         sys.exit(f"error: {error}")
-    summary = summary_of(opened)
+    summary = summary_of(runs)
     target = options.output / options.task if options.task else options.output
     target.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary, indent=1, allow_nan=False)

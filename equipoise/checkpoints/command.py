@@ -10,7 +10,7 @@ from tyro.conf import Positional
 from equipoise.errors import UsageError
 from equipoise.models.libraries import prepare_torch, quiet_transformers
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.options import Destination, DryRun, Unsealed, option
+from equipoise.terminal.options import Destination, DryRun, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,6 @@ class ConvertOptions:
     verify: Annotated[
         bool, option("leave out checksums, reading back what is written, and loading the model")
     ] = True
-    unsealed: Unsealed = False
     dry_run: DryRun = False
 
 
@@ -66,7 +65,6 @@ class MergeOptions:
     base: Annotated[
         str | None, option("the model that it was trained on, where that is elsewhere now", "MODEL")
     ] = None
-    unsealed: Unsealed = False
     dry_run: DryRun = False
 
 
@@ -84,7 +82,7 @@ def run(options: ConvertOptions, reporter: Reporter) -> None:
     from equipoise.checkpoints.to_megatron import convert_to_megatron
 
     if options.dry_run:
-        show_source(options.source, options.destination, reporter, unsealed=options.unsealed)
+        show_source(options.source, options.destination, reporter)
         return
     write = (
         partial(convert, keep_adapter=options.adapter)
@@ -97,7 +95,6 @@ def run(options: ConvertOptions, reporter: Reporter) -> None:
         reporter,
         base=options.base,
         verify=options.verify,
-        unsealed=options.unsealed,
     )
 
 
@@ -108,7 +105,7 @@ def merge(options: MergeOptions, reporter: Reporter) -> None:
     from equipoise.checkpoints.sources import ADAPTERS, describe, open_source
     from equipoise.checkpoints.tensors import refuse
 
-    source = open_source(options.adapter, unsealed=options.unsealed)
+    source = open_source(options.adapter)
     if source.form not in ADAPTERS:
         refuse(
             "merge-lora.no-adapter",
@@ -119,7 +116,6 @@ def merge(options: MergeOptions, reporter: Reporter) -> None:
         options.adapter,
         options.destination,
         base=options.base,
-        unsealed=options.unsealed,
         dry_run=options.dry_run,
     )
     run(conversion, reporter)

@@ -30,8 +30,7 @@ from equipoise.checkpoints.tensors import (
     yaml_mapping,
 )
 from equipoise.run.directory import RunDirectory
-from equipoise.run.seals import check_part, unsealed_note
-from equipoise.terminal.console import Reporter
+from equipoise.run.seals import check_part
 
 _STEP = re.compile(r"step_(\d+)$")
 _ITERATION = re.compile(r"iter_(\d+)$")
@@ -58,22 +57,18 @@ class Source:
     overrides: Mapping[str, Any] = field(default_factory=dict)  # of the base's config.json
     #: The tensors of an adapter that PEFT merged, and the logits before.
     merged: tuple[Tensors, torch.Tensor] | None = None
-    unsealed: tuple[str, ...] = ()  # parts of a run that have no seal
     peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
     stated: MegatronConfig | None = None  # what it says of its model, where another says it, too
 
 
 @contextmanager
-def opened(
-    path: Path, destination: Path, base: str | None, *, unsealed: bool = False
-) -> Iterator[Source]:
+def opened(path: Path, destination: Path, base: str | None) -> Iterator[Source]:
     """Recognise a checkpoint. Raises `EquipoiseError` for anything else, or a damaged one.
 
-    What is made of NeMo's configuration lies beside `destination` until the end. `unsealed` accepts
-    a run's model without a seal.
+    What is made of NeMo's configuration lies beside `destination` until the end.
     """
     if not (folders := folders_of_nemo(path)):
-        yield open_source(path, unsealed=unsealed)
+        yield open_source(path)
         return
     for folder in folders:
         check_folder(folder)
@@ -87,7 +82,7 @@ def opened(
         yield replace(source, companions=(scratch,), stated=None)
 
 
-def open_source(path: Path, *, unsealed: bool = False) -> Source:
+def open_source(path: Path) -> Source:
     """Recognise a folder that can be read where it lies. Raises `EquipoiseError` likewise."""
     if path.suffix == ".nemo" or (path / "model_config.yaml").is_file():
         refuse(
@@ -102,12 +97,12 @@ def open_source(path: Path, *, unsealed: bool = False) -> Source:
             _NAME_A_SOURCE,
         )
     if (path / "provenance.json").is_file():
-        return open_source(_of_run(path), unsealed=unsealed)
-    without = check_part(path, unsealed=unsealed)
+        return open_source(_of_run(path))
+    check_part(path)
     check_folder(path)
     for look in _FOLDERS.values():
         if source := look(path):
-            return replace(source, unsealed=without)
+            return source
     return refuse(
         "convert.unknown-format", f"{path} is no checkpoint that is known here", _NAME_A_SOURCE
     )
@@ -116,7 +111,7 @@ def open_source(path: Path, *, unsealed: bool = False) -> Source:
 def _of_run(path: Path) -> Path:
     """Return a run's final checkpoint, or else its newest one; a link out of the run is refused."""
     folder = RunDirectory(path).final_checkpoint
-    check_part(folder, unsealed=True)  # one that is missing, too
+    check_part(folder)  # one that is missing, too
     if not folder.is_dir():
         newest = _newest(RunDirectory(path).checkpoints, _STEP)
         folder = newest or refuse("convert.run-without-checkpoint", f"{path} has no checkpoint yet")
@@ -242,13 +237,6 @@ _FOLDERS: Mapping[str, Callable[[Path], Source | None]] = {
     "a folder of Hugging Face's": _hugging_face,
 }
 _NAME_A_SOURCE = f"Name a run directory, {', '.join(_FOLDERS)}, or a folder of NeMo 2."
-
-
-def announce(source: Source, reporter: Reporter) -> None:
-    """Say what was recognised, and warn of what has no seal."""
-    reporter.say(describe(source))
-    if source.unsealed:
-        reporter.warn(unsealed_note(source.unsealed))
 
 
 def describe(source: Source) -> str:

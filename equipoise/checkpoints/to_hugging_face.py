@@ -36,7 +36,7 @@ from equipoise.checkpoints.lora import (
 )
 from equipoise.checkpoints.megatron import FAMILIES, export_model, to_hugging_face
 from equipoise.checkpoints.nemo import folders_of_nemo
-from equipoise.checkpoints.sources import ADAPTERS, Source, announce, open_source, opened
+from equipoise.checkpoints.sources import ADAPTERS, Source, describe, open_source, opened
 from equipoise.checkpoints.stated import NOT_IN_SHAPES, refuse_difference, refuse_overrides
 from equipoise.checkpoints.tensors import (
     Tensors,
@@ -91,18 +91,16 @@ def convert(
     base: str | None = None,
     keep_adapter: bool = False,
     verify: bool = True,
-    unsealed: bool = False,
 ) -> None:
     """Write the checkpoint at `path` as a model of Hugging Face's, and check what was written.
 
     `base` is the model that training began with, where the checkpoint does not name it. With
     `keep_adapter` an adapter becomes one of PEFT's and is not merged. Without `verify` nothing is
-    read back or loaded. `unsealed` accepts a run's model without a seal. `destination` appears
-    whole or not at all. Raises `EquipoiseError`.
+    read back or loaded. `destination` appears whole or not at all. Raises `EquipoiseError`.
     """
     refuse_taken(destination)
-    with opened(path, destination, base, unsealed=unsealed) as source:
-        announce(source, reporter)
+    with opened(path, destination, base) as source:
+        reporter.say(describe(source))
         destination.parent.mkdir(parents=True, exist_ok=True)
         if keep_adapter and source.form in ADAPTERS:
             fill = partial(_fill_adapter, source, base or source.base, reporter)
@@ -112,9 +110,7 @@ def convert(
     reporter.say(f"model: {destination}")
 
 
-def show_source(
-    path: Path, destination: Path, reporter: Reporter, *, unsealed: bool = False
-) -> None:
+def show_source(path: Path, destination: Path, reporter: Reporter) -> None:
     """Say what the checkpoint at `path` is, and write nothing.
 
     Raises `EquipoiseError` for what is no checkpoint, and for a `destination` that is taken.
@@ -123,7 +119,7 @@ def show_source(
     if folders_of_nemo(path):
         reporter.say(f"{path}: a model of NeMo 2's")
     else:
-        announce(open_source(path, unsealed=unsealed), reporter)
+        reporter.say(describe(open_source(path)))
     reporter.say(f"{destination} would be written; this was a dry run")
 
 

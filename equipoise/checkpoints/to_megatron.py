@@ -14,7 +14,7 @@ from equipoise.checkpoints.dcp import layered_tensors
 from equipoise.checkpoints.expected import model_config, tensors_of_model
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.megatron import FAMILIES, export_model, import_model, to_hugging_face
-from equipoise.checkpoints.sources import announce, opened
+from equipoise.checkpoints.sources import describe, opened
 from equipoise.checkpoints.stated import config_of_bridge, refuse_difference
 from equipoise.checkpoints.tensors import Tensors, in_bytes, refuse, size, total_bytes, yaml_mapping
 from equipoise.checkpoints.to_hugging_face import (
@@ -62,23 +62,21 @@ def convert_to_megatron(
     *,
     base: str | None = None,
     verify: bool = True,
-    unsealed: bool = False,
 ) -> None:
     """Write the checkpoint at `path` as a folder for `policy.pretrained_checkpoint`.
 
     What is no model of Hugging Face's yet becomes one first, in a scratch folder. `base` is the
     model that training began with, where the checkpoint does not name it. Without `verify` nothing
-    is read back. `unsealed` accepts a run's model without a seal. `destination` appears whole
-    or not at all. Raises `EquipoiseError`.
+    is read back. `destination` appears whole or not at all. Raises `EquipoiseError`.
     """
     find_megatron_python()
     refuse_taken(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
     with (
-        opened(path, destination, base, unsealed=unsealed) as source,
+        opened(path, destination, base) as source,
         scratch_folder(destination) as scratch,
     ):
-        announce(source, reporter)
+        reporter.say(describe(source))
         model, origin = source.path, str(source.path.resolve())
         if source.form != "hugging_face" or not any(model.glob("model*.safetensors")):
             model, origin = scratch / "model", base or source.base or str(path.resolve())

@@ -58,7 +58,6 @@ def write_record(
             "path": str(source.path.resolve()),
             "kind": source.kind,
             "base": source.base,
-            "unsealed": source.unsealed,
         },
         **more,
         "checked": checked,
@@ -102,9 +101,6 @@ def write_card(
         "Made by": _made_by(adapter=adapter, stays_adapter=stays_adapter),
         # What was not checked may name a file of this machine.
         "Checked": _code(_FOLDERS.sub("", checked)),
-        "Seals": "the source has none for " + _code(", ".join(source.unsealed))
-        if source.unsealed
-        else "",
         "Record": f"{_code(RECORD)}, with the checksum of every file"
         if (folder / RECORD).is_file()
         else "",

@@ -1,7 +1,7 @@
-"""Detection and removal of keys and passwords, which no file of a run may hold.
+"""Detection and removal of keys and passwords.
 
 Names and forms decide: a secret of no known form under an innocent name is not found. Every
-pattern is linear, for a diff is anybody's text.
+pattern is linear, for a log is anybody's text.
 """
 
 import os
@@ -41,18 +41,11 @@ _FORM = re.compile(
         )
     )
 )
-_QUOTED = r"\"[^\"]{8,}\"|'[^']{8,}'"
-#: `name: "value"` or `name = 'value'`, and in a file of settings any value.
-_LITERAL = re.compile(rf"(?<![\w-])([A-Za-z][\w-]*)([\"']?\s*[:=]\s*)({_QUOTED})")
-_SETTING = re.compile(rf"(?<![\w-])([A-Za-z][\w-]*)([\"']?\s*[:=]\s*)({_QUOTED}|[^\s,}}\]#]+)")
-#: What is in the place of a value and is none: nothing, a reference, the name of a variable.
-_NO_VALUE = re.compile(r"[\"']?(?:null|none|true|false|~|\$.*|<.*>|[A-Z][A-Z0-9_]*)[\"']?")
 _REASON = (
     "holds what looks like a key or a password, and it would be written into the run's "
     "config.yaml; put it into .env, and for a model behind an endpoint name its variable in "
     "api_key_env"
 )
-_SETTING_FILES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".sh", ".env")
 #: A shorter value is as likely a common word, whose blotting would hide what is no secret.
 _SHORTEST = 8
 
@@ -91,25 +84,6 @@ def redacted_tree(value: Any, name: str = "") -> Any:
     if not isinstance(value, str):
         return value
     return MASK if is_secret_name(name) else redacted(value)
-
-
-def masked_diff(diff: str) -> tuple[str, int]:
-    """A diff of git with keys and passwords masked, and how many there were."""
-    lines, count, assigned = [], 0, _LITERAL
-    for line in diff.splitlines(keepends=True):
-        if line.startswith("diff --git "):
-            assigned = _SETTING if line.rstrip().endswith(_SETTING_FILES) else _LITERAL
-        hidden, forms = _FORM.subn(MASK, line)
-        lines.append(assigned.sub(_mask_value, hidden))
-        count += forms + lines[-1].count(MASK) - hidden.count(MASK)
-    return "".join(lines), count
-
-
-def _mask_value(match: re.Match[str]) -> str:
-    name, sign, value = match.groups()
-    if not is_secret_name(name) or MASK in value or _NO_VALUE.fullmatch(value):
-        return match[0]
-    return f"{name}{sign}{MASK}"
 
 
 def secret_problems(values: Mapping[str, Any]) -> Iterator[Problem]:

@@ -22,7 +22,6 @@ from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.words import figure_with_interval, read_estimate
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_stage_rollouts
-from equipoise.run.seals import OpenedRun
 from equipoise.statistics.evaluation import Figures, headline_figures, json_number
 from equipoise.statistics.intervals import (
     Shares,
@@ -37,12 +36,12 @@ STATISTICS = StatisticsSettings()
 
 
 def calibrate(
-    labels: Path, judge: Path | None, opened: OpenedRun | None, reporter: Reporter
+    labels: Path, judge: Path | None, run: RunDirectory | None, reporter: Reporter
 ) -> dict[str, Any]:
     """Hold the user's judge against labels; print and return the figures."""
     environment = open_environment(judge)
     sources = environment.sources()
-    of_run = opened.provenance.get("sources", {}) if opened else sources
+    of_run = run.ledger.read().get("sources", {}) if run else sources
     if differing := [name for name in sources if sources[name] != of_run.get(name)]:
         raise UsageError(
             "calibrate.another-judge",
@@ -57,8 +56,8 @@ def calibrate(
     scores = environment.score(replies)
     measured = agreement(replies, scores)
     figures = headline_figures(measured, STATISTICS)
-    if opened:
-        figures |= corrected_figures(opened.run, environment, measured)
+    if run:
+        figures |= corrected_figures(run, environment, measured)
     failed = sum(score.value is None for score in scores)
     title = f"{sources['judge']} beside {labels.name}: {len(scores)} replies, {failed} failed"
     columns = [Column("figure", folds=True), Column(f"{STATISTICS.confidence:.0%} interval")]

@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +31,6 @@ from equipoise.terminal.options import (
     Files,
     OwnCode,
     Repeated,
-    Unsealed,
     option,
 )
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:  # they bring what takes seconds to import
 _FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
 _LOG = "equipoise.log"
 #: What --resume leaves free; everything else is as it was asked for.
-_WITH_RESUME = {"resume", "dry_run", "unsealed"}
+_WITH_RESUME = {"resume", "dry_run"}
 _WORDS = {"task": "TASK", "assignments": "key=value"}
 
 
@@ -98,7 +97,6 @@ class EvaluateOptions:
     device: Annotated[str | None, option("cpu or cuda, of models in this process", "NAME")] = None
     resume: Annotated[Path | None, option("go on with this audit", "DIR")] = None
     dry_run: DryRun = False
-    unsealed: Unsealed = False
 
     def check(self) -> None:
         """Raise `UsageError` for words that do not go together."""
@@ -135,7 +133,6 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     from equipoise.evaluate.plan import TaskAudit, print_plan, read_audit, write_audit
 
     audit = read_audit(options.resume) if options.resume else make_audit(options)
-    audit = replace(audit, unsealed=audit.unsealed or options.unsealed)
     root = options.resume or new_root(options)
     threads = _check(audit, root, reporter, dry_run=options.dry_run)
     if options.dry_run:
@@ -286,7 +283,6 @@ class CompareOptions:
     different_environments: Annotated[
         bool, option("compare although scores were given with other settings, models or code")
     ] = False
-    unsealed: Unsealed = False
     own_code: OwnCode = None
     dry_run: Annotated[bool, option("show the comparison, and write nothing")] = False
 
@@ -308,7 +304,7 @@ def compare(options: CompareOptions, reporter: Reporter) -> None:
 
     checks = Checks(options.different_items, options.different_environments)
     with reporter.progress("reading"):
-        entries = entries_of(options.entries, unsealed=options.unsealed)
+        entries = entries_of(options.entries)
     compared = compare_entries(entries, checks, reporter)
     if options.dry_run:
         print_compared(compared, reporter)
@@ -343,7 +339,6 @@ class GateOptions:
         Path | None, option("write JUnit's XML, a test case for each metric", "FILE")
     ] = None
     markdown: Annotated[Path | None, option("write a table for a pull request", "FILE")] = None
-    unsealed: Unsealed = False
     own_code: OwnCode = None
 
 
@@ -358,9 +353,7 @@ def gate(options: GateOptions, reporter: Reporter) -> None:
     from equipoise.evaluate.gate_report import print_gate, write_gate
 
     margins = read_margins(options.margin)
-    result = gate_stored(
-        options.before, options.after, margins, reporter, unsealed=options.unsealed
-    )
+    result = gate_stored(options.before, options.after, margins, reporter)
     path = options.output_dir / "gate.json"
     write_gate(result, path, options.junit, options.markdown)
     print_gate(result, path, reporter)
@@ -391,11 +384,11 @@ class CalibrateOptions:
 
 
 def calibrate(options: CalibrateOptions, reporter: Reporter) -> None:
-    opened = open_run(options.run) if options.run else None
+    run = open_run(options.run) if options.run else None
     # It brings what takes seconds to import.
     from equipoise.evaluate.calibrate import calibrate as measure_judge
 
-    content = measure_judge(options.labels, options.judge, opened, reporter)
+    content = measure_judge(options.labels, options.judge, run, reporter)
     usable_folder(options.output_dir, "--output-dir")
     path = options.output_dir / "judge_errors.json"
     write_json(path, content)

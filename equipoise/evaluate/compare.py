@@ -289,9 +289,6 @@ def _entry(entry: Entry, figures: Mapping[str, Figures]) -> dict[str, Any]:
         "runs": [run.path for run in entry.runs],
         "models": sorted({str(run.provenance.get("model")) for run in entry.runs}),
         "seeds": [run.seed for run in entry.runs],
-        "unsealed": list(
-            dict.fromkeys(f"{r.run.root}/{p}" for r in runs for p in r.opened.unsealed)
-        ),
         "variants": [audit["variant"] for audit in audits if audit],
         "n_rollouts": sum(len(run.rollouts) for run in entry.runs),
         "n_failed": sum(score.error is not None for run in entry.runs for score in run.scores),

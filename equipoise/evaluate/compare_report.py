@@ -37,7 +37,6 @@ from equipoise.report.words import (
     printable,
     read_estimate,
 )
-from equipoise.run.seals import unsealed_note
 
 Json = Mapping[str, Any]
 
@@ -92,9 +91,7 @@ def comparison_sections(content: Json, presentation: Presentation) -> list[Table
 
 
 def comparison_notes(content: Json, presentation: Presentation) -> Iterator[str]:
-    """Yield what limits the comparison, such as unsealed files and other sampling."""
-    if unsealed := [name for entry in content["entries"] for name in entry["unsealed"]]:
-        yield unsealed_note(map(printable, unsealed))
+    """Yield what limits the comparison, such as other sampling."""
     if content["allowed"]:
         allowed = ", ".join(map(plain_name, content["allowed"]))
         yield f"Compared although it is not alike, since that was asked for: {allowed}."

@@ -26,7 +26,7 @@ from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts, read_stage_rollouts
-from equipoise.run.seals import OpenedRun, open_run
+from equipoise.run.seals import open_run
 from equipoise.statistics.compare import Halves
 from equipoise.train.stages.around_training import BASELINE, FINAL, REFERENCE
 
@@ -63,7 +63,7 @@ class Checks:
 class Evaluated:
     """One stage of a run: what was replied, and how it was scored then. Equal to itself alone."""
 
-    opened: OpenedRun
+    run: RunDirectory
     stage: str
     loaded: LoadedConfig
     items: Mapping[str, str]  # prompt id -> hash of its record
@@ -71,12 +71,8 @@ class Evaluated:
     scores: Sequence[Score]
 
     @property
-    def run(self) -> RunDirectory:
-        return self.opened.run
-
-    @property
     def provenance(self) -> Mapping[str, Any]:
-        return self.opened.provenance
+        return self.run.ledger.read()
 
     @property
     def path(self) -> str:
@@ -140,9 +136,9 @@ class Entry:
     runs: tuple[Evaluated, ...]
 
 
-def entries_of(words: Sequence[str], *, unsealed: bool = False) -> list[Entry]:
+def entries_of(words: Sequence[str]) -> list[Entry]:
     """Return an entry for each word. Equal names that were not given become paths."""
-    entries = [entry_of(word, unsealed=unsealed) for word in words]
+    entries = [entry_of(word) for word in words]
     names = [entry.name for entry in entries]
     return [
         replace(e, name=e.runs[0].path) if names.count(e.name) > 1 and "=" not in word else e
@@ -150,12 +146,12 @@ def entries_of(words: Sequence[str], *, unsealed: bool = False) -> list[Entry]:
     ]
 
 
-def entry_of(word: str, *, unsealed: bool = False) -> Entry:
+def entry_of(word: str) -> Entry:
     """Read `DIR`, `NAME=DIR` or `NAME=DIR,DIR,...`. Raises `EquipoiseError` like `open_run`."""
     name, equals, folders = word.partition("=")
     if not equals or "/" in name:
         name, folders = "", word
-    runs = [read_stage(Path(part), unsealed=unsealed) for part in folders.split(",") if part]
+    runs = [read_stage(Path(part)) for part in folders.split(",") if part]
     if not runs:
         raise UsageError(
             "entry.no-name", f"{word!r} names no run", "Name folders: NAME=DIR or NAME=DIR,DIR."
@@ -177,12 +173,11 @@ def entry_of(word: str, *, unsealed: bool = False) -> Entry:
     return Entry(name or unnamed, tuple(sorted(runs, key=lambda run: run.seed)))
 
 
-def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
+def read_stage(path: Path) -> Evaluated:
     """Read a stage's folder, or a run's last evaluated stage. Raises like `open_run`."""
     above = RunDirectory(path.parent)
     of_stage = path.name in _STAGES and (above.config.is_file() or above.provenance.is_file())
-    opened = open_run(path.parent if of_stage else path, unsealed=unsealed)
-    run = opened.run
+    run = open_run(path.parent if of_stage else path)
     candidates = (path.name,) if of_stage else _STAGES
     stages = [stage for stage in candidates if run.evaluation(stage).exists()]
     if not stages:
@@ -203,7 +198,7 @@ def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
             "Put back the file that the run was made with.",
         )
     loaded = load_config(task_of(run), Options((run.config,), stored=True))
-    return Evaluated(opened, stages[0], loaded, items, rollouts, scores)
+    return Evaluated(run, stages[0], loaded, items, rollouts, scores)
 
 
 def task_of(run: RunDirectory) -> str:

@@ -48,7 +48,7 @@ from equipoise.run.rollouts import (
     read_stage_rollouts,
     write_generations,
 )
-from equipoise.run.seals import check_part, open_run, unsealed_note
+from equipoise.run.seals import check_part, open_run
 from equipoise.run.usage import Meter
 from equipoise.terminal.console import Column, Reporter
 from equipoise.terminal.exits import Stopped
@@ -155,13 +155,11 @@ DrawFrom = Callable[[Sequence[PromptRecord], int, str], Drawn]
 class SubjectSetup:
     """The setup that all rows of one model on one task share.
 
-    `records` are all of the task's prompts, `prompts` those that are evaluated. `unsealed` are
-    parts of a run that the model is of and that have no seal.
+    `records` are all of the task's prompts, `prompts` those that are evaluated.
     """
 
     task_audit: TaskAudit
     model: str
-    unsealed: Sequence[str]
     records: Sequence[PromptRecord]
     prompts: Sequence[PromptRecord]
     environment: Environment
@@ -191,7 +189,7 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
         _print_usage(task_audit, rows)
         if len(rows) > 1 and not errors:
             words = [f"{row.name}={task_audit.run_of(row.name).root}" for row in rows]
-            entries = [entry_of(word, unsealed=audit.unsealed) for word in words]
+            entries = [entry_of(word) for word in words]
             compared = compare_entries(entries, Checks(), reporter)
             write_comparison(compared, root / task, reporter)
     if not errors:
@@ -219,14 +217,7 @@ def _subject_turn(task_audit: TaskAudit, subject: Subject) -> Turn[None]:
         reporter.say(f"{task_audit.task}: {subject.label}: evaluated already")
         return
     target = task_audit.root / "models" / subject.label
-    accepted = task_audit.audit.unsealed
-    model, unsealed = (
-        (subject.model, ())
-        if subject.endpoint
-        else as_model_folder(subject, target, reporter, unsealed=accepted)
-    )
-    if unsealed:
-        reporter.warn(f"{subject.label}: {unsealed_note(unsealed)}")
+    model = subject.model if subject.endpoint else as_model_folder(subject, target, reporter)
     loaded = task_audit.load(model, subject.label)
     with reporter.progress("preparing what the prompts need"):
         prepare_task(loaded, reporter.say)
@@ -240,10 +231,10 @@ def _subject_turn(task_audit: TaskAudit, subject: Subject) -> Turn[None]:
     opened: AbstractContextManager[Writer] = (
         behind_endpoint(loaded, subject, task_audit.root)
         if subject.endpoint
-        else in_process(loaded, records, prompts, reporter, unsealed=accepted)
+        else in_process(loaded, records, prompts, reporter)
     )
     with opened as writer:
-        setup = SubjectSetup(task_audit, model, unsealed, records, prompts, environment, writer)
+        setup = SubjectSetup(task_audit, model, records, prompts, environment, writer)
         for row in missing:
             reporter.heading(f"{task_audit.task}: {row.name}")
             yield from _evaluate_row(setup, row, seed)
@@ -263,7 +254,7 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
         )
     loaded = setup.task_audit.load(setup.model, row.name)
     run, meter = _open_row(setup, loaded, row), Meter()
-    with owning(run.root, reporter.warn), meter.writing(run.ledger, reporter.warn):
+    with owning(run.root), meter.writing(run.ledger, reporter.warn):
         tracker = Tracker(loaded, run)
         records = record_prompts(run)
         job = Job(loaded, run, records, environment, reporter, row.name, meter, tracker)
@@ -366,12 +357,8 @@ def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirecto
     if run.config.is_file():
         return run
     new_run = NewRun(run.root.parent, row.name, row.name, datetime.now(UTC))
-    new_run.create(partial(start_run, loaded, setup.prompts, setup.task_audit.reporter))
-    metadata = {
-        "subject": asdict(row.subject),
-        "variant": asdict(row.variant),
-        "unsealed": setup.unsealed,
-    }
+    new_run.create(partial(start_run, loaded, setup.prompts))
+    metadata = {"subject": asdict(row.subject), "variant": asdict(row.variant)}
     run.ledger.update({"audit": metadata, "model": row.subject.model})
     return run
 
@@ -389,10 +376,9 @@ def _print_usage(task_audit: TaskAudit, rows: Sequence[Row]) -> None:
     columns += [Column(name) for name in ("replies", "failed", "tokens/s", "seconds", "cost")]
     cells = []
     for row in rows:
-        root = task_audit.run_of(row.name).root
-        opened = open_run(root, unsealed=task_audit.audit.unsealed)
-        usage = opened.provenance.get("usage", {})
-        evaluation = read_json(opened.run.evaluation(BASELINE))
+        run = open_run(task_audit.run_of(row.name).root)
+        usage = run.ledger.read().get("usage", {})
+        evaluation = read_json(run.evaluation(BASELINE))
         seconds = evaluation.get("generation_time_seconds") or 0
         rate = evaluation.get("completion_tokens", 0) / seconds if seconds else 0
         cost = sum(counts.get("cost", 0) for counts in usage.get("calls", {}).values())

@@ -94,9 +94,7 @@ def read_margins(words: Sequence[str]) -> dict[tuple[str, str], float]:
     return margins
 
 
-def gate_stored(
-    before: str, after: str, margins: Margins, reporter: Reporter, *, unsealed: bool = False
-) -> GateResult:
+def gate_stored(before: str, after: str, margins: Margins, reporter: Reporter) -> GateResult:
     """Gate two stored evaluations. Raises `UsageError` for what cannot be paired."""
     folders = stages_of(before), stages_of(after)
     shared = {
@@ -112,7 +110,7 @@ def gate_stored(
             _TOGETHER,
         )
     with reporter.progress("reading"):
-        answered = {task: _read_pair(paths, unsealed=unsealed) for task, paths in shared.items()}
+        answered = {task: _read_pair(paths) for task, paths in shared.items()}
         pairs = {task: _without_training_prompts(*pair) for task, pair in answered.items()}
     watched = {
         task: Watched(pair[0].environment(), _margins_of(task, margins))
@@ -205,8 +203,8 @@ def _rows(root: Path) -> list[str]:
     return sorted({p.parent.name for f in folders for p in f.glob("*/config.yaml")})
 
 
-def _read_pair(folders: tuple[Path, Path], *, unsealed: bool) -> tuple[Evaluated, Evaluated]:
-    before, after = (read_stage(folder, unsealed=unsealed) for folder in folders)
+def _read_pair(folders: tuple[Path, Path]) -> tuple[Evaluated, Evaluated]:
+    before, after = (read_stage(folder) for folder in folders)
     try:
         shared_items(before, after, Checks())
     except UsageError as error:

@@ -21,7 +21,6 @@ from equipoise.report.words import (
     p_value,
     printable,
 )
-from equipoise.run.seals import unsealed_note
 from equipoise.statistics import compare
 from equipoise.statistics.compare import GuardMargin
 from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
@@ -154,9 +153,6 @@ def notes_of(result: GateResult) -> Iterator[str]:
             )
     for name, side in result.missing.items():
         yield f"{printable(name)}: {printable(side)} was not evaluated on it"
-    sides = [side for task in result.tasks.values() for side in (task.before, task.after)]
-    if unsealed := [f"{side.run.root}/{p}" for side in sides for p in side.opened.unsealed]:
-        yield unsealed_note(dict.fromkeys(unsealed))
 
 
 def _summary(result: GateResult) -> str:

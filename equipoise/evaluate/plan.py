@@ -147,31 +147,30 @@ def endpoint_settings(
     return _check(settings | {"parameters": parameters, "cache_dir": cache}, subject.label)
 
 
-def as_model_folder(
-    subject: Subject, target: Path, reporter: Reporter, *, unsealed: bool = False
-) -> tuple[str, tuple[str, ...]]:
-    """Return the name or folder that `from_pretrained` loads, and what of a run has no seal.
+def as_model_folder(subject: Subject, target: Path, reporter: Reporter) -> str:
+    """Return the name or folder that `from_pretrained` loads.
 
     The files of a run or a training backend, and an adapter, are converted into `target`, once.
     Raises `EquipoiseError` for what cannot be, and like `open_run`.
     """
     folder = Path(subject.adapter or subject.model)
     if not subject.adapter and not folder.is_dir():
-        return subject.model, ()
+        return subject.model
     if not subject.adapter and (folder / "config.json").is_file():
-        return subject.model, check_part(folder, unsealed=unsealed)
+        check_part(folder)
+        return subject.model
     # torch takes seconds to import.
     from equipoise.checkpoints.sources import open_source
     from equipoise.checkpoints.to_hugging_face import convert
 
-    source = open_source(folder, unsealed=unsealed)
+    source = open_source(folder)
     is_complete = source.form == "hugging_face" and (source.path / "config.json").is_file()
     if is_complete and not subject.adapter:
-        return str(source.path), source.unsealed
+        return str(source.path)
     if not target.exists():
         base = subject.model if subject.adapter else None
-        convert(folder, target, reporter, base=base, unsealed=unsealed)
-    return str(target), source.unsealed
+        convert(folder, target, reporter, base=base)
+    return str(target)
 
 
 # --- ways to ask: each is a row beside the plain one ---------------------------------------------
@@ -269,7 +268,6 @@ class Audit:
     config_files: tuple[str, ...] = ()
     settings: tuple[tuple[str, str, Any], ...] = ()  # flag, key, value
     assignments: tuple[str, ...] = ()
-    unsealed: bool = False  # whether files of runs are accepted without their seals
     schema: int = _SCHEMA
 
 

@@ -63,18 +63,13 @@ def in_process(
     records: Sequence[PromptRecord],
     prompts: Sequence[PromptRecord],
     reporter: Reporter,
-    *,
-    unsealed: bool,
 ) -> Iterator[Writer]:
-    """A model of Hugging Face's. `records` make the local one; `prompts` are what it will read.
-
-    `unsealed` accepts a run's model without a seal.
-    """
+    """A model of Hugging Face's. `records` make the local one; `prompts` are what it will read."""
     # It brings torch and transformers.
     from equipoise.train.local.engine import open_policy, reference_identity, sampler
     from equipoise.train.local.generation import render_prompt
 
-    name = model_name(loaded, records, reporter, unsealed=unsealed)
+    name = model_name(loaded, records, reporter)
     with reporter.progress("loading the model"):
         model = open_policy(loaded.config, prompts, name)
     if note := check_template(model.tokenizer, prompts):

@@ -8,7 +8,7 @@ from typing import Annotated
 from equipoise.config.task_code import import_own_code
 from equipoise.run.directory import RunDirectory
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.options import OwnCode, RunFolder, Unsealed, option
+from equipoise.terminal.options import OwnCode, RunFolder, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,6 @@ class ExportOptions:
 
     run: RunFolder
     output_dir: Annotated[Path, option("a new folder", "DIR")]
-    unsealed: Unsealed = False
     own_code: OwnCode = None
 
 
@@ -47,4 +46,4 @@ def _write(export: Callable[..., list[str]], options: ExportOptions, reporter: R
     if options.own_code:
         import_own_code(options.own_code)
     run = RunDirectory(options.run)
-    reporter.say("\n".join(export(run, options.output_dir, unsealed=options.unsealed)))
+    reporter.say("\n".join(export(run, options.output_dir)))

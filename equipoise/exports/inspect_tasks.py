@@ -26,7 +26,7 @@ from equipoise.errors import UsageError
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.run.rollouts import read_rollouts, rollout_of
-from equipoise.run.seals import COPY, check_part
+from equipoise.run.seals import check_part
 
 _LOG = logging.getLogger(__name__)
 _ROOT = CONFIG_FOLDER.parent
@@ -71,7 +71,7 @@ def _environment(loaded: LoadedConfig, reference: str | None) -> Environment:
                 f"{environment.name} compares with what a model decides on average",
                 "Name it with -T reference=FILE: `equipoise evaluate` writes reference.jsonl.",
             )
-        check_part(_ROOT / reference, otherwise=COPY)
+        check_part(_ROOT / reference)
         environment.set_reference(read_rollouts(_ROOT / reference))
     return environment
 

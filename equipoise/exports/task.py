@@ -24,7 +24,7 @@ from equipoise.models.task_environment import build_environment, make_environmen
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts, write_rollouts
-from equipoise.run.seals import COPY, check_part, open_run, unsealed_note
+from equipoise.run.seals import check_part, open_run
 from equipoise.train.stages.job import score_within_budget
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ def open_environment(settings: RewardSettings) -> Environment:
                 f"{environment.name} compares with the frozen model, whose rollouts are not there",
                 "Name them in equipoise.reference: reference.jsonl of a run or an evaluation.",
             )
-        check_part(settings.reference, otherwise=COPY)
+        check_part(settings.reference)
         environment.set_reference(read_rollouts(settings.reference))
     return environment
 
@@ -145,11 +145,11 @@ class RunTask:
             write_rollouts(folder / "data" / "reference.jsonl", self.reference)
 
 
-def task_of_run(run: RunDirectory, folder: Path, *, unsealed: bool) -> RunTask:
+def task_of_run(run: RunDirectory, folder: Path) -> RunTask:
     """The prompts to train on and to validate with, for a new `folder`. Raises `EquipoiseError`."""
     if folder.exists() and any(folder.iterdir()):
         raise UsageError("export.used-folder", f"{folder} is not empty", "Name a new folder.")
-    unsealed_parts = open_run(run.root, unsealed=unsealed).unsealed
+    open_run(run.root)
     loaded = load_config(task_of(run), Options((run.config,), stored=True))
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     compares = bool(environment.reference_generations)
@@ -174,7 +174,7 @@ def task_of_run(run: RunDirectory, folder: Path, *, unsealed: bool) -> RunTask:
         "generations": loaded.config.grpo.num_generations_per_prompt,
     }
     adjacent = [r for group in groups_of(records, environment.scope).values() for r in group]
-    notes = [unsealed_note(unsealed_parts)] if unsealed_parts else []
+    notes = []
     if re.search(r"api_key_env: (?!null)", run.config.read_text(encoding="utf-8")):
         notes.append(_NO_KEY)
     return RunTask(environment, adjacent, reference, settings, notes)

@@ -21,7 +21,7 @@ from equipoise.report.run_files import Json, RunFiles, as_list, as_object, read_
 from equipoise.report.tables import confidence, outcome, verdict_summary, verdict_table
 from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
-from equipoise.run.seals import leave_out
+from equipoise.run.seals import forget_files
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
@@ -44,7 +44,7 @@ def write_card(run_dir: Path) -> None:
     path = run.final_checkpoint / "README.md"
     adapter = read_object(run.final_checkpoint / "adapter_config.json")
     text = _card(read_run(run_dir, replies=False), adapter)
-    leave_out(run, path)
+    forget_files(run, [path.relative_to(run.root).as_posix()])
     write_text(path, text)
 
 

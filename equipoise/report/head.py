@@ -12,7 +12,7 @@ from typing import Any
 from equipoise.config.memory import in_gb
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
-from equipoise.report.run_files import Reply, RunFiles, as_list, as_object, value_at
+from equipoise.report.run_files import Reply, RunFiles, as_list, as_object
 from equipoise.report.tables import BAD_NEWS, compared
 from equipoise.report.words import (
     Stage,
@@ -23,7 +23,6 @@ from equipoise.report.words import (
     plain_name,
     printable,
 )
-from equipoise.run.seals import unsealed_note
 from equipoise.run.usage import changed_models
 from equipoise.statistics.learning_signal import MANY_TIED
 
@@ -97,8 +96,6 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
         reached = _last_step(run)
         training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
         notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
-    if unsealed := value_at(run.provenance, "audit", "unsealed"):
-        notes.append(f"The model is of a run. {unsealed_note(map(printable, unsealed))}")
     if run.own_reference:
         notes.append(
             "Too few plain replies of this model can be read to compare with, so these are held "

@@ -14,7 +14,6 @@ from rich.control import Control
 
 from equipoise.config.secrets import redacted
 from equipoise.errors import EquipoiseError
-from equipoise.run.ledger import LostRunError
 from equipoise.terminal.console import Reporter, escaped
 from equipoise.terminal.exits import Stopped
 
@@ -46,9 +45,6 @@ def kept_log(reporter: Reporter) -> Iterator[Callable[[Path], None]]:
         _RUN.info("started: %s", shlex.join(["python", *sys.argv]))
         yield lambda path: held.setTarget(_LogFile(path))
         _RUN.info("ended")
-    except LostRunError:
-        held.setTarget(logging.NullHandler())  # the file is another process's now
-        raise
     except (EquipoiseError, Stopped) as error:
         _RUN.error("ended: %s", str(error) or "stopped")
         raise

@@ -16,13 +16,7 @@ from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import UsageError
 from equipoise.run.directory import RunDirectory, open_run_directory
 from equipoise.run.ledger import command_line, git_state, now
-from equipoise.run.seals import (
-    damage_of,
-    find_checkpoints,
-    forget_files,
-    record_files,
-    record_unsealed,
-)
+from equipoise.run.seals import damage_of, find_checkpoints, forget_files, record_files
 
 #: The only key that `--resume` may set.
 LENGTH = "grpo.max_num_steps"
@@ -93,7 +87,7 @@ def grow(run: RunDirectory, loaded: LoadedConfig, say: Callable[[str], None]) ->
     """
     planned, target, done = _planned(run), loaded.config.grpo.max_num_steps, reached_step(run)
     if target == planned:
-        record_unsealed(run, run.config)  # a kill may have come between the two
+        record_files(run, run.config)  # a kill may have come between the two
         return
     say(f"training goes on from step {done} to {target}; the result of {planned} steps is removed")
     final = run.evaluation("final").parent

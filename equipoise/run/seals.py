@@ -1,7 +1,8 @@
-"""Sizes and hashes of finished files: whether they still are what was written.
+"""manifest.json: sizes and hashes of a folder's finished files, by which damage is noticed.
 
-`seal` lists a folder's files in one that is written last, after everything is on the disk. A folder
-without it was cut off; one that differs from it was damaged since.
+A checkpoint's is its last file: a folder without it was cut off. A run's grows as its stages
+finish. What reads a run opens it with `open_run`; what reads one part, such as the weights, asks
+`check_part`.
 """
 
 import os
@@ -11,118 +12,107 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from data_prep.files import below, flush, hash_file, write_json
 from data_prep.records import manifest_path
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.ledger import has_seal
 
+MANIFEST = "manifest.json"
 #: Before the name of what is damaged.
 _SET_ASIDE = "damaged-"
-#: The list's name in its folder.
-LIST = "complete"
 #: Hashing lets other threads run; more readers than this gain nothing on one disk.
 _READERS = 8
+_ANY = RunDirectory(Path())
+#: The parts of a run that its manifest lists.
+PARTS = frozenset(
+    path.name
+    for path in (
+        *(_ANY.config, _ANY.prompts, manifest_path(_ANY.prompts), _ANY.reference),
+        *(_ANY.evaluation("baseline").parent, _ANY.evaluation("final").parent, _ANY.comparison),
+        *(_ANY.probe, _ANY.modes, _ANY.history, _ANY.training.parent),
+        _ANY.final_checkpoint,
+    )
+)
+_FROM_COPY = "Put it back from a copy, or let --resume of the run make it again where it can."
 
 
-class Seal(BaseModel, frozen=True, strict=True):
-    """One file as it was finished."""
+class FileState(BaseModel, frozen=True, strict=True):
+    """A file as it was finished."""
 
     bytes: int = Field(ge=0)
     hash: str
 
 
-#: Paths below a folder, with `/` -> their seals.
-Seals = Mapping[str, Seal]
-_SEALS = TypeAdapter(dict[str, Seal])
+class Manifest(BaseModel, frozen=True, strict=True):
+    """The finished files of a folder, by their paths below it, with `/`."""
+
+    files: Mapping[str, FileState]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        """Read a folder's manifest; without one nothing is listed. Raises `EquipoiseError`."""
+        path = folder / MANIFEST
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return cls(files={})
+        except (OSError, ValidationError) as error:
+            raise EquipoiseError(
+                "run.unreadable-manifest",
+                f"{path} cannot be read: {str(error).splitlines()[0]}",
+                "Put it back from a copy.",
+            ) from None
+
+    def write(self, folder: Path) -> None:
+        """Put it in the place of a folder's manifest."""
+        write_json(folder / MANIFEST, self.model_dump())
+
+    def damage(self, root: Path) -> list[str]:
+        """List what is wrong with the files, one line each; none when all are whole."""
+        names = sorted(self.files)
+        with ThreadPoolExecutor(_READERS) as pool:
+            found = pool.map(lambda name: _file_damage(root, name, self.files[name]), names)
+            return [f"{name} {reason}" for name, reason in zip(names, found, strict=True) if reason]
+
+    def without(self, parts: Iterable[str]) -> dict[str, FileState]:
+        """Copy the entries but those of these files and folders."""
+        gone = set(parts)
+        return {
+            name: state
+            for name, state in self.files.items()
+            if name not in gone and _part(name) not in gone
+        }
+
+    def of(self, part: str) -> "Manifest":
+        """Take the entries of one file or folder."""
+        return Manifest(files={n: state for n, state in self.files.items() if _part(n) == part})
 
 
-def seals_of(root: Path, files: Iterable[Path]) -> dict[str, Any]:
-    """The seals of these files below `root`, as JSON holds them; they are on the disk then."""
+def _part(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _states(root: Path, files: Iterable[Path]) -> dict[str, FileState]:
+    """Describe these files below `root`; they are on the disk then."""
     paths = sorted(files)
     with ThreadPoolExecutor(_READERS) as pool:
-        seals = list(pool.map(_seal_file, paths))
+        states = list(pool.map(_state, paths))
     names = [path.relative_to(root).as_posix() for path in paths]
-    return {name: seal.model_dump() for name, seal in zip(names, seals, strict=True)}
+    return dict(zip(names, states, strict=True))
 
 
-def damage(root: Path, seals: Any) -> list[str]:
-    """List what is wrong with the files of `seals`, one line each; none when all are whole."""
-    try:
-        return _check(root, _SEALS.validate_python(seals))
-    except ValidationError:
-        return ["the list of its files is damaged"]
-
-
-def seal(folder: Path) -> None:
-    """List everything in `folder`. The last act of writing it."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path != folder / LIST]
-    listed = seals_of(folder, files)
-    for directory in {path.parent for path in files} | {folder}:
-        flush(directory)
-    write_json(folder / LIST, listed)
-    flush(folder)
-
-
-def is_sealed(folder: Path) -> bool:
-    """Whether `folder` was written to its end."""
-    return (folder / LIST).is_file()
-
-
-def folder_damage(folder: Path) -> list[str]:
-    """List what is wrong with a sealed folder, one line for each file."""
-    try:
-        return _check(folder, _SEALS.validate_json((folder / LIST).read_bytes()))
-    except (OSError, ValidationError):
-        return [f"{LIST}, the list of its files, is damaged"]
-
-
-def seal_file(path: Path) -> None:
-    """List one file of a folder that holds others, in a list beside it."""
-    write_json(_list_beside(path), seals_of(path.parent, [path]))
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a file that `seal_file` listed is there and without damage."""
-    try:
-        return not _check(path.parent, _SEALS.validate_json(_list_beside(path).read_bytes()))
-    except (OSError, ValidationError):
-        return False
-
-
-def _list_beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.{LIST}")
-
-
-def set_aside(path: Path) -> None:
-    """Give what is damaged another name, under which nothing reads it; an older one makes room."""
-    aside = path.with_name(f"{_SET_ASIDE}{path.name}")
-    if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside)
-    if path.exists():
-        path.rename(aside)
-
-
-def _seal_file(path: Path) -> Seal:
+def _state(path: Path) -> FileState:
     flush(path)
-    return Seal(bytes=path.stat().st_size, hash=hash_file(path))
+    return FileState(bytes=path.stat().st_size, hash=hash_file(path))
 
 
-def _check(root: Path, seals: Seals) -> list[str]:
-    names = sorted(seals)
-    with ThreadPoolExecutor(_READERS) as pool:
-        damages = pool.map(lambda name: _file_damage(root, name, seals[name]), names)
-        return [f"{name} {reason}" for name, reason in zip(names, damages, strict=True) if reason]
-
-
-def _file_damage(root: Path, name: str, expected: Seal) -> str | None:
+def _file_damage(root: Path, name: str, expected: FileState) -> str | None:
     try:
         first, _, remainder = name.partition("/")
-        if first == RunDirectory(root).final_checkpoint.name and remainder:
+        if first == _ANY.final_checkpoint.name and remainder:
             root, name = root / first, remainder  # weights may lie on another disk, behind a link
         path = below(root, name)
         size = path.stat().st_size
@@ -139,86 +129,50 @@ def _file_damage(root: Path, name: str, expected: Seal) -> str | None:
         return f"cannot be read ({error.strerror})"
 
 
-# --- kept files -----------------------------------------------------------------------------------
-# Finished files of a run, sealed in its provenance: a damaged one is not read as good.
-#
-# A command that reads a run opens it with `open_run`; one that reads a single part, such as the
-# weights, asks `check_part`.
+def set_aside(path: Path) -> None:
+    """Give what is damaged another name, under which nothing reads it; an older one makes room."""
+    aside = path.with_name(f"{_SET_ASIDE}{path.name}")
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside)
+    if path.exists():
+        path.rename(aside)
 
 
-_KEY = "files"
-_ANY = RunDirectory(Path())
-#: The parts of a run that are sealed.
-PARTS = frozenset(
-    path.name
-    for path in (
-        *(_ANY.config, _ANY.prompts, manifest_path(_ANY.prompts), _ANY.reference),
-        *(_ANY.evaluation("baseline").parent, _ANY.evaluation("final").parent, _ANY.comparison),
-        *(_ANY.probe, _ANY.modes, _ANY.history, _ANY.training.parent),
-        _ANY.final_checkpoint,
-    )
-)
-#: The flag by which a user accepts files that nothing vouches for.
-UNSEALED = "--unsealed"
-#: The way to accept one file where there is no flag.
-COPY = "name a copy of the file outside the run"
-_WITH_FLAG = f"take the files as they are with {UNSEALED}"
+# --- a run ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedRun:
-    """A run whose sealed files are as they were written.
+def open_run(root: Path) -> RunDirectory:
+    """Compare a run with its manifest, but for its weights, before anything is read of it.
 
-    `unsealed` are its files and folders without a seal, which the user has accepted.
-    """
-
-    run: RunDirectory
-    provenance: Mapping[str, Any]
-    unsealed: tuple[str, ...]
-
-
-def open_run(root: Path, *, unsealed: bool = False) -> OpenedRun:
-    """Compare a run with its seals, but for its weights, before anything is read of it.
-
-    Raises `EquipoiseError` for a file that is missing or not as it was written, and for a run with
-    parts that have no seal, unless `unsealed` accepts them.
+    Raises `EquipoiseError` for a file that is missing, not as it was written, or not listed.
     """
     run = RunDirectory(root)
     if not (run.provenance.is_file() or run.config.is_file()):
-        fault = "is no run" if root.exists() else "does not exist"
+        fault = "is not a run" if root.exists() else "does not exist"
         raise UsageError(
             "run.no-run", f"{root} {fault}", "Name the folder of a run, results/<task>/<run name>."
         )
-    provenance = run.ledger.read(unsealed=True)
-    seals = _seals_in(provenance)
-    _refuse_damage(run, [part for part in seals if part != run.final_checkpoint.name], seals)
-    names = [part.name for part in _finished_parts(run)]
-    without = _without_seal(names, provenance)
-    if without and not unsealed:
-        raise _unsealed(run, without, _WITH_FLAG)
-    return OpenedRun(run, provenance, without)
+    run.ledger.read()
+    listed = _read_run(run)
+    _refuse_damage(run, listed, _parts(listed) - {run.final_checkpoint.name})
+    _refuse_unlisted(run, listed, _finished_parts(run))
+    return run
 
 
-def check_part(part: Path, *, unsealed: bool = False, otherwise: str = "") -> tuple[str, ...]:
-    """Compare a run's model, reference or checkpoint with its seals; return what has none.
+def check_part(part: Path) -> None:
+    """Compare a run's model, reference or checkpoint with its manifest.
 
-    Of a checkpoint that its run had not sealed yet, and of what lies in no run, there is nothing to
-    compare. Raises `EquipoiseError` like `open_run`; `otherwise` is what to do where the command
-    has no flag.
+    Of a checkpoint that has none yet, and of what lies in no run, there is nothing to compare.
+    Raises `EquipoiseError` like `open_run`.
     """
     path = Path(os.path.abspath(part))  # noqa: PTH100  a link in a run is still the run's
-    run, name = RunDirectory(path.parent), path.name
-    if path not in (run.final_checkpoint, run.reference) or not run.provenance.is_file():
-        if is_sealed(path) and (lines := folder_damage(path)):
-            raise _damaged(part, lines)
-        return ()
-    provenance = run.ledger.read(unsealed=True)
-    seals = _seals_in(provenance)
-    _refuse_damage(run, [name] if name in seals else [], seals)
-    without = _without_seal([name] if path.exists() else [], provenance)
-    if without and not unsealed:
-        raise _unsealed(run, without, otherwise or _WITH_FLAG)
-    return without
+    run = RunDirectory(path.parent)
+    if path in (run.final_checkpoint, run.reference) and run.provenance.is_file():
+        listed = _read_run(run)
+        _refuse_damage(run, listed, _parts(listed) & {path.name})
+        _refuse_unlisted(run, listed, filter(Path.exists, [path]))
+    elif path.parent.name == run.checkpoints.name and is_sealed(path):
+        _refuse(part, folder_damage(path))
 
 
 def _finished_parts(run: RunDirectory) -> Iterator[Path]:
@@ -231,85 +185,60 @@ def _finished_parts(run: RunDirectory) -> Iterator[Path]:
     yield from filter(Path.exists, parts)
 
 
-def _without_seal(names: Iterable[str], provenance: Mapping[str, Any]) -> tuple[str, ...]:
-    seals = _seals_in(provenance) if has_seal(provenance) else {}
-    return tuple(name for name in names if name not in seals)
+def _refuse_unlisted(run: RunDirectory, listed: Manifest, parts: Iterable[Path]) -> None:
+    unlisted = [part.name for part in parts if part.name not in _parts(listed)]
+    if unlisted:
+        raise EquipoiseError(
+            "run.unlisted-files",
+            f"{run.root}: {MANIFEST} does not list {', '.join(unlisted)}: nothing shows that this "
+            "is what the run wrote",
+            f"Put {MANIFEST} back from a copy. To use a file of your own, name it outside the run.",
+        )
 
 
-def _unsealed(run: RunDirectory, parts: Iterable[str], remedy: str) -> UsageError:
-    return UsageError(
-        "run.no-seals",
-        f"{run.root} has no seals of {', '.join(parts)}: nothing shows that this is what the run "
-        "wrote",
-        f"Put {run.provenance.name} back from a copy, or {remedy}.",
-    )
+def _refuse_damage(run: RunDirectory, listed: Manifest, parts: Iterable[str]) -> None:
+    _refuse(run.root, [line for part in sorted(parts) for line in _part_damage(run, listed, part)])
 
 
-def _refuse_damage(run: RunDirectory, parts: Iterable[str], seals: Mapping[str, Any]) -> None:
-    if lines := [line for part in parts for line in _part_damage(run, part, seals[part])]:
-        raise _damaged(run.root, lines)
-
-
-def _damaged(root: Path, lines: Iterable[str]) -> EquipoiseError:
-    return EquipoiseError(
-        "run.damaged-files",
-        "\n".join(f"{root}: {line}" for line in lines),
-        "Put it back from a copy, or let --resume of the run make it again where it can.",
-    )
-
-
-def unsealed_note(parts: Iterable[str]) -> str:
-    """Word a page's note on files without seals."""
-    return (
-        f"Nothing shows that these files are as the run wrote them, for they have no seals: "
-        f"{', '.join(parts)}. They were accepted with {UNSEALED}."
-    )
+def _refuse(root: Path, lines: Sequence[str]) -> None:
+    if lines:
+        raise EquipoiseError(
+            "run.damaged-files", "\n".join(f"{root}: {line}" for line in lines), _FROM_COPY
+        )
 
 
 def record_files(run: RunDirectory, *parts: Path, without: Path | None = None) -> None:
-    """Seal files and folders of the run directory that are finished, where they are there.
+    """List files and folders of the run that are finished, where they are there.
 
     Hidden files are no results, and nor is `without`.
     """
     present = [part for part in parts if part.exists()]
-    files = {part: part.rglob("*") if part.is_dir() else [part] for part in present}
-    results = {
-        part.name: [p for p in paths if p.is_file() and p != without and not p.name.startswith(".")]
-        for part, paths in files.items()
-    }
-    run.ledger.update({_KEY: {name: seals_of(run.root, paths) for name, paths in results.items()}})
-
-
-def record_unsealed(run: RunDirectory, *parts: Path) -> None:
-    """Seal what a kill kept from its seal."""
-    seals = _read_seals(run)
-    if missing := [part for part in parts if part.name not in seals]:
-        record_files(run, *missing)
+    files = [
+        path
+        for part in present
+        for path in (part.rglob("*") if part.is_dir() else [part])
+        if path.is_file() and path != without and not path.name.startswith(".")
+    ]
+    kept = _read_run(run).without(part.name for part in present)
+    Manifest(files=kept | _states(run.root, files)).write(run.root)
 
 
 def forget_files(run: RunDirectory, parts: Iterable[str]) -> None:
-    """Note that these are not finished any longer."""
-    run.ledger.update({_KEY: dict.fromkeys(parts)})
-
-
-def leave_out(run: RunDirectory, file: Path) -> None:
-    """Take a file out of a part that was sealed, before it is written anew."""
-    part = file.relative_to(run.root).parts[0]
-    seals = _read_seals(run).get(part)
-    name = file.relative_to(run.root).as_posix()
-    if isinstance(seals, dict) and name in seals:
-        run.ledger.update({_KEY: {part: {k: v for k, v in seals.items() if k != name}}})
+    """Take what is not finished any longer, or is written anew, from the list."""
+    listed = _read_run(run)
+    if (kept := listed.without(parts)) != listed.files:
+        Manifest(files=kept).write(run.root)
 
 
 def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[str], None]) -> None:
-    """Look at everything that was sealed. What is damaged is set aside, so that it is made again.
+    """Look at everything that is listed. What is damaged is set aside, so that it is made again.
 
     Raises `EquipoiseError` for what is `lasting`: its engine cannot make it again.
     """
-    seals = _read_seals(run)
-    damaged = {part: lines for part in seals if (lines := _part_damage(run, part, seals[part]))}
-    # A kill may leave what a sealed stage was made of.
-    for stage in {"baseline", "final"} & (seals.keys() - damaged.keys()):
+    listed = _read_run(run)
+    damaged = {part: lines for part in _parts(listed) if (lines := _part_damage(run, listed, part))}
+    # A kill may leave what a finished stage was made of.
+    for stage in {"baseline", "final"} & (_parts(listed) - damaged.keys()):
         run.generations(stage).unlink(missing_ok=True)
     if not damaged:
         return
@@ -332,34 +261,59 @@ def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[s
 
 
 def damage_of(run: RunDirectory, part: str) -> list[str]:
-    """List what is wrong with a sealed file or folder: one line for each file, or for all."""
-    seals = _read_seals(run)
-    return _part_damage(run, part, seals[part]) if part in seals else []
+    """List what is wrong with a listed file or folder: one line for each file, or for all."""
+    listed = _read_run(run)
+    return _part_damage(run, listed, part) if part in _parts(listed) else []
 
 
-def _part_damage(run: RunDirectory, part: str, seals: Any) -> list[str]:
-    return damage(run.root, seals) if (run.root / part).exists() else [f"{part} is missing"]
+def _part_damage(run: RunDirectory, listed: Manifest, part: str) -> list[str]:
+    if not (run.root / part).exists():
+        return [f"{part} is missing"]
+    return listed.of(part).damage(run.root)
 
 
-def _read_seals(run: RunDirectory) -> dict[str, Any]:
-    return _seals_in(run.ledger.read())
+def _parts(listed: Manifest) -> frozenset[str]:
+    return frozenset(map(_part, listed.files))
 
 
-def _seals_in(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The seals by part, without those that are forgotten. Raises `EquipoiseError` for others."""
-    found = provenance.get(_KEY)
-    seals = {k: v for k, v in found.items() if v is not None} if isinstance(found, dict) else {}
-    if strange := sorted(seals.keys() - PARTS):
+def _read_run(run: RunDirectory) -> Manifest:
+    """Read a run's manifest. Raises `EquipoiseError` for a name that is not a part of a run."""
+    listed = Manifest.read(run.root)
+    if strange := sorted(_parts(listed) - PARTS):
         raise EquipoiseError(
             "run.strange-part",
-            f"{strange[0]!r} is not a part of a run, and its provenance.json lists it",
+            f"{strange[0]!r} is not a part of a run, and its {MANIFEST} lists it",
             "Nothing was read or moved. Take the folder from where it was made.",
         )
-    return seals
+    return listed
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
-# Which checkpoint of a stopped run can be trusted: the newest one that is what was written.
+
+
+def seal(folder: Path) -> None:
+    """List everything in `folder`. The last act of writing it."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST]
+    listed = Manifest(files=_states(folder, files))
+    for directory in {path.parent for path in files} | {folder}:
+        flush(directory)
+    listed.write(folder)
+    flush(folder)
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether `folder` was written to its end."""
+    return (folder / MANIFEST).is_file()
+
+
+def folder_damage(folder: Path) -> list[str]:
+    """List what is wrong with a sealed folder, one line for each file."""
+    if not is_sealed(folder):
+        return [f"{MANIFEST} is missing"]
+    try:
+        return Manifest.read(folder).damage(folder)
+    except EquipoiseError:
+        return [f"{MANIFEST} cannot be read"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, UseAppendAct
 from equipoise.errors import UsageError, no_such_flag
 
 Options = TypeVar("Options")
-UNSEALED_HELP = "read files of a run that have no seals; what is made of them says so"
 #: Flags as they are, without a --no- for each; None is no word.
 PARSING = (FlagCreatePairsOff, DisallowNone)
 _SAYS_NOTHING = frozenset({"", "None", "False", "True"})
@@ -45,7 +44,6 @@ def option(help: str, metavar: str | None = None) -> object:  # noqa: A002
 RunFolder = Annotated[Path, Positional, option("the folder of a run", "RUN")]
 Destination = Annotated[Path, Positional, option("a new folder for the model", "DEST")]
 DryRun = Annotated[bool, option("show what would be done, and do nothing")]
-Unsealed = Annotated[bool, option(UNSEALED_HELP)]
 OwnCode = Annotated[
     str | None, option("a module of yours that scores, where a run names one", "MODULE")
 ]

@@ -20,10 +20,8 @@ from equipoise.report.renderers import print_comparison
 from equipoise.report.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.ledger import (
-    LostRunError,
     code_diff,
     code_hash,
-    confirm_owner,
     describe_run,
     now,
     owning,
@@ -37,7 +35,7 @@ from equipoise.run.prompts import (
 )
 from equipoise.run.resume import grow
 from equipoise.run.rollouts import read_stage_rollouts, refuse_other_sizes
-from equipoise.run.seals import COPY, check_files, check_part, record_files
+from equipoise.run.seals import check_files, check_part, record_files
 from equipoise.run.usage import Meter
 from equipoise.statistics.compare import Halves, compare, comparison_dict
 from equipoise.terminal.console import Reporter
@@ -85,9 +83,9 @@ def run_pipeline(
         stages = prepare(config, records, name)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
-            run = run.create(partial(start_run, loaded, records, reporter))
+            run = run.create(partial(start_run, loaded, records))
             reporter.say(f"run directory: {run.root}")
-            owned.enter_context(owning(run.root, reporter.warn))
+            owned.enter_context(owning(run.root))
         log_to(run.log)
         owned.enter_context(meter.writing(run.ledger, reporter.warn))
         tracker = owned.enter_context(Tracker(loaded, run))
@@ -138,8 +136,6 @@ def reported(job: Job) -> Iterator[None]:
     record_sources(job)
     try:
         yield
-    except LostRunError:
-        raise
     except (EquipoiseError, Stopped):
         report(job)
         raise
@@ -168,7 +164,6 @@ def _prepare(engine: str, *, rehearse: bool, probe_only: bool) -> Prepare:
 def start_run(
     loaded: LoadedConfig,
     records: Sequence[PromptRecord],
-    reporter: Reporter,
     run: RunDirectory,
     name: str,
 ) -> None:
@@ -186,11 +181,8 @@ def start_run(
     if provenance["local_model"]:  # the report shows what the task says of it
         provenance["local_model_notice"] = loaded.data_module.LOCAL_MODEL_NOTICE
     run.ledger.create(provenance)
-    diff, masked = code_diff()
-    if diff:
+    if diff := code_diff():
         run.code_diff.write_bytes(diff)
-    if masked:
-        reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
     write_text(run.config, loaded.to_yaml())
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
     record_files(run, run.config, run.prompts, manifest_path(run.prompts))
@@ -200,20 +192,17 @@ def model_name(
     loaded: LoadedConfig,
     records: Sequence[PromptRecord],
     reporter: Reporter,
-    *,
-    unsealed: bool = False,
 ) -> str:
     """The name or folder of the model to train; `local` builds the task's tiny model.
 
-    A packaged model is its folder, which is made once. `unsealed` accepts a run's model without a
-    seal.
+    A packaged model is its folder, which is made once.
     """
     config = loaded.config
     if config.policy.tokenizer.name != config.policy.model_name:
         refuse_missing_tokenizer(config.policy.tokenizer.name)  # before a model is made
     if config.policy.model_name != LOCAL_MODEL:
         with reporter.progress("finding the model"):
-            check_part(Path(config.policy.model_name), unsealed=unsealed, otherwise=COPY)
+            check_part(Path(config.policy.model_name))
             return located(config.policy.model_name, config.equipoise.cache_dir)
     maker = loaded.data_module  # which makes one: the configuration refuses any other here
     reporter.heading("Local model")
@@ -253,7 +242,6 @@ def finish(job: Job) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run, environment = job.run, job.environment
     comparison = compare_stages(job)
-    confirm_owner(run.root)
     write_json(run.comparison, comparison)
     record_files(run, run.comparison)
     run.ledger.update({"finished": now()})

@@ -72,7 +72,7 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     with kept_log(reporter) as log_to:
         reach_engine(loaded, reporter, rehearse=rehearse)
         announce(loaded, reporter)
-        with owning(options.resume, reporter.warn) if options.resume else nullcontext():
+        with owning(options.resume) if options.resume else nullcontext():
             # torch and transformers take seconds to import; a mistake should not wait for them.
             from equipoise.train.pipeline import run_pipeline
 

@@ -294,13 +294,9 @@ def test_an_adapter_is_a_row_beside_its_base_and_a_run_is_its_checkpoint(tmp_pat
     evaluated(tmp_path, f"--model=trained={run}", "--run-name=c")
     trained = rows(tmp_path / "audits" / "c" / "pubmedqa", "trained")
     assert [r["completion"] for r in trained] == base_rows
-    (run / "provenance.json").write_text("{}")
+    (run / "manifest.json").unlink()
     words = (f"--model=trained={run}", "--run-name=d", "--limit=4")
-    assert "--unsealed" in evaluated(tmp_path, *words, code=2)
-    evaluated(tmp_path, *words, "--unsealed")
-    row = tmp_path / "audits" / "d" / "pubmedqa" / "trained"
-    assert read_json(row / "provenance.json")["audit"]["unsealed"] == ["final_checkpoint"]
-    assert "accepted with --unsealed" in (row / "report.html").read_text()
+    assert "run.unlisted-files" in evaluated(tmp_path, *words, code=1)
 
 
 BLIND = "local--blinded"

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Rollout
@@ -25,7 +24,6 @@ from equipoise.train.pipeline import start_run
 from equipoise.train.stages.around_training import write_evaluation
 from tests.command import ROOT
 from tests.contract.gym.served import decision, rollout
-from tests.equipoise.checkpoints.samples import SIZES, random_weights, save_adapter
 from tests.equipoise.report.conftest import write_json
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import started
@@ -95,14 +93,9 @@ def a_third_changed(lines: list[str]) -> list[str]:
     return [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
 
 
-def without(*keys: str) -> Callable[[Path], str]:
-    def remove(run: Path) -> str:
-        path = run / "provenance.json"
-        content = json.loads(path.read_text())
-        path.write_text(json.dumps({k: v for k, v in content.items() if k not in keys}))
-        return "run.no-seals"
-
-    return remove
+def unlisted(run: Path) -> str:
+    (run / "manifest.json").unlink()
+    return "run.unlisted-files"
 
 
 def deleted(name: str) -> Callable[[Path], str]:
@@ -124,8 +117,7 @@ DAMAGES = {
     "the last line is doubled": edited(lambda lines: [*lines, lines[-1]]),
     "half of the replies are gone": edited(lambda lines: lines[::2]),
     "a third of the replies is changed": edited(a_third_changed),
-    "the provenance has no seal": without("sha256"),
-    "there are no seals": without("sha256", "files"),
+    "no manifest": unlisted,
 }
 COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
     "compare": lambda run, out: (f"{run}/baseline", f"{run}/final", f"--output={out}"),
@@ -136,78 +128,33 @@ COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(
     ("command", "damage"),
-    [*(("compare", damage) for damage in DAMAGES), *((c, "there are no seals") for c in COMMANDS)],
+    [
+        *(("compare", damage) for damage in DAMAGES),
+        *((c, "no manifest") for c in COMMANDS),
+    ],
 )
 def test_what_is_not_as_it_was_written_is_refused_by_its_name(
     command: str, damage: str, run: Path, tmp_path: Path
 ) -> None:
     told = DAMAGES[damage](run)
-    code = 2 if "seal" in damage else 1
-    said = started(command, *COMMANDS[command](run, tmp_path / "out"), code=code)
+    said = started(command, *COMMANDS[command](run, tmp_path / "out"), code=1)
     error = said[said.index("error [") :]
     assert told in error and "from a copy" in error
     assert len(error.splitlines()) == 2, error
-    assert ("--unsealed" in error) is ("seal" in damage)
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
-
-
-@pytest.mark.parametrize("command", ["compare", "export gym", "export verifiers"])
-def test_a_run_without_seals_is_read_where_that_is_said_and_what_is_made_says_so(
-    command: str, run: Path, tmp_path: Path
-) -> None:
-    without("sha256", "files")(run)
-    said = started(command, *COMMANDS[command](run, tmp_path / "out"), "--unsealed")
-    assert "no seals" in " ".join(said.split())
-    made = [path for path in (tmp_path / "out").rglob("*") if path.suffix in (".html", ".json")]
-    pages = [path.read_text() for path in made]
-    assert any("no seals: " in page or '"unsealed": [\n' in page for page in pages)
-    if command == "compare":
-        (page,) = (path.read_text() for path in made if path.suffix == ".html")
-        assert "They were accepted with --unsealed" in page
-
-
-@pytest.mark.parametrize("damage", ["a third of the replies is changed", "prompts are gone"])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_flag_accepts_nothing_that_its_seal_shows_to_be_another(
-    command: str, damage: str, run: Path, tmp_path: Path
-) -> None:
-    told = DAMAGES[damage](run)
-    words = (*COMMANDS[command](run, tmp_path / "out"), "--unsealed")
-    assert told in started(command, *words, code=1)
-
-
-@pytest.mark.parametrize("damage", ["the last line is lost", "the last line is doubled"])
-def test_lines_that_are_missing_are_found_without_seals_too(
-    damage: str, run: Path, tmp_path: Path
-) -> None:
-    without("sha256", "files")(run)
-    DAMAGES[damage](run)
-    words = COMMANDS["compare"](run, tmp_path / "out")
-    said = started("compare", *words, "--unsealed", code=1)
-    assert "rollouts.other-count" in said
-
-
-def test_a_torn_set_without_seals_is_one_clear_line(run: Path, tmp_path: Path) -> None:
-    without("sha256", "files")(run)
-    path = run / "final" / "rollouts.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows[-1]["set_id"] = "another"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = COMMANDS["compare"](run, tmp_path / "out")
-    assert "from a copy" in started("compare", *words, "--unsealed", code=1)
 
 
 def test_stages_of_another_size_are_compared_with_a_warning(run: Path, tmp_path: Path) -> None:
     """Two runs may ask the same prompts a different number of times."""
     fewer = tmp_path / "fewer"
     shutil.copytree(run, fewer)
-    without("sha256", "files")(fewer)
     path = fewer / "final" / "rollouts.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for n, line in enumerate(lines) if n % GENERATIONS < 2))
     evaluation = json.loads((fewer / "final" / "evaluation.json").read_text())
     write_json(fewer / "final" / "evaluation.json", evaluation | {"n_rollouts": len(lines) // 2})
-    words = (f"a={run}", f"b={fewer}", "--unsealed", f"--output={tmp_path / 'out'}")
+    seal_run(fewer)
+    words = (f"a={run}", f"b={fewer}", f"--output={tmp_path / 'out'}")
     said = " ".join(started("compare", *words).split())
     told = f"do not have the same number of replies to these prompts: {len(lines)} against"
     assert told in said
@@ -233,7 +180,7 @@ def model_gone(run: Path) -> str:
 
 @pytest.mark.parametrize(
     "damage",
-    [weights_cut, weights_changed, model_gone, without("sha256"), without("sha256", "files")],
+    [weights_cut, weights_changed, model_gone, unlisted],
 )
 @pytest.mark.parametrize("command", ["convert", "merge-lora", "evaluate"])
 def test_a_model_that_is_not_the_one_that_was_trained_is_refused(
@@ -244,45 +191,17 @@ def test_a_model_that_is_not_the_one_that_was_trained_is_refused(
     if command == "evaluate":
         places = (f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path / 'cache'}")
         words = ("fairness", f"--model={run}", "--limit=4", *places)
-    said = started(command, *words, code=2 if told == "run.no-seals" else 1)
+    said = started(command, *words, code=1)
     assert told in said and "from a copy" in said
-    assert ("--unsealed" in said) is (told == "run.no-seals")
 
 
-@pytest.mark.parametrize("command", ["convert", "merge-lora"])
-def test_a_model_without_seals_is_converted_where_that_is_said_and_its_record_says_so(
-    command: str, run: Path, tmp_path: Path
-) -> None:
-    base, final, out = tmp_path / "base", run / "final_checkpoint", tmp_path / "out"
-    shape = LlamaConfig(**SIZES, tie_word_embeddings=False)
-    random_weights(LlamaForCausalLM(shape)).save_pretrained(base)
-    shutil.rmtree(final)
-    save_adapter(base, final)
-    for changed in (weights_cut, weights_changed):
-        seal_run(run)
-        kept = (final / "adapter_model.safetensors").read_bytes()
-        told = changed(run)
-        assert told in started(command, str(run), str(out), "--unsealed", code=1)
-        (final / "adapter_model.safetensors").write_bytes(kept)
-    without("sha256", "files")(run)
-    said = started(command, str(run), str(out), "--unsealed")
-    assert "accepted with --unsealed" in " ".join(said.split())
-    record = json.loads((out / "conversion.json").read_text())
-    assert record["source"]["unsealed"] == ["final_checkpoint"]
-
-
-@pytest.mark.parametrize("damage", [weights_cut, weights_changed, without("sha256", "files")])
+@pytest.mark.parametrize("damage", [weights_cut, weights_changed, unlisted])
 def test_training_goes_on_from_no_model_that_was_changed(
     damage: Callable[[Path], str], run: Path, tmp_path: Path
 ) -> None:
     told = damage(run)
     cache = f"equipoise.cache_dir={tmp_path / 'cache'}"
     words = (f"--model-name={run / 'final_checkpoint'}", cache, f"--output-dir={tmp_path}")
-    said = started(
-        "grpo_fairness",
-        "--config=nemo_configs/smoke.yaml",
-        *words,
-        code=2 if told == "run.no-seals" else 1,
-    )
+    said = started("grpo_fairness", "--config=nemo_configs/smoke.yaml", *words, code=1)
     assert told in said
     assert "from a copy" in said

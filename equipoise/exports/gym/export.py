@@ -67,9 +67,9 @@ _MANIFEST = Template("""
 """)
 
 
-def export(run: RunDirectory, folder: Path, *, unsealed: bool = False) -> list[str]:
+def export(run: RunDirectory, folder: Path) -> list[str]:
     """Write the folder; what there is to say of it. Raises `EquipoiseError`."""
-    task = task_of_run(run, folder, unsealed=unsealed)
+    task = task_of_run(run, folder)
     name, scope = f"equipoise_{task.environment.name}", task.environment.scope
     if (reward_range := task.environment.reward_range()) is None:
         raise UsageError(

@@ -54,9 +54,9 @@ class Rewards(episode.EpisodeEnv, vf.Env[Agents]):
 ''')
 
 
-def export(run: RunDirectory, folder: Path, *, unsealed: bool = False) -> list[str]:
+def export(run: RunDirectory, folder: Path) -> list[str]:
     """Write the package; return what there is to say of it. Raises `EquipoiseError`."""
-    task = task_of_run(run, folder, unsealed=unsealed)
+    task = task_of_run(run, folder)
     name, scope = f"equipoise-{task.environment.name}", task.environment.scope
     sizes = {len(group) for group in groups_of(task.records, scope).values()}
     if len(sizes) > 1:

@@ -169,26 +169,16 @@ class CheckpointCallback(TrainerCallback):
 
 
 class StopCallback(TrainerCallback):
-    """Ends training with a checkpoint when too much failed or the user asked for it.
+    """Ends training with a checkpoint when too much failed or the user asked for it."""
 
-    It stops at once, before the step's row and checkpoint, where `confirm` raises.
-    """
-
-    def __init__(
-        self,
-        monitor: FailureMonitor,
-        stop_requested: Callable[[], bool],
-        confirm: Callable[[], None],
-    ) -> None:
+    def __init__(self, monitor: FailureMonitor, stop_requested: Callable[[], bool]) -> None:
         self.monitor = monitor
         self.stop_requested = stop_requested
-        self.confirm = confirm
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Ask the trainer to save and stop."""
-        self.confirm()
         if self.monitor.exceeded or self.stop_requested():
             control.should_save = True
             control.should_training_stop = True

@@ -14,7 +14,6 @@ from equipoise.config.schedule import total_steps
 from equipoise.models.causal import LoadedModel
 from equipoise.run import rollouts
 from equipoise.run.history import Row, restore
-from equipoise.run.ledger import confirm_owner
 from equipoise.run.rollouts import TrainingRollouts, choose
 from equipoise.run.seals import CheckpointFolder, record_files
 from equipoise.terminal.exits import Stopped, deferring
@@ -80,7 +79,7 @@ def _grpo(
             partial(choose, limit=kept.sets, seed=config.grpo.seed),
         )
         callbacks = [
-            StopCallback(monitor, stop, partial(confirm_owner, run.root)),
+            StopCallback(monitor, stop),
             history,
             rollouts,
             CheckpointCallback(run.history, run.training),

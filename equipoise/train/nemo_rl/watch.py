@@ -15,7 +15,6 @@ from data_prep.files import read_json
 from environments.base import VALIDATION_SPLIT
 from equipoise.errors import EquipoiseError
 from equipoise.run.history import Row, append_row
-from equipoise.run.ledger import confirm_owner
 from equipoise.run.rollouts import TrainingRollouts
 from equipoise.train.nemo_rl.checkpoints import seal_newest
 from equipoise.train.nemo_rl.scoring import MessageLog, StepSummary
@@ -173,11 +172,7 @@ class Watch:
             draw_greedy(self.job, trained)
 
     def should_stop(self) -> bool:
-        """Asked once at the end of each step, before NeMo-RL decides whether to save, and logs it.
-
-        Raises `LostRunError` when another process has taken the run over.
-        """
-        confirm_owner(self.job.run.root)
+        """Answer once at the end of each step, before NeMo-RL decides whether to save."""
         self._step_count += 1
         self._train = self._summary("train") or self._train
         if self._train:

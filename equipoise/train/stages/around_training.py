@@ -21,7 +21,6 @@ from equipoise.errors import EquipoiseError
 from equipoise.report.renderers import print_evaluation
 from equipoise.report.run_files import STAGE_OF
 from equipoise.run.directory import RunDirectory
-from equipoise.run.ledger import confirm_owner
 from equipoise.run.rollouts import (
     read_generations,
     read_rollouts,
@@ -29,7 +28,7 @@ from equipoise.run.rollouts import (
     write_generations,
     write_rollouts,
 )
-from equipoise.run.seals import is_whole, record_files, seal_file
+from equipoise.run.seals import record_files
 from equipoise.statistics.evaluation import evaluation_dict
 from equipoise.statistics.learning_signal import learning_signal
 from equipoise.train.stages.job import Job, refuse_failures, refuse_unmeasured, scores_of
@@ -74,7 +73,6 @@ def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
                 _draw_reference(job, frozen, job.run.reference)
             else:
                 cached = _cached_reference(job, frozen, identity)
-                confirm_owner(job.run.root)
                 with cached.open(encoding="utf-8", newline="") as lines:
                     write_lines(job.run.reference, lines)
         record_files(job.run, job.run.reference)
@@ -83,7 +81,6 @@ def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
 
 def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
     """`take_reference` of what was drawn already."""
-    confirm_owner(job.run.root)
     write_rollouts(job.run.reference, rollouts)
     record_files(job.run, job.run.reference)
     use_reference(job)
@@ -93,19 +90,17 @@ def _draw_reference(job: Job, frozen: Sample, path: Path) -> None:
     job.reporter.heading("Reference: what the frozen model decides")
     generations = job.environment.reference_generations
     rollouts = frozen(job.records, generations, REFERENCE)
-    confirm_owner(job.run.root)
     write_rollouts(path, rollouts)
 
 
 def _cached_reference(job: Job, frozen: Sample, identity: str) -> Path:
-    """The cache's file, drawn if it is missing or damaged."""
+    """The cache's file, drawn if it is missing."""
     prompts, generations = job.records, job.environment.reference_generations
     decided_by = f"{identity}\n{content_hash(prompts)}\n{generations}"
     key = hashlib.sha256(decided_by.encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
-    if not is_whole(path):
+    if not path.exists():
         _draw_reference(job, frozen, path)
-        seal_file(path)
     return path
 
 
@@ -201,7 +196,6 @@ def generate_timed(job: Job, stage: str, draw: Draw) -> Generations:
 def save_generations(job: Job, stage: str, generations: Generations) -> None:
     """Write what `score` takes."""
     job.run.ledger.update({"generation": {stage: dict(generations.account)}})
-    confirm_owner(job.run.root)
     write_generations(job.run.generations(stage), generations.rollouts, generations.failures)
 
 
@@ -224,7 +218,6 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
         job.reporter.warn(missing)
     account = dict(job.run.ledger.read()["generation"][stage])
     account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
-    confirm_owner(job.run.root)
     with job.reporter.progress("measuring"):
         model = job.model_name if stage == BASELINE else str(job.run.final_checkpoint)
         settings = job.config.equipoise.evaluation

@@ -27,7 +27,6 @@ from equipoise.config.workload import (
 from equipoise.report.renderers import print_beside
 from equipoise.report.run_files import RunFiles
 from equipoise.run.directory import RunDirectory
-from equipoise.run.ledger import confirm_owner
 from equipoise.run.rollouts import (
     read_generations,
     read_scored_rollouts,
@@ -131,7 +130,6 @@ def probe(job: Job, frozen: Sample) -> None:
             statistics = job.config.equipoise.evaluation.statistics
             constants_json = {name: asdict(constant) for name, constant in constants.items()}
             content = probe_content(job.environment, scored, constants_json, statistics)
-    confirm_owner(job.run.root)
     write_folder(job.run.probe, partial(fill_probe, scored, content))
     record_files(job.run, job.run.probe)
     files = RunFiles(probe=content, presentation=job.environment.presentation)
@@ -257,7 +255,6 @@ def draw_greedy(job: Job, trained: Sample) -> None:
     """Keep the trained model's likeliest replies, where the run has a probe."""
     if job.run.probe.exists():
         rollouts = trained(job.split(job.config.equipoise.evaluation.split), 1, GREEDY)
-        confirm_owner(job.run.root)
         write_generations(_drawn_greedy(job.run), rollouts, [None] * len(rollouts))
 
 
@@ -270,7 +267,6 @@ def score_greedy(job: Job) -> None:
     rollouts = [rollout for rollout in read_generations(drawn)[0] for _ in range(copies)]
     with job.reporter.progress("scoring the likeliest replies"):
         scored = _score(job, GREEDY, rollouts)
-    confirm_owner(job.run.root)
     write_rollouts(job.run.greedy, *scored)
     drawn.unlink()
 

@@ -49,9 +49,8 @@ def test_of_an_adapter(keep, model, tmp_path):
 
 
 def test_text_of_others_is_shown_as_it_is(model, tmp_path):
-    source = replace(open_source(model), kind="`<b>\n# bold\x1b", unsealed=("weights",))
+    source = replace(open_source(model), kind="`<b>\n# bold\x1b")
     write_card(source, tmp_path, "evil`\n# Base", "/home/someone/config.json")
     text = card_of(tmp_path).text
     assert "`'<b> # bold`" in text and "`evil' # Base`" in text
     assert "/home/someone" not in text and "`config.json`" in text
-    assert "has none for `weights`" in text

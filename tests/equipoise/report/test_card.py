@@ -23,7 +23,7 @@ HOSTILE = f"{TABLE}<script>alert(1)</script> [a](http://e.vil) ![i](//e.vil/i) `
 def change(path: Path, **changes: Any) -> None:
     content = read_json(path) | changes
     if path.name == "provenance.json":
-        Ledger(path).create({k: v for k, v in content.items() if k != "sha256"})
+        Ledger(path).create(content)
     else:
         path.write_text(json.dumps(content), encoding="utf-8")
 

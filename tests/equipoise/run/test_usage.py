@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import read_json, write_json
+from data_prep.files import read_json
 from environments.chat import Budget, Source
 from environments.chat.accounting import Accounts, Usage
 from equipoise.run import usage
 from equipoise.run.ledger import Ledger
 from equipoise.run.usage import Meter, changed_models
-from tests.refusals import refusal
 
 
 @pytest.fixture
@@ -108,14 +107,6 @@ def test_a_run_that_dies_has_what_it_used(provenance: Path) -> None:
         meter.add_tokens(3, 1)
         raise RuntimeError
     assert read_json(provenance)["usage"]["prompt_tokens"] == 3
-
-
-def test_a_process_that_lost_its_run_writes_nothing(provenance: Path) -> None:
-    meter = Meter()
-    taken = {"token": "x", "pid": 1, "host": "h", "since": "now", "command": "c"}
-    with refusal("run.lost"), meter.writing(Ledger(provenance), print):
-        write_json(provenance.with_name("owner.json"), taken)
-    assert "usage" not in read_json(provenance)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems forget what a launcher held")

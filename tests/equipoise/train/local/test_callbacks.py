@@ -6,7 +6,6 @@ from pathlib import Path
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from environments.base import Rollout, Score
-from equipoise.run.ledger import Owner, confirm_owner
 from equipoise.run.rollouts import TrainingRollouts, choose, read_kept
 from equipoise.train.local.callbacks import (
     CheckpointCallback,
@@ -14,12 +13,11 @@ from equipoise.train.local.callbacks import (
     StopCallback,
 )
 from equipoise.train.stages.job import FailureMonitor
-from tests.refusals import refusal
 
 
 def end_step(root: Path, *, stop: bool) -> TrainerControl:
     control = TrainerControl()
-    callback = StopCallback(FailureMonitor(0.1, 5), lambda: stop, partial(confirm_owner, root))
+    callback = StopCallback(FailureMonitor(0.1, 5), lambda: stop)
     callback.on_step_end(TrainingArguments(str(root), use_cpu=True), TrainerState(), control)
     return control
 
@@ -28,13 +26,6 @@ def test_a_request_saves_and_stops(tmp_path: Path):
     assert not end_step(tmp_path, stop=False).should_save
     control = end_step(tmp_path, stop=True)
     assert (control.should_save, control.should_training_stop) == (True, True)
-
-
-def test_a_run_that_another_process_took_over_keeps_nothing_of_the_step(tmp_path: Path):
-    owner = Owner(token="x", pid=7, host="there", since="now", command="recipe")
-    (tmp_path / "owner.json").write_text(owner.model_dump_json())
-    with refusal("run.lost", "process 7 on there"):
-        end_step(tmp_path, stop=True)
 
 
 def test_a_checkpoint_holds_the_rollouts_of_its_own_step(tmp_path: Path):

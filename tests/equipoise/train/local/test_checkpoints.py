@@ -37,7 +37,7 @@ def test_checkpoints_that_were_copied_without_their_lists_are_not_thrown_away(tm
     """A kill leaves one half-written checkpoint at most."""
     folders = [save(tmp_path, step, complete=True) for step in (2, 4, 6)]
     for folder in folders:
-        (folder / "complete").unlink()
+        (folder / "manifest.json").unlink()
     with refusal("resume.no-whole-checkpoint"):
         latest_checkpoint(tmp_path, print)
     assert [folder.exists() for folder in folders] == [True, True, False]

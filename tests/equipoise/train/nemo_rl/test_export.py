@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.run.directory import RunDirectory
-from equipoise.run.seals import damage_of
+from equipoise.run.seals import Manifest, damage_of
 from equipoise.terminal.console import Reporter
 from equipoise.train.nemo_rl.engine import export
 from tests.equipoise.checkpoints.conftest import model  # noqa: F401  the tiny Llama
@@ -54,7 +54,7 @@ def test_all_weights_are_a_model_in_either_form(form, step, model):  # noqa: F81
     assert same(dict(AutoModelForCausalLM.from_pretrained(final).state_dict()), weights)
     assert (final / "tokenizer.json").exists()
     run = RunDirectory(step.parents[1])
-    assert "final_checkpoint" in run.ledger.read()["files"]
+    assert Manifest.read(run.root).of("final_checkpoint").files
     assert not damage_of(run, "final_checkpoint")
 
 

@@ -303,8 +303,7 @@ class TestAsynchronousGrpo:
         with refusal("nemo-rl.early-end"):
             run(lambda policy, task_to_env: None)
 
-    def test_an_end_that_was_asked_for_is_none(self, run, watch, monkeypatch):
-        monkeypatch.setattr("equipoise.train.nemo_rl.watch.confirm_owner", lambda root: None)
+    def test_an_end_that_was_asked_for_is_none(self, run, watch):
         watch.stop_after = 1
 
         def loop(policy, task_to_env):

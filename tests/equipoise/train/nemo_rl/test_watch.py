@@ -11,7 +11,6 @@ import pytest
 
 from environments.base import Failure, Rollout, Score
 from equipoise.run.directory import RunDirectory
-from equipoise.run.ledger import Owner
 from equipoise.run.rollouts import read_kept, read_rollouts
 from equipoise.run.seals import damage_of, is_sealed
 from equipoise.train.nemo_rl.scoring import StepSummary
@@ -233,13 +232,6 @@ def test_the_steps_checkpoint_is_sealed_when_the_step_is_logged(watch, scorer, j
     assert not is_sealed(step)
     watch.on_metrics({"total_step_time": 2.0}, 1, "timing/train")
     assert is_sealed(step)
-
-
-def test_a_run_that_another_process_took_over_ends_before_its_step_is_saved(watch, job):
-    owner = Owner(token="x", pid=7, host="there", since="now", command="recipe")
-    (job.run.root / "owner.json").write_text(owner.model_dump_json())
-    with refusal("run.lost", "process 7 on there"):
-        watch.should_stop()
 
 
 def test_validation_metrics_can_choose_a_checkpoint(watch, scorer):

@@ -14,7 +14,7 @@ from environments.measurement import Measurement, Metric
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Ledger
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
-from equipoise.run.seals import check_files, damage_of
+from equipoise.run.seals import Manifest, check_files, damage_of
 from equipoise.train.stages import around_training
 from equipoise.train.stages.around_training import before_training, begin_training, evaluate
 from equipoise.train.stages.job import Job
@@ -82,14 +82,6 @@ class TestReference:
         before_training(resumed, never, "model@1")
         assert len(resumed.environment.reference) == 10
 
-    def test_a_damaged_one_in_the_cache_is_drawn_anew(self, job: Job) -> None:
-        before_training(job, Model(), "model@1")
-        (cached,) = Path(job.config.equipoise.cache_dir).glob("reference-*.jsonl")
-        cached.write_bytes(cached.read_bytes()[:-9])
-        model = Model()
-        before_training(self.other(job, "other"), model, "model@1")
-        assert model.stages == ["reference", "baseline"]
-
 
 class Judged(Environment):
     """Scores by a judge that is there or not."""
@@ -139,7 +131,7 @@ class TestAKillAtTheEndOfAStage:
         evaluate(judged, "baseline", never)
         assert job.run.is_evaluated("baseline")
         assert damage_of(job.run, "baseline") == []
-        assert set(read_json(job.run.provenance)["files"]["baseline"]) == {
+        assert set(Manifest.read(job.run.root).of("baseline").files) == {
             "baseline/evaluation.json",
             "baseline/rollouts.jsonl",
         }
