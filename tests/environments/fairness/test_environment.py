@@ -93,7 +93,7 @@ def test_a_reference_must_hold_the_scored_sets_whole() -> None:
 
 def test_nothing_to_compare_with_is_no_number() -> None:
     lone = [[reply(1)] * 2, *[[BROKEN] * 2] * 3]
-    scores = environment(REFERENCE).score(one_set(lone))
+    scores = environment(REFERENCE, counterfactual_weight=1).score(one_set(lone))
     assert [score.value for score in scores[:2]] == [None, None]
     assert scores[0].error == Failure(
         "no_comparison", "no other reply can be read: take more generations"
@@ -104,7 +104,7 @@ def test_nothing_to_compare_with_is_no_number() -> None:
 
 def test_a_term_without_weight_is_not_missed() -> None:
     lone = one_set([[reply(1)] * 2, *[[BROKEN] * 2] * 3])
-    assert environment(REFERENCE, counterfactual_weight=0).score(lone)[0].value == 1.0
+    assert environment(REFERENCE).score(lone)[0].value == 1.0
     broken = one_set([[BROKEN]] * 4)
     scored = environment(broken, reference_weight=0).score(one_set(REPLIES))
     assert scored[0].value == 1.0
