@@ -60,6 +60,8 @@ VERBS: Mapping[str, Verb] = {
     "doctor": Verb("find what would keep a run from working", "equipoise.machine.doctor"),
 }
 _HELP = ("-h", "--help")
+#: What NeMo-RL's Python lacks; containers/nemo_rl.sh installs it beside.
+BESIDE = ("bm25s", "isal", "regopy", "tyro")
 COMPLETION = "--print-completion"
 
 
@@ -117,13 +119,13 @@ def _function_of(name: str) -> Any:
 def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int:
     from equipoise.terminal.exits import guarded
 
-    if find_spec("tyro") is None:  # as in NeMo-RL's Python, which goes on with what it lacks
+    if missing := [package for package in BESIDE if find_spec(package) is None]:
         from dotenv import load_dotenv
 
         from equipoise.machine.launch import complete_packages
 
         load_dotenv(Path.cwd() / ".env")  # which may name NeMo-RL's folder
-        return guarded(complete_packages)
+        return guarded(lambda _: complete_packages(missing))
     from equipoise.terminal.options import read_options
 
     kind, run, task = options_of(name), _function_of(name), ""

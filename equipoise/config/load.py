@@ -15,8 +15,7 @@ from equipoise.config.checks import Case, Engine, check_config, whole_sets_near
 from equipoise.config.compose import Composition, compose, leaves
 from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, whole_sets
 from equipoise.config.memory import layout_of
-from equipoise.config.nemo_rl.environment import is_launched
-from equipoise.config.nemo_rl.installation import is_installed
+from equipoise.config.nemo_rl.installation import is_installed, is_launched
 from equipoise.config.nemo_rl.keys import whole_schema
 from equipoise.config.nemo_rl.rules import nemo_rl_warnings
 from equipoise.config.problems import Origin, add_problems, usage_error

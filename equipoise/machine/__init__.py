@@ -4,11 +4,10 @@ checks.py      a check, its input and its findings; the machine that a run is fo
 registry.py    every check; which of them a start and a dry run ask, too
 software.py    this Python's packages, the driver, GPUs and memory
 nemo_rl.py     NeMo-RL, GPUs and memory of either engine
-python.py      what NeMo-RL's Python says, by script.py, which it runs
 conversion.py  Megatron's form of a model, made once
 storage.py     folders and disks
 model.py       the model and its chat template
 task.py        prompts and reward, by the hooks of the task
 doctor.py      `equipoise doctor`
-launch.py      from the user's process to NeMo-RL's Python, with overlay.py beside its packages
+launch.py      from the user's process to NeMo-RL's Python, by containers/nemo_rl.sh
 """

@@ -13,8 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from equipoise.config import Config, LoadedConfig
 from equipoise.config.checks import Engine
-from equipoise.config.nemo_rl.environment import is_launched
-from equipoise.config.nemo_rl.installation import is_installed
+from equipoise.config.nemo_rl.installation import is_installed, is_launched
 from equipoise.errors import EquipoiseError, UsageError
 
 Status = Literal["failure", "warning", "not checked", "ok"]

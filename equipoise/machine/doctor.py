@@ -13,11 +13,12 @@ from dotenv import load_dotenv
 
 from equipoise.config import load_config
 from equipoise.config.flags import check_task
+from equipoise.config.nemo_rl.installation import find_root, is_installed, is_launched
 from equipoise.config.secrets import redacted
 from equipoise.config.training_words import Task, Training, TrainingWords
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.machine.checks import STATUSES, Case
-from equipoise.machine.launch import complete_packages
+from equipoise.machine.launch import hand_over
 from equipoise.machine.registry import examine
 from equipoise.terminal.console import Column, Reporter
 from equipoise.terminal.options import option
@@ -76,11 +77,14 @@ def case_of(options: DoctorOptions) -> Case:
     """Load the configuration of the options, with the variables of `.env`."""
     load_dotenv(Path.cwd() / ".env")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells each of its retries
-    complete_packages(Reporter.for_errors())
     loaded, invalid = None, None
     if options.task is not None:
         try:
             loaded = load_config(options.task, options.training.as_options())
         except UsageError as error:
             invalid = error
-    return Case(loaded, invalid, dict(os.environ), not options.offline, options.gpu)
+    case = Case(loaded, invalid, dict(os.environ), not options.offline, options.gpu)
+    root = find_root()
+    if root and case.on_nemo_rl and case.place == "here" and is_installed() and not is_launched():
+        hand_over(root)  # NeMo-RL's Python sees its GPUs and its Ray
+    return case

@@ -1,19 +1,27 @@
 """NeMo-RL: the installation, its environments, and the GPUs and memory of where it runs."""
 
+import json
 import os
-from collections.abc import Iterator, Mapping
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from equipoise.config import Config
 from equipoise.config.checks import describe_cluster
+from equipoise.config.load import count_gpus
 from equipoise.config.memory import host_bytes, in_gb
 from equipoise.config.models import model_shape
-from equipoise.config.nemo_rl.assumptions import RELEASE, TRIED, is_tried
-from equipoise.config.nemo_rl.installation import Installation, find_installation, needs_of
+from equipoise.config.nemo_rl.assumptions import OWN_CLUSTER, RELEASE, TRIED, is_tried
+from equipoise.config.nemo_rl.installation import (
+    Installation,
+    find_installation,
+    find_python,
+    needs_of,
+)
 from equipoise.errors import EquipoiseError
 from equipoise.machine.checks import Case, Finding, Job, failure, ok, unchecked, warning
-from equipoise.machine.overlay import NEEDED
-from equipoise.machine.python import Machine, look_at_machine, workers_folder
 from equipoise.machine.software import (
     bfloat16,
     driver,
@@ -35,6 +43,13 @@ _START_RAY = (
     "Start Ray on every node first, and this on one of them; on Slurm "
     "containers/slurm/grpo.sbatch does both."
 )
+_SECONDS = 60
+#: Asked of another process, for Ray's client takes the signals of the one that it is in.
+_NODES = """
+import json, ray, sys
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+print(json.dumps([node["Resources"] for node in ray.nodes() if node["Alive"]]))
+"""
 
 
 # --- what is looked at once ---------------------------------------------------------------------
@@ -60,9 +75,50 @@ def usable_installation(config: Config, machines: str, instead: str = "") -> Ins
         ) from None
 
 
-def machine(case: Case) -> Machine:
-    """Ask NeMo-RL's Python for its packages and GPUs; takes seconds. Raises `EquipoiseError`."""
-    return look_at_machine(case.once(installation).root, case.environment)
+def cluster(_: Case) -> list[int] | None:
+    """GPUs of each node of the Ray that NeMo-RL would join; None where it would start one.
+
+    Raises `EquipoiseError` where there is one that cannot be joined.
+    """
+    try:  # the address is found as NeMo-RL finds it
+        from ray._private.services import get_ray_address_from_environment
+        from ray._private.utils import get_ray_address_file
+
+        address = get_ray_address_from_environment("auto", None)
+    except (ImportError, ConnectionError):
+        return None
+    refuse_silence(address, get_ray_address_file(None))
+    command = [sys.executable, "-c", _NODES, address]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+    except subprocess.SubprocessError as error:
+        output = getattr(error, "stderr", None) or str(error)
+        line = (str(output).strip().splitlines() or ["no answer"])[-1]
+        raise EquipoiseError(
+            "nemo-rl.no-ray", f"the Ray cluster at {address} cannot be joined: {line}", _START_RAY
+        ) from error
+    nodes = json.loads(done.stdout.splitlines()[-1])
+    if any(name.startswith(OWN_CLUSTER) for resources in nodes for name in resources):
+        return None
+    return [int(resources.get("GPU", 0)) for resources in nodes]
+
+
+def refuse_silence(address: str, file: str) -> None:
+    """Raise `EquipoiseError` where nothing listens there; Ray itself would try for minutes.
+
+    Without RAY_ADDRESS the address is in the `file` that a Ray leaves behind when it is killed.
+    """
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            named = os.environ.get("RAY_ADDRESS")
+            raise EquipoiseError(
+                "nemo-rl.no-ray",
+                f"the Ray cluster at {address} cannot be joined: nobody answers ({error})",
+                "Correct RAY_ADDRESS." if named else f"Remove {file}, which names it.",
+            ) from error
 
 
 # --- the installation ---------------------------------------------------------------------------
@@ -85,8 +141,8 @@ def nemo_rl(case: Case) -> Iterator[Finding]:
     if case.purpose == "plan":
         yield ok(f"{release.version} at {release.root}")
         return
-    host = case.once(machine)
-    lacking = [*missing_packages(host), *read_only_workers(host)]
+    python = find_python(release.root)
+    lacking = [*read_only_workers(release.root, case.environment)]
     environment = case.job.environment if case.job else case.environment
     if case.config.policy.megatron_cfg.enabled:
         lacking += megatron_needs(case.config, environment)
@@ -95,7 +151,7 @@ def nemo_rl(case: Case) -> Iterator[Finding]:
             "HF_HOME is not set: every node downloads the model for itself",
             "Set it to a folder that all nodes see.",
         )
-    yield from lacking or [ok(f"{release.version} at {release.root}, Python {host.python}")]
+    yield from lacking or [ok(f"{release.version} at {release.root}, Python {python}")]
 
 
 def image(job: Job) -> Iterator[Finding]:
@@ -116,19 +172,9 @@ def untried(release: Installation) -> Iterator[Finding]:
         )
 
 
-def missing_packages(machine: Machine) -> Iterator[Finding]:
-    """Refuse a Python of NeMo-RL that lacks what our code imports."""
-    if missing := machine.python_info.missing((*NEEDED, "ray")):
-        yield failure(
-            f"NeMo-RL's Python {machine.python} has no {', '.join(missing)}",
-            f"Run `uv sync --locked` in {machine.root}, or name the Python of NeMo-RL's driver in "
-            "NEMO_RL_PYTHON.",
-        )
-
-
-def read_only_workers(machine: Machine) -> Iterator[Finding]:
+def read_only_workers(root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """NeMo-RL makes its workers' environments, and changes files of vLLM when one starts."""
-    folder = workers_folder(machine.root, machine.environment)
+    folder = Path(environment.get("NEMO_RL_VENV_DIR") or root / "venvs")
     installed = sorted(folder.glob("*/lib/python3*/site-packages/vllm"))
     # Its files are links where uv made them so, and what they name may be out of reach.
     needed = [path for vllm in installed for path in (vllm, vllm / "__init__.py")]
@@ -177,22 +223,18 @@ def gpus(case: Case) -> Iterator[Finding]:
             needs = f"this configuration runs on {describe_cluster(config)}"
             yield failure(f"{needs}, and this machine has {len(here_gpus)}", smaller(config))
         return
-    host = case.once(machine)
-    cluster = host.python_info.cluster
-    where = f"nodes of the Ray cluster have {', '.join(map(str, cluster))}" if cluster else "here"
-    yield from [*too_few_gpus(config, host)] or [ok(f"{host.python_info.gpus} {where}")]
+    nodes, visible = case.once(cluster), count_gpus()
+    where = f"nodes of the Ray cluster have {', '.join(map(str, nodes))}" if nodes else "here"
+    yield from [*too_few_gpus(config, nodes, visible)] or [ok(f"{visible} {where}")]
 
 
-def too_few_gpus(config: Config, machine: Machine) -> Iterator[Finding]:
+def too_few_gpus(config: Config, nodes: Sequence[int] | None, visible: int) -> Iterator[Finding]:
     """Of a running Ray cluster every node counts, of a Ray still to be started this machine."""
     needs = f"this configuration runs on NeMo-RL and {describe_cluster(config)}, and"
-    cluster, info = config.cluster, machine.python_info
-    if info.problem:
-        yield failure(f"{needs} the Ray cluster cannot be joined: {info.problem}", _START_RAY)
-    elif info.cluster is not None:
-        able = sum(gpus >= cluster.gpus_per_node for gpus in info.cluster)
-        if able < cluster.num_nodes:
-            has = ", ".join(str(gpus) for gpus in info.cluster)
+    cluster = config.cluster
+    if nodes is not None:
+        if sum(gpus >= cluster.gpus_per_node for gpus in nodes) < cluster.num_nodes:
+            has = ", ".join(map(str, nodes))
             yield failure(f"{needs} the nodes of the running Ray cluster have {has}", _START_RAY)
     elif cluster.num_nodes > 1:
         yield failure(
@@ -200,8 +242,8 @@ def too_few_gpus(config: Config, machine: Machine) -> Iterator[Finding]:
             "alone and wait for the others",
             _START_RAY,
         )
-    elif info.gpus < cluster.gpus_per_node:
-        yield failure(f"{needs} this machine has {info.gpus}", smaller(config))
+    elif visible < cluster.gpus_per_node:
+        yield failure(f"{needs} this machine has {visible}", smaller(config))
 
 
 def memory(case: Case) -> Iterator[Finding]:

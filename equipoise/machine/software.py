@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from importlib.util import find_spec
 
 from equipoise.config import LOCAL_MODEL, Config
@@ -29,8 +28,8 @@ from equipoise.machine.checks import (
     unchecked,
     warning,
 )
+from equipoise.machine.launch import UV_RUN
 
-UV_RUN = "Start it with `uv run`, which installs what is needed."
 _NO_GPU = (
     "equipoise.device is cuda, and torch finds no GPU",
     "Take --device cpu, or a machine with a GPU: see whether nvidia-smi shows one and this torch "
@@ -59,14 +58,6 @@ def packages(case: Case) -> Iterator[Finding]:
         yield failure("equipoise.load_in_4bit needs bitsandbytes, which is not installed")
     else:
         yield ok("those of this configuration are here")
-
-
-def installed_version(name: str) -> str | None:
-    """The version of a distribution of this Python; None where it has none."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 # --- the driver and its GPUs --------------------------------------------------------------------

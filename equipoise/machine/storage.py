@@ -26,7 +26,6 @@ from equipoise.machine.conversion import (
     conversions,
     is_converted,
 )
-from equipoise.machine.overlay import FOLDER_VARIABLE
 from equipoise.models.hub import in_cache
 
 #: Enough to show that a quota or a full disk refuses.
@@ -72,7 +71,7 @@ def written_folders(case: Case) -> dict[str, Path]:
         written[_HUB] = job.hub if job else Path(HF_HUB_CACHE)
     if case.on_nemo_rl:
         environment = job.environment if job else case.environment
-        for name in ("NEMO_RL_VENV_DIR", FOLDER_VARIABLE):
+        for name in ("NEMO_RL_VENV_DIR", "EQUIPOISE_OVERLAY_DIR"):
             if value := environment.get(name):
                 written[name] = Path(value).expanduser()
         if config.policy.megatron_cfg.enabled:  # where NeMo-RL puts Megatron's form of models

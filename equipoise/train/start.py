@@ -13,11 +13,11 @@ from equipoise.config import (
     Options,
     load_config,
 )
-from equipoise.config.nemo_rl.environment import is_launched
+from equipoise.config.nemo_rl.installation import is_launched
 from equipoise.errors import UsageError
 from equipoise.machine.checks import Case
-from equipoise.machine.launch import complete_packages, hand_over
-from equipoise.machine.nemo_rl import installation, machine, usable_installation
+from equipoise.machine.launch import hand_over
+from equipoise.machine.nemo_rl import installation, usable_installation
 from equipoise.machine.registry import compare_plan, refuse_unfit
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import (
@@ -39,7 +39,6 @@ from equipoise.train.stages.dry_run import dry_run
 def run(task: str, options: Options, reporter: Reporter) -> None:
     """Validate everything, then show what would run, or run it."""
     load_dotenv(Path.cwd() / ".env")
-    complete_packages(reporter)
     loaded = load_config(task, options)
     label = model_label(loaded.config.policy.model_name)
     rehearse = options.rehearse or is_rehearsal(options)
@@ -88,15 +87,13 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
 
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
     """Refuse an engine that is not there. For NeMo-RL's the process goes on in NeMo-RL's Python."""
-    case = Case(loaded, purpose="start")
     if loaded.engine == "nemo_rl" and rehearse:
         usable_installation(loaded.config, "a CPU")
-    elif loaded.engine == "nemo_rl" and is_launched():
-        case.once(installation)
-    else:
-        refuse_unfit(case, reporter.warn)
-        if loaded.engine == "nemo_rl":
-            hand_over(case.once(machine), reporter)
+        return
+    case = Case(loaded, purpose="start")
+    if loaded.engine == "nemo_rl" and not is_launched():
+        hand_over(case.once(installation).root)
+    refuse_unfit(case, reporter.warn)
 
 
 def announce(loaded: LoadedConfig, reporter: Reporter) -> None:

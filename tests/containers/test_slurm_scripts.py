@@ -268,25 +268,29 @@ class TestContainers:
 
 
 def test_every_line_and_branch_has_run(ran):
-    """The traces of all cases, beside the scripts' own text."""
+    traces = "".join(ran(name).job.get("trace") for name in CASES)
+    assert not never_run(traces, SCRIPTS / "grpo.sbatch", SCRIPTS / "node.sh")
+
+
+def never_run(traces: str, *scripts: Path) -> list[str]:
+    """Return the lines and branches of scripts that are in no trace."""
     traced: dict[tuple[str, int], set[str]] = {}
-    for name in CASES:
-        for found in re.finditer(
-            r"^\++ (grpo\.sbatch|node\.sh):(\d+): (.*)$", ran(name).job.get("trace"), re.MULTILINE
-        ):
-            traced.setdefault((found[1], int(found[2])), set()).add(found[3])
+    for found in re.finditer(r"^\++ (\S+):(\d+): (.*)$", traces, re.MULTILINE):
+        traced.setdefault((found[1], int(found[2])), set()).add(found[3])
     never = []
-    for name in ("grpo.sbatch", "node.sh"):
-        for numbers, text in statements((SCRIPTS / name).read_text()):
-            commands = set().union(*(traced.get((name, number), set()) for number in numbers))
+    for script in scripts:
+        for numbers, text in statements(script.read_text()):
+            commands = set().union(
+                *(traced.get((script.name, number), set()) for number in numbers)
+            )
             missing = [
                 word
                 for word in branches(text)
                 if not any(command.removeprefix("'").startswith(word) for command in commands)
             ]
             if missing or not commands:
-                never.append(f"{name}:{numbers[0]}: {missing or text}")
-    assert not never, "\n".join(never)
+                never.append(f"{script.name}:{numbers[0]}: {missing or text}")
+    return never
 
 
 #: What bash does not trace: ends and beginnings of blocks, and patterns of a case.
@@ -320,6 +324,6 @@ def branches(text: str) -> list[str]:
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
 def test_scripts_have_no_findings_of_shellcheck():
-    scripts = [path for path in Path(SCRIPTS).iterdir() if path.is_file()]
-    assert len(scripts) == 2
+    scripts = [*SCRIPTS.iterdir(), SCRIPTS.parent / "nemo_rl.sh"]
+    assert len(scripts) == 3
     subprocess.run(["shellcheck", *scripts], check=True)

@@ -1,4 +1,4 @@
-"""The doctor beside a real checkout of NeMo-RL.
+"""The doctor beside a real checkout of NeMo-RL, in whose Python it goes on.
 
 This Python, which has a Ray, stands for its driver's; nobody is asked over a network.
 """
@@ -18,14 +18,14 @@ pytest.importorskip("ray", reason="the extra `rehearse` installs it")
 
 
 @pytest.mark.parametrize("words", [(), ("--no-gpu",)])
-def test_what_is_wrong_is_named(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_nemo_rl_is_found_and_gpus_are_counted(tmp_path: Path, words: tuple[str, ...]) -> None:
     own = {"NEMO_RL_PATH": os.environ["NEMO_RL_PATH"], "NEMO_RL_PYTHON": sys.executable}
     own["RAY_ADDRESS"] = ""
     small = ("--config", str(ROOT / "nemo_configs/small.yaml"), "--engine", "nemo_rl")
     done = doctor(tmp_path, "fairness", *small, "--json", "--offline", *words, **own)
-    assert done.returncode == 1, done.stderr
     told = results(done)
     statuses = {name: rows[0]["status"] for name, rows in told.items()}
     assert statuses["NeMo-RL"] == "ok", told["NeMo-RL"]
+    assert done.returncode == int("failure" in statuses.values()), done.stderr
     assert os.environ["NEMO_RL_PATH"] in told["NeMo-RL"][0]["says"]
     assert (statuses["GPUs"] == "not checked") == bool(words), told["GPUs"]

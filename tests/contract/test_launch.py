@@ -22,20 +22,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from equipoise.config import load_config
-from equipoise.config.nemo_rl.installation import (
-    PATH_VARIABLE,
-    PYTHON_VARIABLE,
-    find_installation,
-)
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE
 from equipoise.config.training_words import parse_flags
-from equipoise.machine.launch import Handover, handover, prepare
-from equipoise.machine.overlay import BESIDE
-from equipoise.machine.python import Machine, look_at_machine
+from equipoise.machine.launch import SCRIPT
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import make_prompts, prepare_task
-from equipoise.terminal.console import Reporter
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.scoring import metadata_of
+from tests.containers.test_nemo_rl_script import PINS
 from tests.contract.rehearsal import needs_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +73,7 @@ def test_the_lock_has_versions_that_our_code_is_written_for():
     for text in project["dependencies"]:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
-        version = locked.get(name) or BESIDE.get(name)
+        version = locked.get(name) or PINS.get(name)
         if name not in LOCAL_ENGINE_ALONE and not requirement.specifier.contains(version or "0"):
             wrong.append(f"{text}: {version}")
     assert not wrong
@@ -95,14 +89,9 @@ def state(environment: Path) -> str:
     return digest.hexdigest()
 
 
-def finished(program: Handover, cwd: Path = ROOT) -> str:
+def finished(command: list[object], environment: dict[str, str], cwd: Path = ROOT) -> str:
     done = subprocess.run(
-        [program.python, *program.arguments],
-        env=dict(program.environment),
-        cwd=cwd,
-        text=True,
-        capture_output=True,
-        timeout=500,
+        command, env=environment, cwd=cwd, text=True, capture_output=True, timeout=500
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -112,29 +101,31 @@ def finished(program: Handover, cwd: Path = ROOT) -> str:
 @needs_python
 @needs_uv
 class TestNemoRlsPython:
-    """Our process hands over to it; here the words ask for a dry run or a look inside."""
-
-    @pytest.fixture(scope="class")
-    def environment(self) -> Path:
-        return Path(os.environ[PYTHON_VARIABLE]).parents[1]
+    """The words that it gets ask for a dry run or a look inside."""
 
     @pytest.fixture(scope="class", autouse=True)
-    def unchanged(self, environment):
+    def unchanged(self):
+        environment = Path(os.environ[PYTHON_VARIABLE]).parents[1]
         before = state(environment)
         yield
         assert state(environment) == before
 
     @pytest.fixture(scope="class")
-    def machine(self, tmp_path_factory) -> Machine:
+    def variables(self, tmp_path_factory) -> dict[str, str]:
         cache = subprocess.run(["uv", "cache", "dir"], text=True, capture_output=True, check=True)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("UV_CACHE_DIR", cache.stdout.strip())
-            patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-            patch.setenv("HF_HUB_OFFLINE", "1")
+        return os.environ | {
+            "UV_CACHE_DIR": cache.stdout.strip(),
+            "HOME": str(tmp_path_factory.mktemp("home")),
+            "HF_HUB_OFFLINE": "1",
             # As after `uv run`, of which nothing may reach NeMo-RL.
-            patch.setenv("VIRTUAL_ENV", sys.prefix)
-            patch.setenv("UV_PROJECT_ENVIRONMENT", sys.prefix)
-            yield look_at_machine(find_installation().root, dict(os.environ))
+            "VIRTUAL_ENV": sys.prefix,
+            "UV_PROJECT_ENVIRONMENT": sys.prefix,
+        }
+
+    @pytest.fixture(scope="class")
+    def run(self, variables):
+        """Words to NeMo-RL's Python, as every start of ours gives them."""
+        return lambda *words, cwd=ROOT: finished(["bash", SCRIPT, *words], variables, cwd)
 
     @pytest.fixture(scope="class")
     def words(self, tmp_path_factory) -> tuple[str, ...]:
@@ -147,86 +138,50 @@ class TestNemoRlsPython:
         )
 
     @pytest.mark.parametrize("task", TASKS)
-    def test_every_recipe_goes_on_in_it(self, task, machine, words):
-        recipe = f"recipes/grpo_{task}.py"
-        output = finished(handover(machine, (recipe, *words, "--dry-run"), Reporter()))
+    def test_every_recipe_goes_on_in_it(self, task, run, words):
+        output = run(f"recipes/grpo_{task}.py", *words, "--dry-run")
         assert f"task {task}, engine nemo_rl" in output
         assert "generations in all" in output
 
-    def test_nothing_of_ours_but_the_named_packages_is_in_its_way(self, machine, environment):
+    def test_nothing_but_the_named_packages_is_in_its_way(self, run):
         """What stands beside must not be in an environment of NeMo-RL's, or it would win."""
-        program = handover(machine, (), Reporter())
-        ours, packages, root, *others = program.environment["PYTHONPATH"].split(os.pathsep)
-        assert {path.name for path in Path(ours).iterdir()} == {
-            "data_prep",
-            "environments",
-            "equipoise",
-        }
-        installed = {
-            path.name for path in next(environment.glob("lib/python3*/site-packages")).iterdir()
-        }
-        assert not installed & {path.name for path in Path(packages).iterdir()} - {"bin"}
-        assert root == os.environ[PATH_VARIABLE]
-        assert not any("site-packages" in entry for entry in others)
-        assert program.environment["UV_PROJECT_ENVIRONMENT"] == str(environment)
-        assert "VIRTUAL_ENV" not in program.environment
+        script = "import os, sysconfig; print(*os.environ['PYTHONPATH'].split(':'), sep='\\n')"
+        packages, ours, root = run("-c", script).split()
+        assert (ours, root) == (str(ROOT), os.environ[PATH_VARIABLE])
+        beside = {path.name.partition("-")[0] for path in Path(packages).glob("*.dist-info")}
+        assert beside == {*PINS}
+        python = Path(os.environ[PYTHON_VARIABLE])
+        installed = next(python.parents[1].glob("lib/python3*/site-packages"))
+        assert not {path.name for path in installed.iterdir()} & {
+            path.name for path in Path(packages).iterdir()
+        } - {"bin"}
 
-    def test_the_whole_way_to_the_report_imports_there(self, machine):
-        modules = [
-            "equipoise.train.nemo_rl.engine",
-            "equipoise.train.nemo_rl.hooks",
-            "equipoise.train.nemo_rl.dataset",
-            "equipoise.train.pipeline",
-        ]
+    def test_the_whole_way_to_the_report_imports_there(self, run):
+        modules = ["equipoise.train.nemo_rl.engine", "equipoise.train.pipeline"]
         script = (
             "from equipoise.train.nemo_rl.engine import prepare_process; prepare_process()\n"
             + "\n".join(f"import {name}" for name in modules)
             + "\nimport sys, regopy; print('trl' in sys.modules, 'peft' in sys.modules)"
             + "\nprint(sys.executable)"
         )
-        lines = finished(handover(machine, ("-c", script), Reporter())).splitlines()
+        lines = run("-c", script).splitlines()
         assert lines[-2:] == ["False False", os.environ[PYTHON_VARIABLE]]
 
-    def test_what_ray_starts_imports_there(self, capsys):
-        prepare(Reporter())
-        assert "beside it" in capsys.readouterr().out
-
-    def test_ray_builds_the_actor_in_a_worker_and_it_scores(self, machine, words, tmp_path):
+    def test_ray_builds_the_actor_in_a_worker_and_it_scores(self, run, words, tmp_path):
         given = tmp_path / "batches.json"
         given.write_text(json.dumps({task: batch(task, words, tmp_path) for task in SCORED}))
-        program = handover(machine, ("-c", ACTORS, str(given)), Reporter())
-        answers = json.loads(finished(program, tmp_path).splitlines()[-1])
+        answers = json.loads(run("-c", ACTORS, str(given), cwd=tmp_path).splitlines()[-1])
         for task in SCORED:
             assert len(answers[task]["rewards"]) == 4
             assert len(set(answers[task]["rewards"])) > 1, "the replies are of two kinds"
-        packages = program.environment["PYTHONPATH"].split(os.pathsep)[1]
-        assert answers["regopy"].startswith(packages)
+        assert "/.cache/equipoise/nemo_rl/" in answers["regopy"]
         assert answers["pid"] != answers["driver"]
 
-    def test_a_start_with_it_works_too(self, machine, words):
+    def test_a_start_with_it_works_too(self, variables, words):
         """`python recipes/...` in NeMo-RL's container, where nothing of ours is installed."""
-        environment = {**machine.environment, "PYTHONPATH": ""}
-        program = Handover(
-            machine.python, ("recipes/grpo_dharma.py", *words, "--dry-run"), environment
-        )
-        assert "task dharma, engine nemo_rl" in finished(program)
-
-    @pytest.mark.parametrize("command", [("sync",), ("run", "recipes/grpo_fairness.py", "--help")])
-    def test_uv_is_refused_and_changes_nothing(self, command, environment, tmp_path):
-        """On a copy, for without the refusal uv replaces most of what is there."""
-        copy = tmp_path / "environment"
-        subprocess.run(["cp", "--archive", "--link", environment, copy], check=True)
-        before = state(copy)
-        done = subprocess.run(
-            [UV, *command],
-            cwd=ROOT,
-            env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(copy)},
-            text=True,
-            capture_output=True,
-        )
-        assert done.returncode != 0
-        assert f"{copy} is the environment of NeMo-RL" in done.stderr
-        assert state(copy) == before
+        python = os.environ[PYTHON_VARIABLE]
+        command = [python, "recipes/grpo_dharma.py", *words, "--dry-run"]
+        assert "task dharma, engine nemo_rl" in finished(command, variables)
 
 
 def batch(task: str, words: tuple[str, ...], folder: Path) -> dict[str, object]:

@@ -185,24 +185,6 @@ def test_no_network_is_found_out_once_by_prepare(
     assert len(no_network) == 1
 
 
-@pytest.mark.parametrize(
-    ("checkout", "said"),
-    [
-        ("", "NeMo-RL is not installed here"),
-        ("MISSING", "NEMO_RL_PATH is MISSING, which holds no nemo_rl/algorithms/grpo.py"),
-    ],
-)
-def test_what_prepares_nemo_rl_says_that_there_is_none(
-    checkout: str, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("NEMO_RL_PATH", raising=False)
-    if checkout:
-        monkeypatch.setenv("NEMO_RL_PATH", words_of((checkout,), folder)[0])
-    told = refused("prepare_nemo_rl", (), folder)
-    assert words_of((said,), folder)[0] in told and "Start it in the container" in told
-    assert recipe("--help", name="prepare_nemo_rl").returncode == 0
-
-
 @pytest.mark.parametrize(("name", "words", "said"), MISSING)
 def test_a_missing_path(name: str, words: tuple[str, ...], said: str, folder: Path) -> None:
     told = " ".join(refused(name, words, folder).split())

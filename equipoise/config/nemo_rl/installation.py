@@ -7,7 +7,7 @@ import importlib.util
 import os
 import runpy
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +20,6 @@ from equipoise.config.nemo_rl.assumptions import (
     Need,
     unmet,
 )
-from equipoise.config.nemo_rl.environment import CONTAINER_ENVIRONMENT, is_nemo_rls
 from equipoise.config.schema import Config
 from equipoise.errors import EquipoiseError
 
@@ -30,7 +29,11 @@ PATH_VARIABLE = "NEMO_RL_PATH"
 PYTHON_VARIABLE = "NEMO_RL_PYTHON"
 #: Names the Python that has Megatron-Bridge, where it is not in one of NeMo-RL's usual places.
 MEGATRON_PYTHON = "MEGATRON_PYTHON"
+#: Set by `launch.py` for the process that runs in NeMo-RL's Python.
+LAUNCHED = "EQUIPOISE_LAUNCHED"
 _CONTAINER_ROOT = Path("/opt/nemo-rl")
+#: Where NeMo-RL's image has its driver's environment.
+_CONTAINER_ENVIRONMENT = Path("/opt/nemo_rl_venv")
 #: NeMo-RL names a worker's environment after its class.
 _MEGATRON_WORKER = "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker"
 _REMEDY = (
@@ -71,10 +74,15 @@ class Installation:
             os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in (root, *entries) if entry)
 
 
+def is_launched() -> bool:
+    """Whether this process runs in NeMo-RL's Python, handed over to."""
+    return LAUNCHED in os.environ
+
+
 def is_installed() -> bool:
     """Whether a NeMo-RL and its Python can be found, of whatever version."""
     root = find_root()
-    return root is not None and next(_pythons(root), None) is not None
+    return root is not None and _python(root) is not None
 
 
 def needs_of(config: Config) -> list[Need]:
@@ -115,7 +123,7 @@ def find_python(root: Path) -> Path:
 
     Raises `EquipoiseError` with the next step when there is none.
     """
-    for python in _pythons(root):
+    if python := _python(root):
         return python
     raise EquipoiseError(
         "nemo-rl.no-python",
@@ -124,22 +132,15 @@ def find_python(root: Path) -> Path:
     )
 
 
-def _pythons(root: Path) -> Iterator[Path]:
-    """Yield the driver's possible Pythons, likeliest first.
-
-    A path is taken as it is: resolved, the Python of an environment would be that of no one.
-    """
+def _python(root: Path) -> Path | None:
+    """A path is taken as it is: resolved, the Python of an environment would be that of no one."""
+    folders = (root / ".venv", _CONTAINER_ENVIRONMENT)
+    candidates = [folder / "bin" / "python" for folder in folders]
     if named := os.environ.get(PYTHON_VARIABLE):
         candidates = [Path(named).expanduser()]
-    else:
-        environments = [root / ".venv", CONTAINER_ENVIRONMENT]
-        if project := os.environ.get("UV_PROJECT_ENVIRONMENT"):  # may be that of ours, too
-            folder = root / Path(project).expanduser()
-            environments[:0] = [folder] if is_nemo_rls(folder) else []
-        candidates = [folder / "bin" / "python" for folder in environments]
-        if _importable_root() == root:
-            candidates.append(Path(sys.executable))
-    yield from (path for path in candidates if path.is_file())
+    elif _importable_root() == root:
+        candidates.append(Path(sys.executable))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def find_root() -> Path | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import EquipoiseError
-from equipoise.machine import nemo_rl, registry, software
+from equipoise.machine import registry, software
 from equipoise.machine.nemo_rl import usable_installation
 from equipoise.machine.registry import CHECKS, refuse_unfit
 from tests.equipoise.machine.conftest import ASYNC, LARGE, SMALL
@@ -59,12 +59,9 @@ def test_a_rehearsal_that_lacks_nemo_rl_is_not_told_to_rehearse(case):
     assert "--rehearse" not in error.value.remedy
 
 
-def test_what_the_installed_nemo_rl_lacks_for_this_run_is_said_before_its_python_is_asked(
-    monkeypatch, tmp_path, start
-):
+def test_what_the_installed_nemo_rl_lacks_for_this_run_is_said(monkeypatch, tmp_path, start):
     write_checkout(tmp_path)
     monkeypatch.setenv("NEMO_RL_PATH", str(tmp_path))
-    monkeypatch.setattr(nemo_rl, "look_at_machine", pytest.fail)
     with pytest.raises(EquipoiseError, match=r"has no nemo_rl/.*/replay_buffer\.py"):
         start(*SMALL, "--engine=nemo_rl", *ASYNC)
 

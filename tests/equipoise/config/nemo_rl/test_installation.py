@@ -3,6 +3,7 @@
 import os
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -44,35 +45,22 @@ def test_workers_get_the_checkout_and_nothing_else_of_ours(checkout, monkeypatch
     assert sys.path.count(str(checkout)) == 1
 
 
-@pytest.fixture
-def environments(checkout, tmp_path, monkeypatch):
-    """The checkout's own environment, and one that uv's variable names."""
-    monkeypatch.delenv("NEMO_RL_PYTHON", raising=False)
-    monkeypatch.setattr(installation, "CONTAINER_ENVIRONMENT", tmp_path / "container")
-    own, named = checkout / ".venv", tmp_path / "named"
-    for folder in (own, named):
-        (folder / "bin").mkdir(parents=True)
-        (folder / "bin" / "python").symlink_to(sys.executable)
-    monkeypatch.setenv("UV_PROJECT_ENVIRONMENT", str(named))
-    return own, named
-
-
 def test_the_python_of_a_checkout_is_that_of_its_environment_or_one_that_is_named(
-    checkout, environments, monkeypatch
+    checkout, tmp_path, monkeypatch
 ):
-    """The variable of uv names ours here, until it is NeMo-RL's."""
-    own, named = environments
-    assert find_python(checkout) == own / "bin" / "python"
-    assert is_installed()
-    monkeypatch.setenv("NEMO_RL_PYTHON", str(named / "bin" / "python"))
-    assert find_python(checkout) == named / "bin" / "python"
-    monkeypatch.delenv("NEMO_RL_PYTHON")
-    (named / "pyvenv.cfg").write_text("home = /x\nprompt = nemo-rl\n")
-    assert find_python(checkout) == named / "bin" / "python"
-    monkeypatch.setenv("NEMO_RL_PYTHON", str(checkout / "absent"))
-    assert not is_installed()
+    monkeypatch.delenv("NEMO_RL_PYTHON", raising=False)
+    monkeypatch.setattr(installation, "_CONTAINER_ENVIRONMENT", tmp_path / "container")
     with refusal("nemo-rl.no-python"):
         find_python(checkout)
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    assert find_python(checkout) == python
+    assert is_installed()
+    monkeypatch.setenv("NEMO_RL_PYTHON", sys.executable)
+    assert find_python(checkout) == Path(sys.executable)
+    monkeypatch.setenv("NEMO_RL_PYTHON", str(checkout / "absent"))
+    assert not is_installed()
 
 
 def test_an_old_version_and_a_wheel_without_examples_say_what_they_lack(checkout):
