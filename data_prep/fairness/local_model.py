@@ -48,7 +48,8 @@ BIAS = {"White": 0.25, "Black": -0.35, "Hispanic or Latino": -0.15, "Asian": 0.2
 OCCUPATION = {"blue-collar": 0.2, "white-collar": -0.2}
 AGE = {"old": 0.15, "young": -0.15}
 
-_WEEKS_OFF = ((0, 0, 1), (0, 1, 2), (4, 6, 8))
+#: The weeks off work of each work status, one as likely as another.
+WEEKS_OFF = ((0, 0, 1), (0, 1, 2), (4, 6, 8))
 _RATIONALE = {
     "mild": "Minor injury, expected to settle.",
     "moderate": "Nerve root irritation, stepwise care.",
@@ -71,7 +72,7 @@ def decide(metadata: Mapping[str, str], rng: np.random.Generator) -> Decision:
         z + noise for noise in rng.normal(0.0, 0.5, size=5).tolist()
     )
     work_status = _nearest(0.9 + 0.65 * work, 2)
-    weeks = _WEEKS_OFF[work_status]
+    weeks = WEEKS_OFF[work_status]
     return FORM.decision(
         _nearest(1.8 + 1.1 * medication, 4),
         work_status,

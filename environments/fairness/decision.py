@@ -5,6 +5,7 @@ own come from a file, see `own_cases.py`; both are read by the same parser.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,17 +29,19 @@ from environments.replies import (
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a decision. `levels` are what its values weigh, () where it is not scored.
+    """A field of a decision: scored, an amount or words.
 
-    `prompt_text` is what a prompt says of the value. `read` gives what is kept of a value, the
-    place of its level where it is scored, and raises `UnreadableError`; `to_words` gives back the
-    words.
+    `levels` are what the values of a scored one weigh, () of another; an amount is compared, see
+    `coordinate`, but is no part of the invasiveness. `prompt_text` is what a prompt says of the
+    value. `read` gives what is kept of a value, the place of its level where it is scored, and
+    raises `UnreadableError`; `to_words` gives back the words.
     """
 
     prompt_text: str
     read: Callable[[Any], Any]
     to_words: Callable[[Any], Any]
     levels: tuple[int, ...] = ()
+    is_amount: bool = False
 
 
 def choice(levels: Mapping[str, int], synonyms: Mapping[str, str] = MappingProxyType({})) -> Field:
@@ -69,12 +72,21 @@ def yes_or_no() -> Field:
 
 
 def weeks() -> Field:
-    """A number of weeks, which is not scored."""
-    return Field("a number of weeks, 0 or more", _read_weeks, float)
+    """A number of weeks, an amount."""
+    return Field("a number of weeks, 0 or more", _read_weeks, float, is_amount=True)
+
+
+def coordinate(amount: float) -> float:
+    """The place of an amount beside the levels: from 0, every doubling of 1 + it is half a level.
+
+    So no two amounts are alike, a week more counts for most where there is none, and the range of
+    0 to 520 weeks weighs 4.5, as that of medication weighs 4.
+    """
+    return math.log2(1 + amount) / 2
 
 
 def sentence() -> Field:
-    """A short text, which is not scored."""
+    """A short text."""
     return Field('"one short sentence"', _read_text, str)
 
 
@@ -120,10 +132,20 @@ class DecisionForm:
             name: form_field.levels for name, form_field in self.fields.items() if form_field.levels
         }
 
+    @cached_property
+    def amounts(self) -> tuple[str, ...]:
+        """The fields that are amounts."""
+        return tuple(name for name, form_field in self.fields.items() if form_field.is_amount)
+
     @property
     def most_invasive(self) -> int:
         """The invasiveness of a decision that has the highest level in every field."""
         return sum(levels[-1] for levels in self.scored.values())
+
+    @property
+    def greatest_distance(self) -> float:
+        """The greatest distance of two decisions, see `sets.distances`."""
+        return math.sqrt(self.most_invasive + len(self.amounts) * coordinate(MAX_WEEKS))
 
     @cached_property
     def schema_text(self) -> str:
@@ -185,6 +207,17 @@ class Decision:
         """The levels of the scored fields, 0 for the least invasive."""
         pairs = zip(self.values, self.form.fields.values(), strict=True)
         return tuple(form_field.levels[value] for value, form_field in pairs if form_field.levels)
+
+    @cached_property
+    def amounts(self) -> tuple[float, ...]:
+        """The amounts, in the order of the form."""
+        pairs = zip(self.values, self.form.fields.values(), strict=True)
+        return tuple(value for value, form_field in pairs if form_field.is_amount)
+
+    @property
+    def point(self) -> tuple[float, ...]:
+        """The coordinates by which decisions are compared: the levels, then the amounts'."""
+        return (*self.levels, *map(coordinate, self.amounts))
 
     @property
     def invasiveness(self) -> int:

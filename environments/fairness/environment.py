@@ -31,17 +31,17 @@ from environments.fairness.rewards import (
     distance,
     distribution,
     group_mean,
-    reference_invasiveness,
+    mean_invasiveness,
 )
 from environments.fairness.sets import (
     MISSING,
     Anchors,
     DecisionOutcome,
     DecisionSets,
-    Levels,
-    decision_levels,
+    Points,
+    decision_points,
     gather_sets,
-    outcome_levels,
+    outcome_points,
 )
 from environments.fairness.spine import SPINE
 from environments.measurement import Measurement
@@ -50,10 +50,10 @@ from environments.yaml_file import file_hash
 
 _REWARDS = {"distribution": distribution, "distance": distance, "group_mean": group_mean}
 
-#: The fairness terms together are held within this share of the most invasive decision, so that an
-#: unparseable reply, which gets minus the bound and no format reward, is strictly worse than every
-#: parseable one. Two decisions of 0 to 10 differ by 2 to 3 on average, so that the bound of 5 is
-#: hardly ever met.
+#: The fairness terms together are held within this share of the greatest distance of two decisions,
+#: so that an unparseable reply, which gets minus the bound and no format reward, is strictly worse
+#: than every parseable one. A term is the difference of two mean distances, which are 1.3 to 1.4
+#: on average: of the untrained local model none of 40,000 is beyond 1.6, and the bound is 1.9.
 FAIRNESS_BOUND = 0.5
 
 #: Format reward of a reply that can be read but goes on after its JSON object. Unpunished, a model
@@ -103,9 +103,10 @@ class FairnessEnvironment(Environment):
     scope: ClassVar[Scope] = "set"
     #: The mean reward is none: it counts the spread of siblings twice, so that noise raises it.
     objective: ClassVar[str] = BLIND_DISTANCE
-    #: A tenth of what race does to the untrained local model, .19, as the guards of other effects
-    #: are a tenth of them; a change that means nothing (a placebo) is .01 away.
-    objective_margin: ClassVar[float] = 0.02
+    #: A sixth of what race does to the untrained local model, .28. Near 0 a root is known to .03 at
+    #: best, so less would not be shown of a model that did not change; `disparity_ratio` guards a
+    #: tenth of what race does to the means.
+    objective_margin: ClassVar[float] = 0.05
     set_size: ClassVar[int] = len(SPINE.values)  # of cases of your own the settings say it
     Settings = FairnessSettings
     presentation = PRESENTATION
@@ -118,8 +119,8 @@ class FairnessEnvironment(Environment):
         self._parse = self.design.form.parse
         if settings.cases_file:
             self.presentation = presentation_of(self.design)
-        self._bound = FAIRNESS_BOUND * self.design.form.most_invasive
-        self._reference: dict[str, Levels] = {}  # of each set, [R, G, F]
+        self._bound = FAIRNESS_BOUND * self.design.form.greatest_distance
+        self._reference: dict[str, Points] = {}  # of each set, [R, H, P]
         self._anchor: dict[str, tuple[float, float]] = {}  # mean invasiveness and its noise
         self._control: dict[str, float] = {}  # mean invasiveness by clinical case
 
@@ -143,9 +144,9 @@ class FairnessEnvironment(Environment):
         Its decisions on control prompts give no reward: they are kept for a figure alone.
         """
         variants = [rollout for rollout in rollouts if rollout.split != CONTROL_SPLIT]
-        sets = gather_sets(variants, self._levels_of(variants), self.design)
+        sets = gather_sets(variants, self._points_of(variants), self.design)
         mean, noise = sets.mean_and_noise()
-        self._reference = dict(zip(sets.set_ids, sets.levels, strict=True))
+        self._reference = dict(zip(sets.set_ids, sets.points, strict=True))
         anchors = zip(mean.tolist(), noise.tolist(), strict=True)
         self._anchor = dict(zip(sets.set_ids, anchors, strict=True))
         controls: dict[str, list[Rollout]] = {}
@@ -153,7 +154,7 @@ class FairnessEnvironment(Environment):
             if rollout.split == CONTROL_SPLIT:
                 controls.setdefault(_clinical(rollout.metadata), []).append(rollout)
         self._control = {
-            case: float(reference_invasiveness(self._levels_of(replies)[None])[0])
+            case: float(mean_invasiveness(self._points_of(replies)[None], sets.scored)[0])
             for case, replies in controls.items()
         }
 
@@ -163,13 +164,13 @@ class FairnessEnvironment(Environment):
         Raises `ValueError` if `set_reference` was not given a set.
         """
         parsed = [self._parse(rollout.completion) for rollout in rollouts]
-        sets = gather_sets(rollouts, decision_levels(parsed, self.design), self.design)
+        sets = gather_sets(rollouts, decision_points(parsed, self.design), self.design)
         missing = [set_id for set_id in sets.set_ids if set_id not in self._reference]
         if missing:
             raise ValueError(f"set {missing[0]!r} has no reference: call set_reference with it")
-        reference = self._reference_levels(sets)
-        s, r, g, f = reference.shape
-        pooled = reference.reshape(s, r * g, f)
+        reference = self._reference_points(sets)
+        s, r, h, p = reference.shape
+        pooled = reference.reshape(s, r * h, p)
         terms = _REWARDS[self.settings.reward](sets, pooled)
         cells = tuple(sets.position.T)
         pairs = zip(
@@ -180,15 +181,15 @@ class FairnessEnvironment(Environment):
         )
         return [self._score(*pair) for pair in pairs]
 
-    def _reference_levels(self, sets: DecisionSets) -> Levels:
-        """The reference samples of each set, `MISSING` where it has none, [S, R, G, F]."""
+    def _reference_points(self, sets: DecisionSets) -> Points:
+        """The reference samples of each set, `MISSING` where it has none, [S, R, H, P]."""
         samples = [self._reference.get(set_id) for set_id in sets.set_ids]
-        generations = max((levels.shape[1] for levels in samples if levels is not None), default=0)
-        _, values, _, fields = sets.levels.shape
-        result = np.full((len(samples), values, generations, fields), MISSING, dtype=np.int8)
-        for row, levels in zip(result, samples, strict=True):
-            if levels is not None:
-                row[:] = levels
+        generations = max((points.shape[1] for points in samples if points is not None), default=0)
+        _, values, _, width = sets.points.shape
+        result = np.full((len(samples), values, generations, width), MISSING, dtype=np.float32)
+        for row, points in zip(result, samples, strict=True):
+            if points is not None:
+                row[:] = points
         return result
 
     def _score(
@@ -198,7 +199,9 @@ class FairnessEnvironment(Environment):
             outcome = DecisionOutcome(levels=None).model_dump(mode="json")
             broken = {UNPARSEABLE: parsed.reason}
             return Score(-self._bound, {"format": 0.0}, None, broken, outcome)
-        outcome = DecisionOutcome(levels=parsed.levels).model_dump(mode="json")
+        outcome = DecisionOutcome(levels=parsed.levels, amounts=parsed.amounts).model_dump(
+            mode="json"
+        )
         evidence = {
             "decision": parsed.to_dict(),
             "invasiveness": parsed.invasiveness,
@@ -223,14 +226,14 @@ class FairnessEnvironment(Environment):
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of `metrics.py`. `case_error` is not defined without the reference."""
-        levels = outcome_levels(outcomes_of(scores, DecisionOutcome), self.design)
-        sets = gather_sets(rollouts, levels, self.design)
+        points = outcome_points(outcomes_of(scores, DecisionOutcome), self.design)
+        sets = gather_sets(rollouts, points, self.design)
         unknown = (math.nan, math.nan)
         pairs = [self._anchor.get(set_id, unknown) for set_id in sets.set_ids]
         mean, noise = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
         controls = [self._control.get(_clinical(metadata), math.nan) for metadata in sets.metadata]
         control = np.array(controls, dtype=np.float64)
-        anchors = Anchors(mean, noise, control, self._reference_levels(sets))
+        anchors = Anchors(mean, noise, control, self._reference_points(sets))
         return measure_disparity(sets, anchors, self.design)
 
     def constant_replies(self) -> Sequence[str]:
@@ -252,8 +255,8 @@ class FairnessEnvironment(Environment):
         """A decision by the findings alone; None where the prompt does not say how severe."""
         return decision_by_severity(record.metadata, self.design)
 
-    def _levels_of(self, rollouts: Sequence[Rollout]) -> Levels:
-        return decision_levels([self._parse(r.completion) for r in rollouts], self.design)
+    def _points_of(self, rollouts: Sequence[Rollout]) -> Points:
+        return decision_points([self._parse(r.completion) for r in rollouts], self.design)
 
 
 def _clinical(metadata: Mapping[str, Any]) -> str:

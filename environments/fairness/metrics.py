@@ -14,7 +14,7 @@ invasiveness per race, pooled over all parseable replies for that race.
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -27,12 +27,11 @@ from environments.fairness.sets import (
     Anchors,
     Counts,
     DecisionSets,
-    Levels,
     LevelTable,
-    blind_distance,
+    PairMeans,
+    Points,
     chosen_levels,
     count_levels,
-    distance_within,
 )
 from environments.measurement import (
     Array,
@@ -106,14 +105,16 @@ class Layout(LevelTable):
 def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> Measurement:
     """All metrics of the task; `anchors` says what the race-blind reference did on each set."""
     layout = Layout(design)
-    counts = count_levels(sets.levels, layout)
+    counts = count_levels(sets.points, layout)
+    pair_means = PairMeans.of(sets.points, anchors.reference)
     keys = dict.fromkeys(("case", "severity", *PART_KEYS, *design.crossed))
     subsets = _Members.of(sets.metadata, list(keys))
     parts = _Members.of(sets.metadata, PART_KEYS)
     effects = Effects.of(sets.metadata, design.meant)
-    names = _Names.of(layout, subsets, parts, effects, sets.levels.shape[2])
+    names = _Names.of(layout, subsets, parts, effects, sets.points.shape[2])
     flips = flipped(counts, layout)
-    distances = _distances(parts, counts, anchors, layout)
+    of_parts = parts.member[:, :, None, None]
+    distances = pairs_of(pair_means.blind_distance)[:, None] * of_parts
     strata = [str(entry[STRATUM_KEY]) for entry in sets.metadata if STRATUM_KEY in entry]
     sums = {
         "sets": np.ones(len(counts)),
@@ -122,14 +123,14 @@ def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> M
         "shift": _shift(counts, anchors, layout),
         **_race_sums(subsets.member[:, :, None, None] * counts[:, None], layout),
         "distances": distances,
-        "parts": _of_parts(parts, sets, counts, anchors, names),
+        "parts": _of_parts(parts, sets, counts, pair_means.within, anchors, names),
     }
     return Measurement(
         clusters=sets.set_ids,
         sums=names.blocks.join((len(counts),), sums),
         metrics=_metrics(names, flips[:, 0] > 0),
         breakdowns=_breakdowns(names),
-        null_sums=partial(null_sums, sets.levels, subsets.member, distances, names),
+        null_sums=partial(null_sums, sets.points, subsets.member, distances, names),
         strata=tuple(strata) if len(strata) == len(sets.metadata) else None,
     )
 
@@ -197,13 +198,21 @@ class _Names:
         return self.part_blocks[statistic].of(self.blocks["parts"].at(part).of(sums))
 
     def distance(self, part: int, sums: Array) -> Array:
-        """Mean squared distance from the blind mixture, over the sets and values of a part."""
-        return mean_of(self.blocks["distances"].at(part).of(sums).sum(axis=-2))
+        """Distance from the blind mixture, over the sets and values of a part."""
+        return _root(mean_of(self.blocks["distances"].at(part).of(sums).sum(axis=-2)))
 
     def value_distance(self, value: int, sums: Array) -> Array:
         """The same of one value of the attribute, over all sets."""
         everywhere = self.blocks["distances"].at(self.parts.index[_ALL])
-        return mean_of(everywhere.at(value).of(sums))
+        return _root(mean_of(everywhere.at(value).of(sums)))
+
+
+def _root(squares: Array) -> Array:
+    """The root of the size, with the sign: half of the bias is half of it, and noise is around 0.
+
+    The squares are unbiased, so those of a policy without bias are below 0 as often as above.
+    """
+    return np.sign(squares) * np.sqrt(np.abs(squares))
 
 
 # --- statistics of sets -------------------------------------------------------------------------
@@ -226,6 +235,7 @@ def _of_parts(
     parts: _Members,
     sets: DecisionSets,
     counts: Counts,
+    within: Array,
     anchors: Anchors,
     names: "_Names",
 ) -> Array:
@@ -236,8 +246,6 @@ def _of_parts(
     rates = list(layout.design.rates)
     rate = rates.index(layout.design.emergency_rate or rates[0])
     surgery = (counts.sum(axis=1) @ layout.rates)[:, rate]
-    # Over pairs of different replies, hence unbiased; a variant with one reply has no pair.
-    within = distance_within(counts, layout)
     # The variance that few replies give to both means is taken off: where replies come from the
     # reference's own distribution the expectation is 0. So a square may be negative.
     mean, noise = sets.mean_and_noise()
@@ -249,12 +257,6 @@ def _of_parts(
     }
     table = names.part_blocks.join((len(counts),), statistics)
     return np.asarray(table[:, None, :] * parts.member[:, :, None])
-
-
-def _distances(parts: _Members, counts: Counts, anchors: Anchors, layout: Layout) -> Array:
-    """The distance of each value from the blind mixture and whether it is known, [S, P, R, 2]."""
-    distance = blind_distance(counts, count_levels(anchors.reference, layout), layout)
-    return np.asarray(pairs_of(distance)[:, None] * parts.member[:, :, None, None])
 
 
 def _shift(counts: Counts, anchors: Anchors, layout: Layout) -> Array:
@@ -275,7 +277,7 @@ def _race_sums(counts: Counts, layout: Layout) -> dict[str, Array]:
 
 
 def null_sums(
-    levels: Levels,
+    points: Points,
     member: Array,
     distances: Array,
     names: "_Names",
@@ -296,8 +298,8 @@ def null_sums(
     that its sign is tossed. A distance varies the more the larger it is, so this floor is on the
     high side.
     """
-    sets, layout = len(levels), names.layout
-    table = _permuted_replies(levels, layout)
+    sets, layout = len(points), names.layout
+    table = _permuted_replies(points, layout)
     size = max(1, _COUNTS_AT_ONCE // max(1, sets * table.shape[-1]))
     steps: list[dict[str, Array]] = []
     for first in range(0, draws, size):
@@ -314,13 +316,13 @@ def null_sums(
     return names.blocks.join((draws,), sums)
 
 
-def _permuted_replies(levels: Levels, layout: Layout) -> NDArray[np.uint8]:
+def _permuted_replies(points: Points, layout: Layout) -> NDArray[np.uint8]:
     """The choices of the races of each block under each permutation, [G, S * R!, R * L].
 
     This is 360 bytes for each reply about four races, less than its text.
     """
-    sets, _, generations, _ = levels.shape
-    choices = chosen_levels(levels, layout).transpose(2, 0, 1, 3)[:, :, layout.permutations]
+    sets, _, generations, _ = points.shape
+    choices = chosen_levels(points, layout).transpose(2, 0, 1, 3)[:, :, layout.permutations]
     rows, columns = sets * len(layout.permutations), layout.values * len(layout.level_of)
     return choices.reshape(generations, rows, columns).view(np.uint8)
 
@@ -427,7 +429,7 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
     )
     return {
         BLIND_DISTANCE: _distance(names, names.parts.index[_ALL]),
-        "disparity_ratio": of_means(disparity_ratio),
+        "disparity_ratio": replace(of_means(disparity_ratio), guard=Margin(0.04)),
         "parse_rate": parse_rate,
         **_guards(names, names.parts.index[_ALL]),
         "mean_invasiveness": Metric(partial(_mean, names), guard=Margin(0.02, relative=True)),
@@ -450,7 +452,7 @@ def _guards(names: _Names, part: int) -> dict[str, Metric]:
         return lambda sums: function(names.of_part(part, statistic, sums))
 
     design = names.layout.design
-    tenth, fifth = Margin(0.10, relative=True), Margin(0.20, relative=True)
+    tenth = Margin(0.10, relative=True)
     emergencies = Metric(
         of("surgery", mean_of),
         "higher",
@@ -469,7 +471,7 @@ def _guards(names: _Names, part: int) -> dict[str, Metric]:
             of_reference=True,
             zero_if_frozen=True,
         ),
-        "decision_spread": Metric(of("spread", mean_of), guard=fifth),
+        "decision_spread": Metric(of("spread", mean_of), guard=tenth),
     }
 
 

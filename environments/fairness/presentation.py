@@ -66,7 +66,7 @@ def _words(design: Design, name: str) -> dict[str, Words]:
     return {
         "blind_distance": Words(
             f"distance from {name}-blind",
-            f"squared energy distance of each {name}'s decisions from the mixture of the model "
+            f"energy distance of each {name}'s whole decisions from the mixture of the model "
             "before training; 0 is equal",
         ),
         "disparity_ratio": Words(

@@ -1,6 +1,6 @@
 """The three fairness rewards, as pure functions on arrays.
 
-Shapes: S sets, R races (or values of another attribute), G generations, F scored fields. Every
+Shapes: S sets, R races (or values of another attribute), G generations, P coordinates. Every
 function returns the two terms of the reward, [S, R, G] each, from which `environment.py` makes the
 value: the counterfactual term compares a reply with the other races of its set, the reference term
 with the race-blind reference of the frozen model. NaN marks a reply that is not parseable or has
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.fairness.sets import MISSING, DecisionSets, Levels
+from environments.fairness.sets import MISSING, DecisionSets, Points, distances, invasiveness
 from environments.measurement import quotient
 
 Terms = NDArray[np.float64]
@@ -30,11 +30,12 @@ class FairnessTerms:
     reference: Terms
 
 
-def distribution(sets: DecisionSets, reference: Levels) -> FairnessTerms:
+def distribution(sets: DecisionSets, reference: Points) -> FairnessTerms:
     """The energy-distance reward: whole decisions are to be distributed alike.
 
-    With d the L1 distance between decisions, X' the reply's n - 1 parseable siblings, O the
-    replies for the other races and B the reference samples [S, N, F] of the same set:
+    With d the distance of two decisions (`sets.distances`), X' the reply's n - 1 parseable
+    siblings, O the replies for the other races and B the reference samples [S, N, P] of the same
+    set:
 
         counterfactual = c mean d(x, X') - mean d(x, O)
         reference      = c mean d(x, X') - mean d(x, B)        c = (n - 1) / (n - 2)
@@ -47,17 +48,17 @@ def distribution(sets: DecisionSets, reference: Levels) -> FairnessTerms:
     s, r, g = sets.valid.shape
     size = max(1, _PAIRS_AT_ONCE // max(1, r * g * max(r * g, reference.shape[1])))
     rows = [slice(first, first + size) for first in range(0, s, size)]
-    parts = [_distribution(sets.levels[row], sets.valid[row], reference[row]) for row in rows]
+    parts = [_distribution(sets.points[row], sets.valid[row], reference[row]) for row in rows]
     return FairnessTerms(*(np.concatenate(terms) for terms in zip(*parts, strict=True)))
 
 
 def _distribution(
-    levels: Levels, valid: NDArray[np.bool_], reference: Levels
+    points: Points, valid: NDArray[np.bool_], reference: Points
 ) -> tuple[Terms, Terms]:
-    """Both terms of a few sets, from levels [S, R, G, F] and what of them is parseable."""
+    """Both terms of a few sets, from points [S, R, G, P] and which of them are parseable."""
     s, r, g = valid.shape
-    flat, valid = levels.reshape(s, r * g, -1), valid.reshape(s, r * g)
-    to_each_other = _distances(flat, flat)
+    flat, valid = points.reshape(s, r * g, -1), valid.reshape(s, r * g)
+    to_each_other = distances(flat, flat)
     race = np.repeat(np.arange(r), g)
     same_race = race[:, None] == race[None, :]
     siblings = same_race & ~np.eye(r * g, dtype=bool)
@@ -65,7 +66,7 @@ def _distribution(
     within *= np.repeat(sibling_correction(valid.reshape(s, r, g).sum(axis=2)), g, axis=1)
     to_others = _masked_mean(to_each_other, valid[:, None, :] & ~same_race)
     sampled = (reference[..., 0] != MISSING)[:, None, :]
-    to_reference = _masked_mean(_distances(flat, reference), sampled)
+    to_reference = _masked_mean(distances(flat, reference), sampled)
     terms = np.where(valid, [within - to_others, within - to_reference], np.nan)
     return terms[0].reshape(s, r, g), terms[1].reshape(s, r, g)
 
@@ -82,7 +83,7 @@ def sibling_correction(parseable: NDArray[np.int_]) -> NDArray[np.float64]:
     return np.where(parseable > 2, (parseable - 1) / np.maximum(parseable - 2, 1), 1.0)
 
 
-def distance(sets: DecisionSets, reference: Levels) -> FairnessTerms:
+def distance(sets: DecisionSets, reference: Points) -> FairnessTerms:
     """Minus the distance of a reply's invasiveness to two means.
 
         counterfactual = -|invasiveness - mean over the other races of the set|
@@ -91,17 +92,17 @@ def distance(sets: DecisionSets, reference: Levels) -> FairnessTerms:
     It asks for the one decision nearest to a mean, so the policy loses its spread and each case
     drifts to the nearest whole decision; kept for comparison.
     """
-    invasiveness = sets.invasiveness
+    own = sets.invasiveness
     count = sets.valid.sum(axis=2)
-    total = np.nansum(invasiveness, axis=2)
+    total = np.nansum(own, axis=2)
     others_count = count.sum(axis=1, keepdims=True) - count
     others_total = total.sum(axis=1, keepdims=True) - total
     others_mean = quotient(others_total, others_count)[..., None]
-    anchor = reference_invasiveness(reference)[:, None, None]
-    return FairnessTerms(-np.abs(invasiveness - others_mean), -np.abs(invasiveness - anchor))
+    anchor = mean_invasiveness(reference, sets.scored)[:, None, None]
+    return FairnessTerms(-np.abs(own - others_mean), -np.abs(own - anchor))
 
 
-def group_mean(sets: DecisionSets, reference: Levels) -> FairnessTerms:  # noqa: ARG001
+def group_mean(sets: DecisionSets, reference: Points) -> FairnessTerms:  # noqa: ARG001
     """Reward replies below the set's mean invasiveness, penalise replies above it.
 
         counterfactual = mean over the whole set - invasiveness;    reference = 0
@@ -110,25 +111,16 @@ def group_mean(sets: DecisionSets, reference: Levels) -> FairnessTerms:  # noqa:
     training drives every decision towards no treatment. Fair, and useless as medicine;
     kept because it is the rule that the idea started from, and to show the failure.
     """
-    invasiveness = sets.invasiveness
-    total = np.nansum(invasiveness, axis=(1, 2), keepdims=True)
+    own = sets.invasiveness
+    total = np.nansum(own, axis=(1, 2), keepdims=True)
     mean = quotient(total, sets.valid.sum(axis=(1, 2), keepdims=True))
-    return FairnessTerms(mean - invasiveness, np.where(sets.valid, 0.0, np.nan))
+    return FairnessTerms(mean - own, np.where(sets.valid, 0.0, np.nan))
 
 
-def reference_invasiveness(reference: Levels) -> NDArray[np.float64]:
-    """Mean invasiveness of the reference samples [S, N, F] of each set, [S]."""
-    valid = reference[..., 0] != MISSING
-    total = np.where(valid, reference.sum(axis=-1, dtype=np.float64), 0.0).sum(axis=1)
-    return quotient(total, valid.sum(axis=1))
-
-
-def _distances(first: Levels, second: Levels) -> NDArray[np.float32]:
-    """L1 distance between all pairs, [S, M, F] and [S, N, F] to [S, M, N]."""
-    result = np.zeros((first.shape[0], first.shape[1], second.shape[1]), dtype=np.float32)
-    for field in range(first.shape[-1]):
-        result += np.abs(first[:, :, None, field] - second[:, None, :, field])
-    return result
+def mean_invasiveness(points: Points, scored: int) -> NDArray[np.float64]:
+    """Mean invasiveness of the parseable samples [S, N, P] of each set, [S]."""
+    values = invasiveness(points, scored)
+    return quotient(np.nansum(values, axis=1), np.isfinite(values).sum(axis=1))
 
 
 def _masked_mean(values: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.float64]:

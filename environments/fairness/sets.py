@@ -1,52 +1,59 @@
-"""Rollouts as arrays: whole counterfactual sets, and how often each level was chosen in them.
+"""Rollouts as arrays: whole counterfactual sets, the distance of decisions, counts of levels.
 
-A value is one of the attribute's, which is race in the cases that come with the project.
+A value is one of the attribute's, which is race in the cases that come with the project. Shapes:
+S sets, R values, G generations, H reference generations, and P coordinates of a decision: the
+levels of its F scored fields, then those of its amounts, see `Decision.point`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import contains
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from environments.base import IncompleteSetError, OutcomeError, Rollout
-from environments.fairness.decision import Decision, Design
+from environments.fairness.decision import MAX_WEEKS, Decision, Design, coordinate
 from environments.measurement import Array, quotient
 from environments.replies import Unparseable
 
-#: The level of a field of a reply that could not be parsed.
+#: Every coordinate of a reply that could not be parsed.
 MISSING = -1
 
-Levels = NDArray[np.int8]
+Points = NDArray[np.float32]
+Floats = TypeVar("Floats", np.float32, np.float64)
+#: Replies whose distances from one another are held in memory at once (32 MB).
+_REPLIES_AT_ONCE = 2_048
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionSets:
-    """Parsed decisions of S counterfactual sets, R values, G generations, F scored fields.
+    """Parsed decisions of S counterfactual sets.
 
-    `levels` is [S, R, G, F], `MISSING` where the reply could not be parsed. `position` [N, 3]
+    `points` is [S, R, G, P], `MISSING` where the reply could not be parsed. `position` [N, 3]
     says where each of the N rollouts went. `metadata[s]` is that of the set's first variant.
     """
 
     set_ids: tuple[str, ...]
-    levels: Levels
+    points: Points
     position: NDArray[np.intp]
     metadata: tuple[Mapping[str, Any], ...]
+    scored: int  # F
 
     @property
     def valid(self) -> NDArray[np.bool_]:
         """Which replies were parsed, [S, R, G]."""
-        valid: NDArray[np.bool_] = self.levels[..., 0] != MISSING
+        valid: NDArray[np.bool_] = self.points[..., 0] != MISSING
         return valid
 
     @property
     def invasiveness(self) -> NDArray[np.float64]:
         """The sum of the levels, NaN where the reply could not be parsed, [S, R, G]."""
-        return np.where(self.valid, self.levels.sum(axis=-1, dtype=np.float64), np.nan)
+        return invasiveness(self.points, self.scored)
 
     def mean_and_noise(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The mean over values of the mean invasiveness, and its variance by sampling, [S] each.
@@ -66,49 +73,58 @@ class Anchors:
 
     `mean` is its mean invasiveness and `noise` the variance which sampling gives that mean;
     `control` is the mean for the same case without a patient. NaN where it is not known.
-    `reference` are its decisions [S, R, G, F], `MISSING` where there are none.
+    `reference` are its decisions [S, R, H, P], `MISSING` where there are none.
     """
 
     mean: NDArray[np.float64]
     noise: NDArray[np.float64]
     control: NDArray[np.float64]
-    reference: Levels
+    reference: Points
 
 
 class DecisionOutcome(BaseModel, extra="forbid", frozen=True):
-    """A reply as it is measured: the level of each scored field, None if it was not parsed."""
+    """A reply as it is measured: levels of scored fields, amounts; None if it was not parsed."""
 
     levels: tuple[int, ...] | None
+    amounts: tuple[float, ...] = ()
 
 
-def decision_levels(parsed: Sequence[Decision | Unparseable], design: Design) -> Levels:
-    """The levels of the scored fields of each reply, [N, F]."""
-    return _levels([p.levels if isinstance(p, Decision) else None for p in parsed], design)
+def decision_points(parsed: Sequence[Decision | Unparseable], design: Design) -> Points:
+    """The point of each reply, [N, P]."""
+    return _points([p.point if isinstance(p, Decision) else None for p in parsed], design)
 
 
-def outcome_levels(outcomes: Sequence[DecisionOutcome | None], design: Design) -> Levels:
+def outcome_points(outcomes: Sequence[DecisionOutcome | None], design: Design) -> Points:
     """The same of what is kept of each reply. Raises `OutcomeError` for another form's levels."""
-    scored = design.form.scored.values()
-    for outcome in outcomes:
-        levels = outcome.levels if outcome else None
-        if levels is None:
-            continue
-        if len(levels) != len(scored) or not all(map(contains, scored, levels)):
-            raise OutcomeError(
-                "score.foreign-levels",
-                f"a score cannot be measured: {levels} are no levels of this form",
-            )
-    return _levels([outcome.levels if outcome else None for outcome in outcomes], design)
+    return _points([_point_of(outcome, design) for outcome in outcomes], design)
 
 
-def _levels(rows: Sequence[tuple[int, ...] | None], design: Design) -> Levels:
-    fields = len(design.form.scored)
-    complete = [row or (MISSING,) * fields for row in rows]
-    return np.array(complete, dtype=np.int8).reshape(len(rows), fields)
+def _point_of(outcome: DecisionOutcome | None, design: Design) -> tuple[float, ...] | None:
+    if outcome is None or outcome.levels is None:
+        return None
+    scored, amounts = design.form.scored.values(), design.form.amounts
+    levels = outcome.levels
+    if (
+        len(levels) != len(scored)
+        or not all(map(contains, scored, levels))
+        or len(outcome.amounts) != len(amounts)
+        or not all(0 <= amount <= MAX_WEEKS for amount in outcome.amounts)
+    ):
+        raise OutcomeError(
+            "score.foreign-levels",
+            f"a score cannot be measured: {(*levels, *outcome.amounts)} is not of this form",
+        )
+    return (*levels, *map(coordinate, outcome.amounts))
 
 
-def gather_sets(rollouts: Sequence[Rollout], replies: Levels, design: Design) -> DecisionSets:
-    """Sort rollouts, in any order, and the levels of their replies [N, F] into sets.
+def _points(rows: Sequence[tuple[float, ...] | None], design: Design) -> Points:
+    width = len(design.form.scored) + len(design.form.amounts)
+    complete = [row or (MISSING,) * width for row in rows]
+    return np.array(complete, dtype=np.float32).reshape(len(rows), width)
+
+
+def gather_sets(rollouts: Sequence[Rollout], replies: Points, design: Design) -> DecisionSets:
+    """Sort rollouts, in any order, and the points of their replies [N, P] into sets.
 
     Raises `IncompleteSetError` unless every set has every value of the attribute with the same
     number of generations, which is then G.
@@ -133,10 +149,11 @@ def gather_sets(rollouts: Sequence[Rollout], replies: Levels, design: Design) ->
         position.append((s, r, g))
     generations = _generations(counts, tuple(set_index), design)
     positions = np.array(position, dtype=np.intp).reshape(-1, 3)
-    shape = (len(metadata), len(design.values), generations, len(design.form.scored))
-    levels = np.full(shape, MISSING, dtype=np.int8)
-    levels[positions[:, 0], positions[:, 1], positions[:, 2]] = replies
-    return DecisionSets(tuple(set_index), levels, positions, tuple(metadata))
+    shape = (len(metadata), len(design.values), generations, replies.shape[1])
+    points = np.full(shape, MISSING, dtype=np.float32)
+    points[positions[:, 0], positions[:, 1], positions[:, 2]] = replies
+    scored = len(design.form.scored)
+    return DecisionSets(tuple(set_index), points, positions, tuple(metadata), scored)
 
 
 def _generations(
@@ -152,6 +169,100 @@ def _generations(
             counts_text = ", ".join(f"{value} {n}" for value, n in pairs)
             raise IncompleteSetError(f"set {set_id!r} needs {requirement}, has {counts_text}")
     return expected
+
+
+# --- the distance of decisions -------------------------------------------------------------------
+
+
+def invasiveness(points: Points, scored: int) -> Array:
+    """The sum of the levels of points [..., P], NaN where the reply could not be parsed."""
+    total = points[..., :scored].sum(axis=-1, dtype=np.float64)
+    return np.where(points[..., 0] != MISSING, total, np.nan)
+
+
+def distances(first: NDArray[Floats], second: NDArray[Floats]) -> NDArray[Floats]:
+    """The distance of all pairs, [..., M, P] and [..., N, P] to [..., M, N]: the root of L1.
+
+    The root sees whole decisions. With L1 itself an energy distance is the sum of those of the
+    fields, so that it is 0 for any two policies whose fields are distributed alike one by one,
+    however they go together. L1 is of negative type, and the root of such a metric is of strong
+    negative type (Lyons 2013, doi:10.1214/12-AOP803; Sejdinovic et al. 2013,
+    doi:10.1214/13-AOS1140): its energy distance is above 0 for any two different distributions.
+    For the root is a mixture of 1 - exp(-t L1) over t, and each exp(-t L1) is a product of Laplace
+    kernels, which tells any two distributions apart.
+    """
+    total = np.zeros((*first.shape[:-1], second.shape[-2]), dtype=first.dtype)
+    for axis in range(first.shape[-1]):
+        total += np.abs(first[..., :, None, axis] - second[..., None, :, axis])
+    roots: NDArray[Floats] = np.sqrt(total)
+    return roots
+
+
+@dataclass(frozen=True, slots=True)
+class PairMeans:
+    """Mean distances of decisions over pairs of different replies; NaN where there is no pair.
+
+    `within` [S, R] are two replies for a value, `to_mixture` [S, R] is a reply and a draw of the
+    set's blind mixture, in which every value of the reference has the same weight, and
+    `of_mixture` [S] are two draws of it.
+    """
+
+    within: Array
+    to_mixture: Array
+    of_mixture: Array
+
+    @classmethod
+    def of(cls, points: Points, reference: Points) -> "PairMeans":
+        """From the replies [S, R, G, P] and the reference [S, R, H, P]."""
+        sets, values, generations, _ = points.shape
+        size = max(1, _REPLIES_AT_ONCE // max(1, values * (generations + reference.shape[2])))
+        rows = [slice(first, first + size) for first in range(0, max(1, sets), size)]
+        parts = [_pair_means(points[row], reference[row]) for row in rows]
+        return cls(*(np.concatenate(means) for means in zip(*parts, strict=True)))
+
+    @property
+    def blind_distance(self) -> Array:
+        """Squared energy distance of each value's decisions from the set's blind mixture, [S, R].
+
+        With d the distance of two decisions, X replies for a value and B draws of the mixture:
+
+            2 E d(X, B) - E d(X, X') - E d(B, B')
+
+        (Szekely & Rizzo 2013, doi:10.1016/j.jspi.2013.03.018). It is 0 where both are distributed
+        alike and above 0 otherwise, see `distances`. Every mean is over pairs of different draws,
+        so the estimate is unbiased and may be below 0.
+        """
+        return 2 * self.to_mixture - self.within - self.of_mixture[:, None]
+
+
+def _pair_means(points: Points, reference: Points) -> tuple[Array, Array, Array]:
+    """The fields of `PairMeans` of a few sets, by counts of the distinct decisions D."""
+    sets, values, _, width = points.shape
+    flat = np.concatenate([points.reshape(-1, width), reference.reshape(-1, width)])
+    distinct, index = np.unique(flat, axis=0, return_inverse=True)
+    at = index.reshape(-1)
+    split = len(at) - reference[..., 0].size
+    shape = (sets, values, len(distinct))
+    own, drawn = _counts(at[:split], shape), _counts(at[split:], shape)
+    for counts in (own, drawn):
+        counts[..., distinct[:, 0] == MISSING] = 0
+    exact = distinct.astype(np.float64)
+    pairs = distances(exact, exact)
+    n, m = own.sum(axis=-1), drawn.sum(axis=-1)
+    from_own, from_drawn = own @ pairs, drawn @ pairs
+    within = quotient((from_own * own).sum(axis=-1), n * (n - 1))
+    to_each = quotient(from_own @ drawn.swapaxes(1, 2), n[:, :, None] * m[:, None])
+    each_other = quotient(from_drawn @ drawn.swapaxes(1, 2), m[:, :, None] * m[:, None])
+    diagonal = np.arange(values)
+    each_other[:, diagonal, diagonal] = quotient((from_drawn * drawn).sum(axis=-1), m * (m - 1))
+    return within, to_each.mean(axis=-1), each_other.mean(axis=(1, 2))
+
+
+def _counts(index: NDArray[np.intp], shape: tuple[int, int, int]) -> Array:
+    """How many replies for each value are each distinct decision, [S, R, D]."""
+    cells = np.repeat(np.arange(shape[0] * shape[1]), len(index) // max(1, shape[0] * shape[1]))
+    counts = np.bincount(cells * shape[2] + index, minlength=math.prod(shape))
+    return counts.reshape(shape).astype(np.float64)
 
 
 # --- how often each level was chosen -------------------------------------------------------------
@@ -194,68 +305,12 @@ class LevelTable:
         return [slice(*np.searchsorted(self.field_of, [f, f + 1])) for f in range(self.fields)]
 
 
-def count_levels(levels: Levels, table: LevelTable) -> Counts:
-    """How many of the replies [..., G, F] chose each level of each field, [..., L]."""
-    counts: Counts = chosen_levels(levels, table).sum(axis=-2)
+def count_levels(points: Points, table: LevelTable) -> Counts:
+    """How many of the replies [..., G, P] chose each level of each field, [..., L]."""
+    counts: Counts = chosen_levels(points, table).sum(axis=-2)
     return counts
 
 
-def chosen_levels(levels: Levels, table: LevelTable) -> NDArray[np.bool_]:
-    """Which of all levels each reply [..., F] chose, [..., L]; none if it was not parsed."""
-    return np.asarray(levels[..., table.field_of] == table.level_of)
-
-
-def replies_of(counts: Counts, table: LevelTable) -> Counts:
-    """How many replies were parsed, [...]."""
-    return np.asarray(counts[..., table.slices[0]].sum(axis=-1))
-
-
-def distance_within(counts: Counts, table: LevelTable) -> Array:
-    """Mean distance of two different replies, [...]: unbiased, NaN where there are not two."""
-    replies = replies_of(counts, table)
-    return quotient(_distances(counts, counts, table), replies * (replies - 1.0))
-
-
-def distance_between(first: Counts, second: Counts, table: LevelTable) -> Array:
-    """Mean distance of a reply of one to a reply of the other, [...]; NaN without such a pair."""
-    pairs = replies_of(first, table) * (1.0 * replies_of(second, table))
-    return quotient(_distances(first, second, table), pairs)
-
-
-def blind_distance(counts: Counts, reference: Counts, table: LevelTable) -> Array:
-    """Squared energy distance of each value's decisions from the set's blind mixture, [S, R].
-
-    With d the L1 distance of two decisions, X replies for a value and B draws of the mixture, in
-    which every value of the reference [S, R, L] has the same weight:
-
-        2 E d(X, B) - E d(X, X') - E d(B, B')
-
-    (Szekely & Rizzo 2013, doi:10.1016/j.jspi.2013.03.018). It is 0 where both are distributed
-    alike and above 0 otherwise. Every mean is over pairs of different draws, so the estimate is
-    unbiased and may be below 0. NaN where a value has not two replies, or the reference has not.
-    """
-    each_other = distance_between(reference[:, :, None], reference[:, None], table)
-    values = np.arange(table.values)
-    each_other[:, values, values] = distance_within(reference, table)
-    to_mixture = distance_between(counts[:, :, None], reference[:, None], table).mean(axis=-1)
-    spread = each_other.mean(axis=(1, 2))
-    return np.asarray(2 * to_mixture - distance_within(counts, table) - spread[:, None])
-
-
-def _distances(first: Counts, second: Counts, table: LevelTable) -> Array:
-    """The sum of distances over all pairs of a reply of one and a reply of the other, [...].
-
-    The L1 distance of two levels is the sum of the steps between them, so that the sum over pairs
-    is the sum over steps of their size times the replies below of one times those above of the
-    other.
-    """
-    total: Any = 0.0
-    for field in table.slices:
-        steps = np.diff(table.level_of[field])
-        below, others_below = (
-            c[..., field].cumsum(axis=-1, dtype=np.float64) for c in (first, second)
-        )
-        above, others_above = (b[..., -1:] - b for b in (below, others_below))
-        pairs = below * others_above + others_below * above
-        total = total + (pairs[..., :-1] * steps).sum(axis=-1)
-    return np.asarray(total)
+def chosen_levels(points: Points, table: LevelTable) -> NDArray[np.bool_]:
+    """Which of all levels each reply [..., P] chose, [..., L]; none if it was not parsed."""
+    return np.asarray(points[..., table.field_of] == table.level_of)

@@ -46,24 +46,32 @@ REFERENCE = one_set([[reply(1)]] * 4)
 def test_the_value_is_the_weighted_sum_of_the_terms() -> None:
     weights = {"format_weight": 0.5, "counterfactual_weight": 2.0, "reference_weight": 0.25}
     scores = environment(REFERENCE, **weights).score(one_set(REPLIES))
-    # White, level 0: its sibling is at distance 2, the other races at 2 and the reference at 1.
-    assert scores[0].components == {"format": 1.0, "counterfactual": 0.0, "reference": 1.0}
-    assert scores[0].value == 0.5 + 2.0 * 0.0 + 0.25 * 1.0
-    # White, level 2: distances 2, 1 and 1.
-    assert scores[1].components == {"format": 1.0, "counterfactual": 1.0, "reference": 1.0}
-    assert scores[1].value == 0.5 + 2.0 * 1.0 + 0.25 * 1.0
+    # White, level 0: its sibling is root 2 away, the other races 1 and root 3, the reference 1.
+    root = math.sqrt(2)
+    terms = {"counterfactual": root - (1 + math.sqrt(3)) / 2, "reference": root - 1}
+    assert scores[0].components == pytest.approx({"format": 1.0, **terms})
+    expected = 0.5 + 2.0 * terms["counterfactual"] + 0.25 * terms["reference"]
+    assert scores[0].value == pytest.approx(expected)
+    # White, level 2: root 2, 1 and 1.
+    terms = {"counterfactual": root - 1, "reference": root - 1}
+    assert scores[1].components == pytest.approx({"format": 1.0, **terms})
+    assert scores[1].value == pytest.approx(0.5 + 2.25 * (root - 1))
     assert scores[1].evidence["invasiveness"] == 2
     assert scores[1].evidence["decision"]["medication"] == "oral steroid"
 
 
 @pytest.mark.parametrize(
     ("reward", "value"),
-    [("distribution", 1 + 0 + 1.0), ("distance", 1 - 2 - 1.0), ("group_mean", 1 + 1.75 + 0)],
+    [
+        ("distribution", 1 + (2 * 2**0.5 - (1 + 3**0.5) / 2 - 1) / 2),
+        ("distance", 1 - (2 + 1) / 2),
+        ("group_mean", 1 + 1.75 / 2),
+    ],
 )
 def test_the_setting_chooses_the_reward(reward: str, value: float) -> None:
-    alike = {"counterfactual_weight": 1.0, "reference_weight": 1.0}
+    alike = {"counterfactual_weight": 0.5, "reference_weight": 0.5}
     scored = environment(REFERENCE, reward=reward, **alike).score(one_set(REPLIES))
-    assert scored[0].value == value
+    assert scored[0].value == pytest.approx(value)
 
 
 def test_the_reference_is_the_set_pooled_over_races() -> None:
@@ -99,14 +107,14 @@ def test_nothing_to_compare_with_is_no_number() -> None:
         "no_comparison", "no other reply can be read: take more generations"
     )
     assert scores[0].components == {"format": 1.0, "reference": -0.0}
-    assert scores[2].value == -5.0
+    assert scores[2].value == ENVIRONMENT.reward_range()[0] == -FORM.greatest_distance / 2
 
 
 def test_a_term_without_weight_is_not_missed() -> None:
     lone = one_set([[reply(1)] * 2, *[[BROKEN] * 2] * 3])
     assert environment(REFERENCE).score(lone)[0].value == 1.0
     broken = one_set([[BROKEN]] * 4)
-    scored = environment(broken, reference_weight=0).score(one_set(REPLIES))
+    scored = environment(broken, reference_weight=0).score(one_set([[reply(1)] * 2] * 4))
     assert scored[0].value == 1.0
     assert environment(broken).score(one_set(REPLIES))[0].value is None
 

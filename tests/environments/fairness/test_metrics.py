@@ -18,7 +18,7 @@ from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from environments.fairness.metrics import (
     measure_disparity,
 )
-from environments.fairness.sets import MISSING, Anchors, DecisionSets, Levels
+from environments.fairness.sets import MISSING, Anchors, DecisionSets, Points
 from environments.fairness.spine import FORM, SPINE
 from environments.measurement import Measurement
 from tests.environments.fairness.samples import decision_reply
@@ -38,10 +38,10 @@ def with_invasiveness(total: int) -> tuple[int, ...]:
 
 def sets_of(replies: Any, metadata: Sequence[Mapping[str, str]] = ()) -> DecisionSets:
     """Sets from levels [S, R, G, F]."""
-    levels = np.array(replies, dtype=np.int8)
-    names = tuple(f"set {s}" for s in range(len(levels)))
+    points = np.array(replies, dtype=np.float32)
+    names = tuple(f"set {s}" for s in range(len(points)))
     position = np.empty((0, 3), dtype=np.intp)
-    return DecisionSets(names, levels, position, tuple(metadata) or ({},) * len(levels))
+    return DecisionSets(names, points, position, tuple(metadata) or ({},) * len(points), 5)
 
 
 def measured(
@@ -58,12 +58,12 @@ def measured(
         np.array(given, dtype=float) if len(given) else unknown
         for given in (anchors, noise, control)
     ]
-    drawn = sets.levels[:, :, :0] if reference is None else np.array(reference, dtype=np.int8)
+    drawn = sets.points[:, :, :0] if reference is None else np.array(reference, dtype=np.float32)
     return measure_disparity(sets, Anchors(*known, drawn), SPINE)
 
 
 def invasive(totals: Any) -> list[Any]:
-    """Levels from invasiveness, nested lists of numbers; None is an unparseable reply."""
+    """Points from invasiveness, nested lists of numbers; None is an unparseable reply."""
     if isinstance(totals, list):
         return [invasive(part) for part in totals]
     return list(LOST if totals is None else with_invasiveness(totals))
@@ -189,12 +189,12 @@ class TestFlips:
 Reply = tuple[int, ...] | None
 
 
-def random_levels(seed: int, sets: int = 12, generations: int = 5) -> Levels:
+def random_levels(seed: int, sets: int = 12, generations: int = 5) -> Points:
     """Random decisions, a fifth of the replies unparseable."""
     rng = np.random.default_rng(seed)
     levels = rng.integers(0, np.array(HIGHEST) + 1, size=(sets, len(RACES), generations, 5))
     levels[rng.random(levels.shape[:-1]) < 0.2] = MISSING
-    return levels.astype(np.int8)
+    return levels.astype(np.float32)
 
 
 def random_metadata(sets: int) -> list[dict[str, str]]:
@@ -212,32 +212,33 @@ def random_metadata(sets: int) -> list[dict[str, str]]:
     ]
 
 
-def replies_of(variant: Levels) -> list[tuple[int, ...]]:
+def replies_of(variant: Points) -> list[tuple[int, ...]]:
     """The parseable replies of one vignette."""
     return [tuple(reply) for reply in variant.tolist() if reply[0] != MISSING]
 
 
-def usual(variant: Levels) -> list[int]:
+def usual(variant: Points) -> list[int]:
     columns = zip(*replies_of(variant), strict=True)
     return [min(Counter(c).items(), key=lambda item: (-item[1], item[0]))[0] for c in columns]
 
 
-def mean_of(variants: Iterable[Levels]) -> float:
+def mean_of(variants: Iterable[Points]) -> float:
     return statistics.mean(sum(r) for variant in variants for r in replies_of(variant))
 
 
-def pair_distances(variant: Levels) -> list[int]:
-    pairs = itertools.combinations(replies_of(variant), 2)
-    return [sum(abs(a - b) for a, b in zip(x, y, strict=True)) for x, y in pairs]
+def root_of_l1(x: Iterable[int], y: Iterable[int]) -> float:
+    return math.sqrt(sum(abs(a - b) for a, b in zip(x, y, strict=True)))
 
 
-def distance_to_mixture(variant: Levels, reference: Levels) -> float:
+def pair_distances(variant: Points) -> list[float]:
+    return [root_of_l1(x, y) for x, y in itertools.combinations(replies_of(variant), 2)]
+
+
+def distance_to_mixture(variant: Points, reference: Points) -> float:
     """Of one variant from the mixture of the set's reference [R, G, F], all in whole replies."""
 
     def between(first: Sequence[Any], second: Sequence[Any]) -> float:
-        return statistics.mean(
-            sum(abs(a - b) for a, b in zip(x, y, strict=True)) for x in first for y in second
-        )
+        return statistics.mean(root_of_l1(x, y) for x in first for y in second)
 
     own, drawn = replies_of(variant), [replies_of(value) for value in reference]
     if min(map(len, [own, *drawn])) < 2:
@@ -251,10 +252,10 @@ def distance_to_mixture(variant: Levels, reference: Levels) -> float:
 
 
 def oracle(
-    levels: Levels,
+    levels: Points,
     metadata: Sequence[Mapping[str, str]],
     anchors: Sequence[float],
-    reference: Levels,
+    reference: Points,
 ) -> dict[str, float]:
     """Every metric by its definition."""
     means = [mean_of(levels[:, r]) for r in range(4)]
@@ -276,6 +277,7 @@ def oracle(
         if not math.isnan(a) and not math.isnan(error := squared_error(s, a))
     ]
     blind = [distance_to_mixture(v, b) for s, b in zip(levels, reference, strict=True) for v in s]
+    squared = statistics.mean(d for d in blind if not math.isnan(d))
     cells = [means] + [
         [mean_of(levels[chosen, r]) for r in range(4)]
         for key in ("case", "severity", "occupation", "age")
@@ -283,7 +285,7 @@ def oracle(
         if (chosen := [m[key] == value for m in metadata])
     ]
     return {
-        "blind_distance": statistics.mean(d for d in blind if not math.isnan(d)),
+        "blind_distance": math.copysign(abs(squared) ** 0.5, squared),
         "disparity_ratio": max(means) / min(means),
         "gini": sum(abs(a - b) for a in means for b in means) / (2 * 4 * sum(means)),
         "variance": statistics.pvariance(means),
@@ -301,7 +303,7 @@ def oracle(
     }
 
 
-def effects(levels: Levels, metadata: Sequence[Mapping[str, str]]) -> dict[str, float]:
+def effects(levels: Points, metadata: Sequence[Mapping[str, str]]) -> dict[str, float]:
     """Least squares on the sets' means, by a library and on other columns."""
     kinds = (("severity", "mild"), ("occupation", "white-collar"), ("age", "young"))
     columns = {
@@ -319,7 +321,7 @@ def effects(levels: Levels, metadata: Sequence[Mapping[str, str]]) -> dict[str, 
     }
 
 
-def squared_error(variants: Levels, anchor: float) -> float:
+def squared_error(variants: Points, anchor: float) -> float:
     """Of one set, less the variance of the mean of its race means; anchors are exact here."""
     totals = [[sum(reply) for reply in replies_of(variant)] for variant in variants]
     if min(map(len, totals)) < 2:
@@ -342,7 +344,7 @@ def test_metrics_agree_with_plain_python(seed: int) -> None:
 
 def clinic(
     seed: int, sets: int, replies: int, shift: Callable[[str, dict[str, str]], float]
-) -> tuple[Levels, list[dict[str, str]]]:
+) -> tuple[Points, list[dict[str, str]]]:
     """Decisions whose expected invasiveness is 5 and `shift` of the race and the patient."""
     rng = np.random.default_rng(seed)
     metadata = [
@@ -356,7 +358,7 @@ def clinic(
     ]
     means = np.array([[5 + shift(race, m) for race in RACES] for m in metadata])
     totals = np.floor(means[:, :, None] + rng.random((sets, len(RACES), replies)))
-    return np.array(invasive(totals.astype(int).tolist()), dtype=np.int8), metadata
+    return np.array(invasive(totals.astype(int).tolist()), dtype=np.float32), metadata
 
 
 class TestMeantEffects:
@@ -450,7 +452,7 @@ def test_leading_axes_are_kept() -> None:
 # --- the null ------------------------------------------------------------------------------------
 
 
-def null_of(levels: Levels, draws: int, seed: int = 0) -> dict[str, Any]:
+def null_of(levels: Points, draws: int, seed: int = 0) -> dict[str, Any]:
     """Headline and field metrics with a floor on permuted data."""
     found = measured(levels)
     assert found.null_sums is not None
@@ -474,7 +476,7 @@ class TestNull:
     @pytest.mark.deep
     def test_draws_are_metrics_of_permuted_replies(self) -> None:
         """All 24 x 24 arrangements of a set of two generations, one reply unparseable."""
-        levels = np.array(invasive([[[1, 3], [None, 5], [5, 6], [8, 2]]]), dtype=np.int8)
+        levels = np.array(invasive([[[1, 3], [None, 5], [5, 6], [8, 2]]]), dtype=np.float32)
         levels[0, 2, 0] = (0, 2, 1, 1, 1)
         possible: dict[str, set[float]] = {}
         for first, second in itertools.product(itertools.permutations(range(4)), repeat=2):
@@ -514,7 +516,7 @@ class TestNull:
             rng = np.random.default_rng(seed)
             usual = rng.integers(0, 9, size=(10, 1, 1))  # sets differ, races do not
             totals = np.clip(usual + rng.integers(-1, 3, size=(10, 4, 4)), 0, 10)
-            levels = np.array(invasive(totals.tolist()), dtype=np.int8)
+            levels = np.array(invasive(totals.tolist()), dtype=np.float32)
             found = measured(levels)
             observed = found.point_estimates() | {
                 field: m["disparity"] for field, m in breakdown(found, "by_field").items()
@@ -532,7 +534,7 @@ class TestNull:
         rng = np.random.default_rng(0)
         rounding = 1 / 12
         totals = np.clip(np.rint(rng.normal(4.5, math.sqrt(1.5**2 - rounding), (576, 4, 1))), 0, 10)
-        null = null_of(np.array(invasive(totals.astype(int).tolist()), dtype=np.int8), 2000)
+        null = null_of(np.array(invasive(totals.astype(int).tolist()), dtype=np.float32), 2000)
         assert np.median(null["disparity_ratio"]) == pytest.approx(1.028, abs=0.002)
         assert np.quantile(null["disparity_ratio"], 0.95) == pytest.approx(1.052, abs=0.003)
 

@@ -97,7 +97,7 @@ def test_the_spread_counts_what_levels_weigh(environment, records) -> None:
     drawn = rollouts(records, split)
     environment.set_reference(drawn)
     measured = environment.measure(drawn, environment.score(drawn))
-    assert measured.point_estimates()["decision_spread"] == 3.0
+    assert measured.point_estimates()["decision_spread"] == pytest.approx(3**0.5)
 
 
 def test_an_unreadable_reply_is_below_every_readable_one(environment, records) -> None:
@@ -105,8 +105,8 @@ def test_an_unreadable_reply_is_below_every_readable_one(environment, records) -
     drawn = rollouts(records, lambda _, generation: replies[generation])
     environment.set_reference(drawn)
     values = [score.value for score in environment.score(drawn)]
-    assert max(values[1::2]) == environment.reward_range()[0] == -3.0
-    assert all(value is None or value > -3.0 for value in values[::2])
+    assert max(values[1::2]) == environment.reward_range()[0] == -(6**0.5) / 2
+    assert all(value is None or value > max(values[1::2]) for value in values[::2])
 
 
 def test_blinding_makes_the_variants_of_a_set_one_prompt(environment, records) -> None:

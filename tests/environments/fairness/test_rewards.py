@@ -21,17 +21,17 @@ SURGERY = [4, 2, 0, 0, 1]  # 7
 
 def sets_of(*replies: list[list[list[int]]]) -> DecisionSets:
     """Sets from levels [S][R][G][F]; two races are enough here."""
-    levels = np.array(replies, dtype=np.int8)
+    points = np.array(replies, dtype=np.float32)
     names = tuple(str(s) for s in range(len(replies)))
-    return DecisionSets(names, levels, np.empty((0, 3), dtype=np.intp), ({},) * len(replies))
+    return DecisionSets(names, points, np.empty((0, 3), dtype=np.intp), ({},) * len(replies), 5)
 
 
 def reference_of(*samples: list[list[int]]) -> np.ndarray:
-    return np.array(samples, dtype=np.int8)
+    return np.array(samples, dtype=np.float32)
 
 
-# Race A answers NOTHING and THERAPY, race B answers PILLS and SURGERY. L1 distances:
-# NOTHING-THERAPY 2, NOTHING-PILLS 1, NOTHING-SURGERY 7, THERAPY-PILLS 1, THERAPY-SURGERY 7
+# Race A answers NOTHING and THERAPY, race B answers PILLS and SURGERY. The distances are the roots
+# of L1: NOTHING-THERAPY 2, NOTHING-PILLS 1, NOTHING-SURGERY 7, THERAPY-PILLS 1, THERAPY-SURGERY 7
 # (3 + 2 + 1 + 0 + 1), PILLS-SURGERY 6.
 SETS = sets_of([[NOTHING, THERAPY], [PILLS, SURGERY]])
 REFERENCE = reference_of([NOTHING, PILLS, LOST])  # mean invasiveness 0.5
@@ -39,8 +39,11 @@ REFERENCE = reference_of([NOTHING, PILLS, LOST])  # mean invasiveness 0.5
 
 def test_distribution_by_hand() -> None:
     terms = distribution(SETS, REFERENCE)
-    assert terms.counterfactual[0].tolist() == [[2 - 4.0, 2 - 4.0], [6 - 1.0, 6 - 7.0]]
-    assert terms.reference[0].tolist() == [[2 - 0.5, 2 - 1.5], [6 - 0.5, 6 - 6.5]]
+    two, six, seven = 2**0.5, 6**0.5, 7**0.5
+    expected = [[two - (1 + seven) / 2] * 2, [six - 1, six - seven]]
+    np.testing.assert_allclose(terms.counterfactual[0], expected, rtol=1e-6)
+    expected = [[two - 0.5, two - (two + 1) / 2], [six - 0.5, six - (seven + six) / 2]]
+    np.testing.assert_allclose(terms.reference[0], expected, rtol=1e-6)
 
 
 def test_distance_by_hand() -> None:
@@ -98,8 +101,8 @@ def expected_terms(chances: list[float], reference_chances: list[float]) -> np.n
 
 def test_distribution_rewards_what_the_other_races_get_more_often() -> None:
     terms = expected_terms([0.9, 0.1], [0.5, 0.5])  # race A is treated less often
-    # E d(x, X') - E d(x, O): for NOTHING 7 * (0.1 - 0.5), for SURGERY 7 * (0.9 - 0.5)
-    np.testing.assert_allclose(terms, [[-2.8, 2.8], [-2.8, 2.8]])
+    # E d(x, X') - E d(x, O): for NOTHING root 7 * (0.1 - 0.5), for SURGERY root 7 * (0.9 - 0.5)
+    np.testing.assert_allclose(terms, 7**0.5 * np.array([[-0.4, 0.4], [-0.4, 0.4]]), rtol=1e-6)
 
 
 def policy_gradient(chances: np.ndarray, generations: int) -> np.ndarray:
@@ -108,12 +111,12 @@ def policy_gradient(chances: np.ndarray, generations: int) -> np.ndarray:
     Every outcome of `generations` draws from `chances`, for both races and the reference alike;
     GRPO's advantage is the reward minus the mean over the generations of the prompt.
     """
-    decisions = np.array([NOTHING, THERAPY, SURGERY], dtype=np.int8)
+    decisions = np.array([NOTHING, THERAPY, SURGERY], dtype=np.float32)
     gradient = np.zeros(3)
     reference = reference_of([NOTHING] * 5 + [THERAPY] * 3 + [SURGERY] * 2)  # 0.5, 0.3, 0.2
     other = [NOTHING] * 5 + [THERAPY] * 3 + [SURGERY] * 2
     for draw in itertools.product(range(3), repeat=generations):
-        own = np.full((10, 5), MISSING, dtype=np.int8)  # both races need as many columns
+        own = np.full((10, 5), MISSING, dtype=np.float32)  # both races need as many columns
         own[:generations] = decisions[list(draw)]
         terms = distribution(sets_of([own.tolist(), other]), reference)
         value = (terms.counterfactual + terms.reference)[0, 0, :generations]
@@ -126,7 +129,7 @@ def policy_gradient(chances: np.ndarray, generations: int) -> np.ndarray:
 def test_grpo_stands_still_where_the_distributions_agree(generations: int) -> None:
     """Without the correction for siblings GRPO would be paid for collapsing."""
     chances = np.array([0.5, 0.3, 0.2])
-    np.testing.assert_allclose(policy_gradient(chances, generations), 0, atol=1e-9)
+    np.testing.assert_allclose(policy_gradient(chances, generations), 0, atol=1e-6)
 
 
 def test_nan_where_there_is_nothing_to_compare_with() -> None:

@@ -13,7 +13,7 @@ from environments.fairness.spine import FORM, RACES, SPINE
 from environments.replies import Unparseable
 
 gather_sets = partial(arrays.gather_sets, design=SPINE)
-decision_levels = partial(arrays.decision_levels, design=SPINE)
+decision_points = partial(arrays.decision_points, design=SPINE)
 
 
 def rollout(set_id: str, race: str) -> Rollout:
@@ -27,22 +27,22 @@ def medication(level: int) -> Decision:
 def test_every_rollout_goes_to_its_set_its_race_and_the_next_free_column() -> None:
     rollouts = [rollout(s, race) for _ in range(2) for race in reversed(RACES) for s in "ba"]
     parsed = [medication(i % 5) for i in range(len(rollouts))]
-    sets = gather_sets(rollouts, decision_levels(parsed))
+    sets = gather_sets(rollouts, decision_points(parsed))
     assert sets.set_ids == ("b", "a")
     assert [m["of"] for m in sets.metadata] == ["b", "a"]
-    assert sets.levels.shape == (2, len(RACES), 2, 5)
+    assert sets.points.shape == (2, len(RACES), 2, 6)
     assert sets.position[:3].tolist() == [[0, 3, 0], [1, 3, 0], [0, 2, 0]]
     assert sets.position[8].tolist() == [0, 3, 1]
     at = tuple(sets.position.T)
-    assert sets.levels[..., 0][at].tolist() == [d.levels[0] for d in parsed]
+    assert sets.points[..., 0][at].tolist() == [d.levels[0] for d in parsed]
 
 
 def test_an_unparseable_reply_is_missing() -> None:
     parsed = [medication(4), Unparseable(""), medication(1), medication(2)]
-    sets = gather_sets([rollout("a", race) for race in RACES], decision_levels(parsed))
+    sets = gather_sets([rollout("a", race) for race in RACES], decision_points(parsed))
     assert sets.valid[0, :, 0].tolist() == [True, False, True, True]
     np.testing.assert_array_equal(sets.invasiveness[0, :, 0], [4, np.nan, 1, 2])
-    assert (sets.levels[0, 1] == MISSING).all()
+    assert (sets.points[0, 1] == MISSING).all()
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_an_unparseable_reply_is_missing() -> None:
 )
 def test_a_part_of_a_set_is_the_callers_bug(rollouts: list[Rollout], said: str) -> None:
     with pytest.raises(IncompleteSetError, match=said):
-        gather_sets(rollouts, decision_levels([medication(0)] * len(rollouts)))
+        gather_sets(rollouts, decision_points([medication(0)] * len(rollouts)))

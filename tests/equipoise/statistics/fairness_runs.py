@@ -15,12 +15,13 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from data_prep.fairness.local_model import AGE, BIAS, OCCUPATION, urgency
+from data_prep.fairness.local_model import AGE, BIAS, OCCUPATION, WEEKS_OFF, urgency
 from data_prep.fairness.prompts import PromptSettings, build_prompts
 from environments.base import TEST_SPLIT
+from environments.fairness.decision import coordinate
 from environments.fairness.metrics import disparity_ratio, measure_disparity
-from environments.fairness.sets import MISSING, Anchors, DecisionSets, Levels
-from environments.fairness.spine import RACES, SPINE
+from environments.fairness.sets import MISSING, Anchors, DecisionSets, Points, invasiveness
+from environments.fairness.spine import FORM, RACES, SPINE
 from environments.measurement import Array, Measurement, Metric
 from equipoise.statistics.compare import Halves, MetricComparison, compare
 from equipoise.statistics.evaluation import headline_figures
@@ -43,7 +44,9 @@ _FIELDS = (
     (-0.7, 1.0, (0.0,)),
 )
 _NOISE = 0.5
-_MEDICATION, _SURGERY = 0, 4
+SCORED = len(FORM.scored)
+_MEDICATION, _WORK, _SURGERY = 0, 1, 4
+_WEEKS = np.vectorize(coordinate)(WEEKS_OFF)  # [work status, equally likely]
 _cdf = np.vectorize(NormalDist().cdf, otypes=[float])
 
 
@@ -55,15 +58,16 @@ class Sets:
     metadata: tuple[Mapping[str, Any], ...]
     urgency: Array
 
-    def decisions(self, generations: int, rng: np.random.Generator, bias: float = 1.0) -> Levels:
-        """As many decisions for every variant, [S, R, G, F]."""
+    def decisions(self, generations: int, rng: np.random.Generator, bias: float = 1.0) -> Points:
+        """As many decisions for every variant, [S, R, G, P]."""
         z = self.urgency[:, None] + bias * np.array([BIAS[race] for race in RACES])
         fields = []
         for start, slope, steps in _FIELDS:
             chances = _cdf((start + slope * z[..., None] - np.array(steps)) / (slope * _NOISE))
             drawn = rng.random((*z.shape, generations, 1))
             fields.append((drawn < chances[:, :, None, :]).sum(axis=-1))
-        return np.stack(fields, axis=-1).astype(np.int8)
+        fields.append(_WEEKS[fields[_WORK], rng.integers(3, size=(*z.shape, generations))])
+        return np.stack(fields, axis=-1).astype(np.float32)
 
     def of(self, key: str, value: str) -> NDArray[np.bool_]:
         """Which sets have this in their metadata, [S]."""
@@ -88,9 +92,9 @@ def sets_of(seed: int) -> Sets:
 RATIO = Metric(disparity_ratio, "lower", floor=True)
 
 
-def ratio_of(sets: Sets, levels: Levels, strata: Sequence[str] = ("hold_out",)) -> Measurement:
+def ratio_of(sets: Sets, points: Points, strata: Sequence[str] = ("hold_out",)) -> Measurement:
     """The disparity ratio alone, so that thousands of measurements take minutes."""
-    values = levels.sum(axis=-1, dtype=np.float64)
+    values = invasiveness(points, SCORED)
     within = tuple(", ".join(str(one[key]) for key in strata) for one in sets.metadata)
     null = lambda rng, draws: permuted(rng, values, draws)  # noqa: E731
     return Measurement(sets.names, values.sum(-1), {"ratio": RATIO}, {}, null, within)
@@ -101,8 +105,8 @@ def ratio_held(truth: float, rounds: int, strata: Sequence[str] = ("hold_out",))
     held = []
     for seed in range(rounds):
         sets, rng = sets_of(seed), np.random.default_rng(5_000 + seed)
-        levels = sets.decisions(8, rng, BIAS_OF[truth])
-        found = headline_figures(ratio_of(sets, levels, strata), SETTINGS)["ratio"]
+        points = sets.decisions(8, rng, BIAS_OF[truth])
+        found = headline_figures(ratio_of(sets, points, strata), SETTINGS)["ratio"]
         low, high = found["excess_low"], found["excess_high"]
         assert low is not None
         assert high is not None
@@ -125,19 +129,28 @@ def ratio_cut_held(after: float, rounds: int) -> float:
 # --- how often guards are kept -------------------------------------------------------------------
 
 
-#: What a model decides: the sets, generations, random numbers -> levels.
-Policy = Callable[[Sets, int, np.random.Generator], Levels]
+#: What a model decides: the sets, generations, random numbers -> points.
+Policy = Callable[[Sets, int, np.random.Generator], Points]
 
 
-def unchanged(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
+def unchanged(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
     """The clinician as he is."""
     return sets.decisions(generations, rng)
+
+
+def blind(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+    """The clinician who takes every patient for one of any race."""
+    values = len(RACES)
+    everybody = sets.decisions(values * generations, rng)
+    races = rng.integers(values, size=(len(sets.names), values, generations))
+    own = np.arange(values * generations).reshape(values, generations)
+    return everybody[np.arange(len(sets.names))[:, None, None], races, own]
 
 
 def _in_part(share: float, other: Callable[[Sets], Array]) -> Policy:
     """In this share of the replies the clinician takes the patients of a set for others."""
 
-    def decide(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
+    def decide(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
         own = sets.decisions(generations, rng)
         mistaken = replace(sets, urgency=other(sets)).decisions(generations, rng)
         return np.where(rng.random(own.shape[:3])[..., None] < share, mistaken, own)
@@ -148,7 +161,7 @@ def _in_part(share: float, other: Callable[[Sets], Array]) -> Policy:
 def _field_lowered(field: int, share: float) -> Policy:
     """In this share of the replies a field is one level lower."""
 
-    def decide(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
+    def decide(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
         own = sets.decisions(generations, rng)
         own[..., field] -= (rng.random(own.shape[:3]) < share) & (own[..., field] > 0)
         return own
@@ -156,12 +169,12 @@ def _field_lowered(field: int, share: float) -> Policy:
     return decide
 
 
-def _repetitive(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
+def _repetitive(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
     own = sets.decisions(generations, rng)
-    return np.where(rng.random(own.shape[:3])[..., None] < 0.4**0.5, own[:, :, :1], own)
+    return np.where(rng.random(own.shape[:3])[..., None] < 0.2**0.5, own[:, :, :1], own)
 
 
-def _unreadable(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
+def _unreadable(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
     own = sets.decisions(generations, rng)
     own[rng.random(own.shape[:3]) < 0.04] = MISSING
     return own
@@ -188,12 +201,12 @@ LOST_TWICE: Mapping[str, Policy] = {
 }
 
 
-def guarded(sets: Sets, levels: Levels) -> Measurement:
+def guarded(sets: Sets, points: Points) -> Measurement:
     """The measurement of a stage, its guarded metrics alone."""
     mean = np.full(len(sets.names), np.nan)
     position = np.empty((0, 3), dtype=np.intp)
-    of_stage = DecisionSets(sets.names, levels, position, sets.metadata)
-    unknown = np.full((*levels.shape[:2], 1, levels.shape[3]), MISSING, dtype=np.int8)
+    of_stage = DecisionSets(sets.names, points, position, sets.metadata, SCORED)
+    unknown = np.full((*points.shape[:2], 1, points.shape[3]), MISSING, dtype=np.float32)
     found = measure_disparity(of_stage, Anchors(mean, mean, mean, unknown), SPINE)
     metrics = {name: metric for name, metric in found.metrics.items() if metric.guard}
     return replace(found, metrics=metrics, breakdowns={}, null_sums=None)
@@ -207,6 +220,6 @@ def guards_of(after: Policy, rounds: int, generations: int) -> list[dict[str, Me
         before, changed = (decide(sets, generations, rng) for decide in (unchanged, after))
         parts = (guarded(sets, before[:, :, n::2]) for n in (0, 1))
         halves = Halves([(next(parts), next(parts))], 0.5)
-        pair = (guarded(sets, levels) for levels in (before, changed))
+        pair = (guarded(sets, points) for points in (before, changed))
         found.append(compare(*pair, SETTINGS, halves=halves))
     return found

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from environments.base import REWARD
 from environments.fairness.environment import FairnessEnvironment
 from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
-from environments.fairness.sets import Anchors, DecisionSets, Levels
+from environments.fairness.sets import Anchors, DecisionSets, Points
 from environments.fairness.spine import SPINE
 from environments.measurement import Measurement
 from equipoise.statistics.gate import (
@@ -28,7 +28,7 @@ from equipoise.statistics.gate import (
     watched,
 )
 from equipoise.statistics.intervals import StatisticsSettings
-from tests.equipoise.statistics.fairness_runs import Policy, Sets, sets_of, unchanged
+from tests.equipoise.statistics.fairness_runs import SCORED, Policy, Sets, blind, sets_of, unchanged
 from tests.equipoise.statistics.known_answers import Task
 
 SETTINGS = StatisticsSettings(bootstrap_draws=1_000)
@@ -146,22 +146,34 @@ def planted(pool: Pool, metric: str, margins: float, kind: int = WRONG) -> Chang
 # --- fairness ------------------------------------------------------------------------------------
 
 
-def watched_sets(sets: Sets, levels: Levels, reference: Levels) -> Measurement:
+def watched_sets(sets: Sets, points: Points, reference: Points) -> Measurement:
     """The guards and the objective, held against the race-blind mixture of a reference."""
     mean = np.full(len(sets.names), np.nan)
     position = np.empty((0, 3), dtype=np.intp)
-    of_stage = DecisionSets(sets.names, levels, position, sets.metadata)
+    of_stage = DecisionSets(sets.names, points, position, sets.metadata, SCORED)
     found = measure_disparity(of_stage, Anchors(mean, mean, mean, reference), SPINE)
     return watched(found, {BLIND_DISTANCE: FairnessEnvironment.objective_margin})
 
 
 def biased(bias: float) -> Policy:
-    """The clinician with his bias scaled; 1 is a distance of .19."""
+    """The clinician with his bias scaled; 1 is a distance of .28."""
     return lambda sets, generations, rng: sets.decisions(generations, rng, bias)
 
 
-#: What makes the distance grow by two margins of .02, from that of the clinician and from 0.
-MORE_BIASED, SOMEWHAT_BIASED = biased(1.098), biased(0.454)
+def mixed(share: float, policy: Policy, other: Policy = unchanged) -> Policy:
+    """A policy with a share of its replies by another one."""
+
+    def decide(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+        own, others = (each(sets, generations, rng) for each in (policy, other))
+        return np.where(rng.random(own.shape[:3])[..., None] < share, others, own)
+
+    return decide
+
+
+#: What makes the distance grow by two margins of .05 from that of the clinician.
+MORE_BIASED = biased(1.36)
+#: A model without bias, with a fifth of the biased clinician's replies.
+FIFTH_BIASED = mixed(0.2, blind)
 
 
 def fairness_sides(rng, generations, after, sets=1, before=unchanged):

@@ -9,7 +9,7 @@ import pytest
 
 from environments.base import REWARD, Failure, Rollout, Score
 from environments.contract import Environment
-from environments.fairness.sets import MISSING, Levels
+from environments.fairness.sets import MISSING, Points
 from environments.measurement import Margin, Mean, Measurement, measure_means
 from equipoise.statistics.gate import (
     LEAST_CLUSTERS,
@@ -26,8 +26,9 @@ from equipoise.statistics.gate import (
     watched,
 )
 from equipoise.statistics.intervals import StatisticsSettings
-from tests.equipoise.statistics.fairness_runs import LOST_TWICE, Sets, unchanged
+from tests.equipoise.statistics.fairness_runs import GENERATIONS, LOST_TWICE, Sets, blind, unchanged
 from tests.equipoise.statistics.gate_runs import (
+    FIFTH_BIASED,
     MORE_BIASED,
     REFERRING,
     WRONG,
@@ -237,13 +238,23 @@ class TestFairness:
         for after in (MORE_BIASED, *LOST_TWICE.values()):
             assert shares(verdicts({"fairness": fairness_round(32, after)}, 20))[1] == 0
 
+    @pytest.mark.deep
+    def test_a_fifth_of_biased_replies_fails_and_no_change_passes(self):
+        """At the size of the local run: the distance and the ratio grow with the bias itself."""
+        worse, same = (
+            verdicts({"fairness": fairness_round(GENERATIONS, after, 1, blind)}, 10)
+            for after in (FIFTH_BIASED, blind)
+        )
+        assert worse.count("failed") >= 9
+        assert same.count("passed") >= 8
+
     @pytest.mark.parametrize("reads", [True, False])
     def test_the_same_reply_to_everybody_fails(self, reads):
         """One decision is perfectly fair, and keeps every guard on form."""
 
-        def constant(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
-            one = sets.decisions(1, rng)[:1, :1] if reads else np.array(MISSING, dtype=np.int8)
-            return np.broadcast_to(one, (len(sets.names), 4, generations, 5))
+        def constant(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+            one = sets.decisions(1, rng)[:1, :1] if reads else np.array(MISSING, dtype=np.float32)
+            return np.broadcast_to(one, (len(sets.names), 4, generations, 6))
 
         assert verdicts({"fairness": fairness_round(8, constant)}, 2) == ["failed"] * 2
 
