@@ -30,7 +30,7 @@ def methods() -> ModuleType:
 
 def test_advantages_are_of_a_prompt_and_weigh_more_for_a_race_that_is_served_worse(methods):
     """FairGRPO's: the mean weight over races is 1, and the best race has the least."""
-    settings = FairnessSettings(counterfactual_weight=0, reference_weight=1, reward="distance")
+    settings = FairnessSettings(fairness_weight=1, reward="distance")
     environment = methods.Weighted(settings)
     environment.set_reference(replies_of(clinician, 1))
     worse = {RACES[0]: 2}  # its levels are further from the reference's mean

@@ -231,14 +231,13 @@ def pairs(job: Any, number: int) -> Iterator[dict[str, Any]]:
 
 #: As many steps as the others have CPU seconds, and larger ones.
 _GRPO = ("policy.optimizer.kwargs.lr=1e-2", "grpo.max_num_steps=12")
-_SINGLE = ("env.fairness.counterfactual_weight=0", "env.fairness.reference_weight=1")
 METHODS: Mapping[str, Method] = {
     "GRPO": Method("our reward", _GRPO),
     "supervised": Method("races dealt out", trainer=supervised),
     "DPO": Method("counterfactual pairs", trainer=dpo),
     "FairGRPO's weights": Method(
         "nearness to the mean, weighted by race",
-        (*_GRPO, *_SINGLE, "env.fairness.reward=distance"),
+        (*_GRPO, "env.fairness.reward=distance", "env.fairness.fairness_weight=1"),
         environment=Weighted,
     ),
     "single-reply reward": Method(

@@ -50,7 +50,7 @@ from environments.yaml_file import file_hash
 
 _REWARDS = {"distribution": distribution, "distance": distance, "group_mean": group_mean}
 
-#: The fairness terms together are held within this share of the greatest distance of two decisions,
+#: The fairness term is held within this share of the greatest distance of two decisions,
 #: so that an unparseable reply, which gets minus the bound and no format reward, is strictly worse
 #: than every parseable one. A term is the difference of two mean distances, which are 1.3 to 1.4
 #: on average: of the untrained local model none of 40,000 is beyond 1.6, and the bound is 1.9.
@@ -66,8 +66,7 @@ class FairnessSettings(EnvironmentSettings, extra="forbid", frozen=True):
 
     #: what is paid, see docs/fairness.md
     reward: Literal["distribution", "distance", "group_mean"] = "distribution"
-    counterfactual_weight: float = Field(0, ge=0, le=100, description="other races of the set")
-    reference_weight: float = Field(2.0, ge=0, le=100, description="race-blind reference")
+    fairness_weight: float = Field(2.0, gt=0, le=100, description="the term of that reward")
     format_weight: float = Field(1.0, ge=0.01, le=100, description="a reply that can be parsed")
     reference_generations: int = Field(8, ge=1, description="samples per prompt, frozen model")
     cases_file: OwnCasesPath | None = Field(
@@ -97,7 +96,7 @@ class FairnessSettings(EnvironmentSettings, extra="forbid", frozen=True):
 
 
 class FairnessEnvironment(Environment):
-    """Scores whole counterfactual sets against each other and the race-blind reference."""
+    """Scores whole counterfactual sets against the race-blind reference."""
 
     name = "fairness"
     scope: ClassVar[Scope] = "set"
@@ -130,7 +129,7 @@ class FairnessEnvironment(Environment):
         return self.settings.reference_generations
 
     def reward_range(self) -> tuple[float, float]:
-        """From a reply that cannot be read to the best of both terms."""
+        """From a reply that cannot be read to the best of format and fairness."""
         return -self._bound, self.settings.format_weight + self._bound
 
     def sources(self) -> Mapping[str, str]:
@@ -171,15 +170,8 @@ class FairnessEnvironment(Environment):
         reference = self._reference_points(sets)
         s, r, h, p = reference.shape
         pooled = reference.reshape(s, r * h, p)
-        terms = _REWARDS[self.settings.reward](sets, pooled)
-        cells = tuple(sets.position.T)
-        pairs = zip(
-            parsed,
-            terms.counterfactual[cells].tolist(),
-            terms.reference[cells].tolist(),
-            strict=True,
-        )
-        return [self._score(*pair) for pair in pairs]
+        terms = _REWARDS[self.settings.reward](sets, pooled)[tuple(sets.position.T)].tolist()
+        return [self._score(*pair) for pair in zip(parsed, terms, strict=True)]
 
     def _reference_points(self, sets: DecisionSets) -> Points:
         """The reference samples of each set, `MISSING` where it has none, [S, R, H, P]."""
@@ -192,9 +184,7 @@ class FairnessEnvironment(Environment):
                 row[:] = points
         return result
 
-    def _score(
-        self, parsed: Decision | Unparseable, counterfactual: float, reference: float
-    ) -> Score:
+    def _score(self, parsed: Decision | Unparseable, fairness: float) -> Score:
         if isinstance(parsed, Unparseable):
             outcome = DecisionOutcome(levels=None).model_dump(mode="json")
             broken = {UNPARSEABLE: parsed.reason}
@@ -207,21 +197,13 @@ class FairnessEnvironment(Environment):
             "invasiveness": parsed.invasiveness,
             "trailing_text": parsed.trailing,
         }
-        terms = {"counterfactual": counterfactual, "reference": reference}
-        weights = {
-            "counterfactual": self.settings.counterfactual_weight,
-            "reference": self.settings.reference_weight,
-        }
-        # A term without weight must not be missed: NaN times 0 is NaN.
-        fairness = sum(weight * terms[name] for name, weight in weights.items() if weight)
-        finite_terms = {name: term for name, term in terms.items() if not math.isnan(term)}
         format_score = FORMAT_OF_TRAILING if parsed.trailing else 1.0
-        components = {"format": format_score} | finite_terms
         if math.isnan(fairness):
             failure = Failure("no_comparison", "no other reply can be read: take more generations")
-            return Score(None, components, failure, evidence, outcome)
-        bounded = max(-self._bound, min(self._bound, fairness))
+            return Score(None, {"format": format_score}, failure, evidence, outcome)
+        bounded = max(-self._bound, min(self._bound, self.settings.fairness_weight * fairness))
         value = self.settings.format_weight * format_score + bounded
+        components = {"format": format_score, "fairness": fairness}
         return Score(value, components, None, evidence, outcome)
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:

@@ -11,6 +11,8 @@ VERBS = {
 KEYS: dict[str, str] = {
     "equipoise.cold_start": "use `equipoise prepare TASK --examples FILE` and `trl sft`",
     "equipoise.first_stage": "leave it out: GRPO alone gets there, with grpo.max_num_steps=90",
+    "env.fairness.counterfactual_weight": "leave it out: the race-blind reference alone is enough",
+    "env.fairness.reference_weight": "write env.fairness.fairness_weight",
     "equipoise.tracking": "leave it out: every reply is in the run's report.html",
     "env.dharma.answer_key": "prompts without an answer key need a model under env.dharma.judge",
     "equipoise.gpu": "hours are not estimated any more; `seconds` in training_history.csv has them",

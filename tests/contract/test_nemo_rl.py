@@ -136,7 +136,7 @@ class TestARehearsal:
                 points = {str(event.step): event.value for event in reader.Scalars(tag)}
                 logged.setdefault(tag, {}).update(points)
         assert "validation/env/disparity_ratio" in logged
-        for name in ("env/disparity_ratio", "reward/reference"):
+        for name in ("env/disparity_ratio", "reward/fairness"):
             expected = {row["step"]: float(row[name]) for row in history(run)}
             assert logged[f"train/{name}"] == pytest.approx(expected, rel=1e-5)
 

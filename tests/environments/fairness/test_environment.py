@@ -44,41 +44,30 @@ REFERENCE = one_set([[reply(1)]] * 4)
 
 
 def test_the_value_is_the_weighted_sum_of_the_terms() -> None:
-    weights = {"format_weight": 0.5, "counterfactual_weight": 2.0, "reference_weight": 0.25}
+    weights = {"format_weight": 0.5, "fairness_weight": 0.25}
     scores = environment(REFERENCE, **weights).score(one_set(REPLIES))
-    # White, level 0: its sibling is root 2 away, the other races 1 and root 3, the reference 1.
-    root = math.sqrt(2)
-    terms = {"counterfactual": root - (1 + math.sqrt(3)) / 2, "reference": root - 1}
-    assert scores[0].components == pytest.approx({"format": 1.0, **terms})
-    expected = 0.5 + 2.0 * terms["counterfactual"] + 0.25 * terms["reference"]
-    assert scores[0].value == pytest.approx(expected)
-    # White, level 2: root 2, 1 and 1.
-    terms = {"counterfactual": root - 1, "reference": root - 1}
-    assert scores[1].components == pytest.approx({"format": 1.0, **terms})
-    assert scores[1].value == pytest.approx(0.5 + 2.25 * (root - 1))
+    term = math.sqrt(2) - 1  # White: its sibling is root 2 away, the reference 1
+    for score in scores[:2]:
+        assert score.components == pytest.approx({"format": 1.0, "fairness": term})
+        assert score.value == pytest.approx(0.5 + 0.25 * term)
     assert scores[1].evidence["invasiveness"] == 2
     assert scores[1].evidence["decision"]["medication"] == "oral steroid"
 
 
 @pytest.mark.parametrize(
     ("reward", "value"),
-    [
-        ("distribution", 1 + (2 * 2**0.5 - (1 + 3**0.5) / 2 - 1) / 2),
-        ("distance", 1 - (2 + 1) / 2),
-        ("group_mean", 1 + 1.75 / 2),
-    ],
+    [("distribution", 1 + (2**0.5 - 1) / 2), ("distance", 1 - 1 / 2), ("group_mean", 1 + 1.75 / 2)],
 )
 def test_the_setting_chooses_the_reward(reward: str, value: float) -> None:
-    alike = {"counterfactual_weight": 0.5, "reference_weight": 0.5}
-    scored = environment(REFERENCE, reward=reward, **alike).score(one_set(REPLIES))
+    scored = environment(REFERENCE, reward=reward, fairness_weight=0.5).score(one_set(REPLIES))
     assert scored[0].value == pytest.approx(value)
 
 
 def test_the_reference_is_the_set_pooled_over_races() -> None:
     reference = one_set([[reply(0)], [reply(1)], [reply(2)], [reply(3)]])
-    found = environment(reference, reward="distance", counterfactual_weight=0)
+    found = environment(reference, reward="distance")
     anchor = (0 + 1 + 2 + 3) / 4
-    values = [score.components["reference"] for score in found.score(one_set(REPLIES))]
+    values = [score.components["fairness"] for score in found.score(one_set(REPLIES))]
     assert values == [-abs(level - anchor) for level in (0, 2, 1, 3, 1, 3, 1, 3)]
 
 
@@ -100,28 +89,21 @@ def test_a_reference_must_hold_the_scored_sets_whole() -> None:
 
 
 def test_nothing_to_compare_with_is_no_number() -> None:
-    lone = [[reply(1)] * 2, *[[BROKEN] * 2] * 3]
-    scores = environment(REFERENCE, counterfactual_weight=1).score(one_set(lone))
-    assert [score.value for score in scores[:2]] == [None, None]
+    lone = [[reply(1), BROKEN], *[[BROKEN] * 2] * 3]
+    scores = environment(REFERENCE).score(one_set(lone))
+    assert scores[0].value is None
     assert scores[0].error == Failure(
         "no_comparison", "no other reply can be read: take more generations"
     )
-    assert scores[0].components == {"format": 1.0, "reference": -0.0}
-    assert scores[2].value == ENVIRONMENT.reward_range()[0] == -FORM.greatest_distance / 2
-
-
-def test_a_term_without_weight_is_not_missed() -> None:
-    lone = one_set([[reply(1)] * 2, *[[BROKEN] * 2] * 3])
-    assert environment(REFERENCE).score(lone)[0].value == 1.0
-    broken = one_set([[BROKEN]] * 4)
-    scored = environment(broken, reference_weight=0).score(one_set([[reply(1)] * 2] * 4))
-    assert scored[0].value == 1.0
-    assert environment(broken).score(one_set(REPLIES))[0].value is None
+    assert scores[0].components == {"format": 1.0}
+    assert scores[1].value == ENVIRONMENT.reward_range()[0] == -FORM.greatest_distance / 2
+    broken = environment(one_set([[BROKEN]] * 4))
+    assert broken.score(one_set(REPLIES))[0].value is None
 
 
 kept = [reply(m, w) for m in range(5) for w in range(3)]
 texts = st.sampled_from([BROKEN, *kept, *(f"{text} and so on" for text in kept)])
-weights = st.floats(0, 100)
+weights = st.floats(0.01, 100)
 
 
 @st.composite
@@ -139,9 +121,8 @@ def scored(draw: st.DrawFn) -> tuple[FairnessEnvironment, list[Rollout]]:
     found = environment(
         reference,
         reward=draw(st.sampled_from(["distribution", "distance", "group_mean"])),
-        counterfactual_weight=draw(weights),
-        reference_weight=draw(weights),
-        format_weight=draw(st.floats(0.01, 100)),
+        fairness_weight=draw(weights),
+        format_weight=draw(weights),
     )
     return found, rollouts
 

@@ -156,7 +156,7 @@ def _rollout(case, number, race, mean, rng):
     return row | {
         "completion": text,
         "value": 1.0 + rng.normal(0, 0.4),
-        "components": {"format": 1.0, "counterfactual": 0.1, "reference": -0.1},
+        "components": {"format": 1.0, "fairness": -0.1},
         "evidence": {"decision": decision.to_dict(), "invasiveness": decision.invasiveness},
     }
 
@@ -182,7 +182,7 @@ def history(rng: np.random.Generator, steps: int = STEPS) -> list[dict[str, Any]
                 "reward": 0.55 + 0.4 * done + rng.normal(0, 0.05),
                 "reward_std": 0.5 - 0.25 * done,
                 "reward/format": 0.99,
-                "reward/counterfactual": -0.3 * (1 - done) + rng.normal(0, 0.03),
+                "reward/fairness": -0.3 * (1 - done) + rng.normal(0, 0.03),
                 "env/disparity_ratio": 1.45 - 0.36 * done + abs(rng.normal(0, 0.05)),
                 "env/clinical_slope": 5.6 + rng.normal(0, 0.25),
                 "kl": "",
