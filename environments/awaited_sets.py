@@ -50,7 +50,7 @@ class _Set:
     """The replies that have come, by prompt and slot, and the calls that brought them."""
 
     name: str
-    attempt: int
+    attempt: Hashable
     generations: int
     replies: dict[tuple[str, Hashable], _Reply] = field(default_factory=dict)
     calls: list[Hashable] = field(default_factory=list)
@@ -83,7 +83,7 @@ class AwaitedSets:
         self._score, self._scope, self._limit, self._on_scores = score, scope, limit, on_scores
         self._variants = set_size if scope == "set" else 1
         #: A name has several sets where more replies came for a prompt than one of them takes.
-        self._open: dict[tuple[str, int], list[_Set]] = {}
+        self._open: dict[tuple[str, Hashable], list[_Set]] = {}
         #: By the call; kept after a set was closed for as long as a set may be open.
         self._rewards: dict[Hashable, asyncio.Future[Reward]] = {}
         self._closed: list[tuple[str, list[_Reply]]] = []
@@ -95,7 +95,7 @@ class AwaitedSets:
         generations: int,
         call: Hashable,
         slot: Hashable = None,
-        attempt: int = 0,
+        attempt: Hashable = 0,
     ) -> Reward:
         """Return the reward of a reply when its set is scored, or at the limit.
 
@@ -118,7 +118,7 @@ class AwaitedSets:
         return await asyncio.shield(self._rewards[key])
 
     def _set_with(
-        self, place: tuple[str, Hashable], rollout: Rollout, generations: int, attempt: int
+        self, place: tuple[str, Hashable], rollout: Rollout, generations: int, attempt: Hashable
     ) -> _Set:
         """Return the first open set that has the place, or a new one."""
         name = rollout.set_id if self._scope == "set" else rollout.prompt_id

@@ -15,8 +15,8 @@ from equipoise.terminal.options import OwnCode, RunFolder, option
 class ExportOptions:
     """Export a run's task: the folder that serves its rewards in NeMo Gym, or verifiers' package.
 
-    RUN has the environment's settings, the prompts and the frozen model's rollouts; it is not
-    changed. docs/elsewhere.md says how to go on.
+    It refers to RUN, which has the settings, the prompts and the frozen model's rollouts, and is
+    not changed. docs/elsewhere.md says how to go on.
 
     Examples:
         equipoise export gym results/TASK/RUN --output-dir gym/TASK
@@ -45,5 +45,4 @@ def verifiers(options: ExportOptions, reporter: Reporter) -> None:
 def _write(export: Callable[..., list[str]], options: ExportOptions, reporter: Reporter) -> None:
     if options.own_code:
         import_own_code(options.own_code)
-    run = RunDirectory(options.run)
-    reporter.say("\n".join(export(run, options.output_dir)))
+    reporter.say("\n".join(export(RunDirectory(options.run), options.output_dir)))

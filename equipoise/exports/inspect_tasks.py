@@ -14,23 +14,19 @@ from functools import partial
 from anyio import CapacityLimiter, to_thread
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
-from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
+from inspect_ai.model import ChatMessage
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
 from inspect_ai.solver import TaskState, generate
+from pydantic import TypeAdapter
 
 from environments.base import PromptRecord
 from environments.contract import Environment
-from equipoise.config import LoadedConfig, Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config import Options, load_config
 from equipoise.errors import UsageError
+from equipoise.exports.task import ROOT
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.run.rollouts import read_rollouts, rollout_of
-from equipoise.run.seals import check_part
-
-_LOG = logging.getLogger(__name__)
-_ROOT = CONFIG_FOLDER.parent
-_ROLES = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
 
 
 @task(name="equipoise")
@@ -46,22 +42,9 @@ def equipoise(
     `reference` is the reference.jsonl of an evaluation, for an environment that compares with it.
     Both files are below the repository, for Inspect moves into this folder, or whole paths.
     """
-    options = Options((_ROOT / config,), assignments=tuple(shlex.split(keys)))
+    options = Options((ROOT / config,), assignments=tuple(shlex.split(keys)))
     loaded = load_config(task, options, to_train=False)
-    prepare_task(loaded, _LOG.info)
-    environment = _environment(loaded, reference)
-    split = loaded.config.equipoise.evaluation.split
-    tested = [record for record in make_prompts(loaded, to_train=False) if record.split == split]
-    records = sorted(tested, key=lambda record: record.set_id)  # so that --limit takes whole sets
-    generations = loaded.config.equipoise.evaluation.generations
-    return Task(
-        dataset=[_sample(record, number) for record in records for number in range(generations)],
-        solver=generate(),
-        scorer=scoring(environment, records, generations),
-    )
-
-
-def _environment(loaded: LoadedConfig, reference: str | None) -> Environment:
+    prepare_task(loaded, logging.getLogger(__name__).info)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     provide_models(environment, loaded.config.equipoise.cache_dir)
     if environment.reference_generations:
@@ -71,15 +54,22 @@ def _environment(loaded: LoadedConfig, reference: str | None) -> Environment:
                 f"{environment.name} compares with what a model decides on average",
                 "Name it with -T reference=FILE: `equipoise evaluate` writes reference.jsonl.",
             )
-        check_part(_ROOT / reference)
-        environment.set_reference(read_rollouts(_ROOT / reference))
-    return environment
-
-
-def _sample(record: PromptRecord, number: int) -> Sample:
-    messages: list[ChatMessage] = [_ROLES[m["role"]](content=m["content"]) for m in record.messages]
-    metadata = {"prompt_id": record.id, "set_id": record.set_id, **record.metadata}
-    return Sample(input=messages, id=f"{record.id}#{number}", metadata=metadata)
+        environment.set_reference(read_rollouts(ROOT / reference))
+    split = loaded.config.equipoise.evaluation.split
+    tested = [record for record in make_prompts(loaded, to_train=False) if record.split == split]
+    records = sorted(tested, key=lambda record: record.set_id)  # so that --limit takes whole sets
+    generations = loaded.config.equipoise.evaluation.generations
+    samples = [
+        Sample(
+            input=TypeAdapter(list[ChatMessage]).validate_python(record.messages),
+            id=f"{record.id}#{number}",
+            metadata={"prompt_id": record.id, "set_id": record.set_id, **record.metadata},
+        )
+        for record in records
+        for number in range(generations)
+    ]
+    rewards = scoring(environment, records, generations)
+    return Task(dataset=samples, solver=generate(), scorer=rewards)
 
 
 def scoring(environment: Environment, records: Sequence[PromptRecord], generations: int) -> Scorer:

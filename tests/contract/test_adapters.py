@@ -3,7 +3,7 @@
 environment.score     a value, or None with the failure
 TRL                   the same
 NeMo-RL's actor       the value, or the mean of the prompt's valid ones
-NeMo Gym's server     the same number; what failed is masked, with its kind and its reason
+awaited one by one    the same number, and the score
 """
 
 import asyncio
@@ -11,20 +11,17 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from environments.awaited_sets import AwaitedSets, Reward
 from environments.base import Failure, Message, PromptRecord, Rollout, Score
 from environments.contract import Environment
-from equipoise.exports.gym.sets import GYM_KINDS, Answer, Sets
-from equipoise.exports.task import RewardSettings
-from equipoise.run.rollouts import write_rollouts
 from equipoise.train.local.reward import reward_function
 from equipoise.train.nemo_rl.scoring import StepScorer, metadata_of
 from equipoise.train.stages.job import FailureMonitor
-from tests.environments.test_contract import SUBJECTS, Subject, controls
+from tests.environments.test_contract import SUBJECTS, Subject
 
 DOWN = Failure("rate_limit", "HTTP 429")
 
@@ -53,7 +50,6 @@ class Case:
 
     environment: Environment
     rollouts: list[Rollout]
-    reference: Path
     scores: list[Score] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,12 +84,10 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 
 @pytest.fixture(params=[False, True], ids=["reliable", "unreliable"])
-def case(request: pytest.FixtureRequest, subject: Subject, tmp_path: Path) -> Case:
-    reference = tmp_path / "reference.jsonl"
-    write_rollouts(reference, [*subject.rollouts(subject.keeps), *controls(subject.keeps)])
+def case(request: pytest.FixtureRequest, subject: Subject) -> Case:
     built = subject.build()
     environment = Unreliable(built) if request.param else built
-    made = Case(environment, step_of(subject), reference)
+    made = Case(environment, step_of(subject))
     failed = [score.value is None for score in made.scores]
     assert not request.param or (any(failed) and not all(failed))
     return made
@@ -120,25 +114,18 @@ def through_nemo_rl(case: Case) -> list[float]:
     return StepScorer(case.environment).rewards(logs, metadata)
 
 
-async def through_nemo_gym(case: Case) -> list[Answer]:
-    """One request for each rollout, in an order of its own."""
-    number = Counter(rollout.prompt_id for rollout in case.rollouts)
-    settings = RewardSettings(
-        environment="", prompts=Path(), reference=case.reference, generations=max(number.values())
+async def awaited(case: Case) -> list[Reward]:
+    """Each rollout by a call of its own, in a random order."""
+    prompts = {(rollout.set_id, rollout.prompt_id) for rollout in case.rollouts}
+    size = max(Counter(set_id for set_id, _ in prompts).values())
+    generations = len(case.rollouts) // len(prompts)
+    sets = AwaitedSets(
+        case.environment.score, scope=case.environment.scope, set_size=size, limit=60.0
     )
-    sets = Sets(case.environment, case.records, settings)
-    seen: Counter[str] = Counter()
-    asked: list[tuple[str, int, int, str]] = []
-    for rollout in case.rollouts:
-        asked.append((rollout.prompt_id, seen[rollout.prompt_id], 0, rollout.completion))
-        seen[rollout.prompt_id] += 1
-    shuffled = random.Random(0).sample(range(len(asked)), len(asked))
-    answers = await asyncio.gather(*(sets.ask(*asked[n]) for n in shuffled))
-    return [answer for _, answer in sorted(zip(shuffled, answers, strict=True), key=first)]
-
-
-def first(pair: tuple[int, Answer]) -> int:
-    return pair[0]
+    shuffled = random.Random(0).sample(range(len(case.rollouts)), len(case.rollouts))
+    calls = [sets.ask(case.rollouts[n], generations, n) for n in shuffled]
+    rewards = dict(zip(shuffled, await asyncio.gather(*calls), strict=True))
+    return [rewards[n] for n in range(len(shuffled))]
 
 
 def test_trl_gets_what_score_gives(case: Case) -> None:
@@ -164,13 +151,7 @@ def mean_of_siblings(case: Case, rollout: Rollout) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def test_nemo_gym_gets_the_rewards_of_nemo_rl_with_failures_masked(case: Case) -> None:
-    answers = asyncio.run(asyncio.wait_for(through_nemo_gym(case), 60))
-    assert [answer.reward for answer in answers] == pytest.approx(through_nemo_rl(case), abs=1e-15)
-    for answer, score in zip(answers, case.scores, strict=True):
-        assert answer.components == score.components
-        if score.error:
-            assert answer.failure_kind == GYM_KINDS.get(score.error.kind, score.error.kind)
-            assert answer.failure_reason == score.error.text
-        else:
-            assert (answer.failure_kind, answer.reward) == (None, score.value)
+def test_replies_that_come_one_by_one_get_it_too(case: Case) -> None:
+    rewards = asyncio.run(awaited(case))
+    assert [reward.score for reward in rewards] == case.scores
+    assert [reward.number for reward in rewards] == pytest.approx(through_nemo_rl(case), abs=1e-15)

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from environments.awaited_sets import AwaitedSets, Reward
-from environments.base import Failure, IncompleteSetError, Rollout, Score
+from environments.base import Failure, Rollout, Score
 
 VARIANTS, LIMIT, SCORING = "ab", 10.0, 3.0
 INTERLEAVINGS = 10_000
@@ -83,7 +83,7 @@ class Incarnation:
 
     def __init__(self, generations):
         self.size = len(VARIANTS) * generations
-        self.asks, self.scored, self.ended = [], [], []
+        self.asks, self.scored, self.ended, self.parts = [], [], [], []
         self.sets = AwaitedSets(
             self.score, scope="set", set_size=len(VARIANTS), limit=LIMIT, on_scores=self.listen
         )
@@ -94,8 +94,7 @@ class Incarnation:
         sets = {}
         for rollout in rollouts:
             sets.setdefault(rollout.set_id, []).append(rollout.completion)
-        if any(len(texts) != self.size for texts in sets.values()):
-            raise IncompleteSetError("a part of a set, or two of them")
+        self.parts += [texts for texts in sets.values() if len(texts) != self.size]
         number = {set_id: len(self.scored) + n for n, set_id in enumerate(sets)}
         self.scored += map(frozenset, sets.values())
         return [Score(float(number[rollout.set_id])) for rollout in rollouts]
@@ -211,6 +210,7 @@ async def interleaving(rng):
     seats = {}
     for life in lives:
         sets, seats[life] = model(life.asks, generations)
+        assert not life.parts, "no call sees a part of a set, or two of them"
         whole = Counter(one.texts() for one in sets if one.whole)
         assert Counter(life.scored) == whole, "each whole set is scored once"
         failed = Counter(one.texts() for one in sets if not one.whole)

@@ -1,10 +1,9 @@
-"""NeMo Gym's resources server around `Sets`.
+"""NeMo Gym's resources server, which gives the rewards of a run's task.
 
 The one module that imports nemo-gym, which brings fastapi. NeMo Gym has a package `environments`
 too; ours must be first on the path (see `export.py`).
 """
 
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 from fastapi import HTTPException
@@ -15,12 +14,12 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
-from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr
 from pydantic_core import PydanticSerializationError
 
-from equipoise.exports.gym.sets import NoSuchSeatError, Sets
-from equipoise.exports.task import RewardSettings, open_environment
-from equipoise.run.prompts import read_records
+from equipoise.exports.gym.export import GYM_KINDS
+from equipoise.exports.task import Rewards, RewardSettings
+from equipoise.run.rollouts import rollout_of
 
 
 class EquipoiseConfig(BaseResourcesServerConfig):
@@ -28,12 +27,6 @@ class EquipoiseConfig(BaseResourcesServerConfig):
 
     REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNSUPPORTED
     equipoise: RewardSettings
-
-    @model_validator(mode="after")
-    def _one_process(self) -> "EquipoiseConfig":
-        if (self.num_workers or 1) > 1:
-            raise ValueError("num_workers must be 1: rollouts wait for one another in one process")
-        return self
 
 
 class EquipoiseVerifyRequest(BaseVerifyRequest):
@@ -44,17 +37,6 @@ class EquipoiseVerifyRequest(BaseVerifyRequest):
     prompt_id: str
     rollout_index: int | None = Field(None, alias="_ng_rollout_index", ge=0)
     group_attempt: int = Field(0, alias="_ng_group_attempt", ge=0)
-
-    @property
-    def reply(self) -> str:
-        """The text of the response."""
-        return "".join(
-            part.text
-            for item in self.response.output
-            if item.type == "message" and item.role == "assistant"
-            for part in item.content
-            if part.type == "output_text"
-        )
 
 
 class EquipoiseVerifyResponse(BaseVerifyResponse):
@@ -69,29 +51,39 @@ class EquipoiseServer(SimpleResourcesServer):
 
     ray_enabled = False
     config: EquipoiseConfig
-    _sets: Sets = PrivateAttr()
+    _rewards: Rewards = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         """Build the environment, before there is a port to ask at."""
         super().model_post_init(context)
-        settings = self.config.equipoise
-        self._sets = Sets(open_environment(settings), read_records(settings.prompts), settings)
+        self._rewards = Rewards(self.config.equipoise)
 
     async def verify(self, body: EquipoiseVerifyRequest) -> EquipoiseVerifyResponse:
         """Answer when all that is scored with the rollout has come, or the deadline is over."""
+        prompt_id, index, response = body.prompt_id, body.rollout_index, body.response
+        generations = self.config.equipoise.generations
         try:
-            body.response.model_dump_json()
+            response.model_dump_json()
         except PydanticSerializationError as error:
             raise HTTPException(422, f"the response is not valid Unicode: {error}") from None
-        seat = (body.prompt_id, body.rollout_index, body.group_attempt)
-        try:
-            answer = await self._sets.ask(*seat, body.reply)
-        except NoSuchSeatError as error:
-            raise HTTPException(422, str(error)) from None
+        if prompt_id not in self._rewards.records:
+            raise HTTPException(422, f"the run has no prompt {prompt_id!r}")
+        if index is not None and index >= generations:
+            raise HTTPException(
+                422, f"generation {index} of {prompt_id!r}: there are {generations}, from 0 on"
+            )
+        rollout = rollout_of(self._rewards.records[prompt_id], response.output_text)
+        reward = await self._rewards.sets.ask(
+            rollout, generations, response.id, index, body.group_attempt
+        )
+        failure = reward.score.error
         return EquipoiseVerifyResponse(
             responses_create_params=body.responses_create_params,
-            response=body.response,
-            prompt_id=body.prompt_id,
-            mask_sample=answer.failure_kind is not None,
-            **asdict(answer),
+            response=response,
+            prompt_id=prompt_id,
+            reward=reward.number,
+            components=dict(reward.score.components),
+            mask_sample=failure is not None,
+            failure_kind=GYM_KINDS.get(failure.kind, failure.kind) if failure else None,
+            failure_reason=failure.text if failure else None,
         )

@@ -1,9 +1,8 @@
-"""The package of a run's task for verifiers, which finds it by its name.
+"""The package of a run's task for verifiers, which finds it by its name; it refers to the run.
 
 FOLDER/pyproject.toml
 FOLDER/equipoise_TASK/__init__.py       the taskset, the agents, the harness
 FOLDER/equipoise_TASK/settings.yaml     what is scored, and with what
-FOLDER/equipoise_TASK/data/             prompts.jsonl, reference.jsonl
 """
 
 from importlib.metadata import version
@@ -11,8 +10,8 @@ from pathlib import Path
 from string import Template
 
 from data_prep.files import write_text
-from equipoise.errors import UsageError
-from equipoise.exports.task import ROOT, as_yaml, groups_of, own_requirement, task_of_run
+from equipoise.config.task_code import set_size
+from equipoise.exports.task import REQUIREMENT, task_of_run, write_yaml
 from equipoise.run.directory import RunDirectory
 
 _PROJECT = Template("""[project]
@@ -40,6 +39,7 @@ AskOnce = episode.AskOnce
 
 class Prompts(episode.PromptsTaskset):
     FOLDER = Path(__file__).parent
+    SCOPE = "$scope"
 
 
 class Agents(episode.EpisodeConfig):
@@ -56,24 +56,18 @@ class Rewards(episode.EpisodeEnv, vf.Env[Agents]):
 
 def export(run: RunDirectory, folder: Path) -> list[str]:
     """Write the package; return what there is to say of it. Raises `EquipoiseError`."""
-    task = task_of_run(run, folder)
-    name, scope = f"equipoise-{task.environment.name}", task.environment.scope
-    sizes = {len(group) for group in groups_of(task.records, scope).values()}
-    if len(sizes) > 1:
-        raise UsageError(
-            "verifiers.uneven-sets",
-            f"the sets have {sorted(sizes)} prompts: an episode has one agent for each prompt",
-            "Take a run whose sets are all of one size.",
-        )
-    agents = [f"variant_{n + 1}" for n in range(sizes.pop())] if scope == "set" else ["agent"]
-    generations, package = task.settings["generations"], folder / name.replace("-", "_")
-    task.write_data(package)
-    write_text(package / "settings.yaml", as_yaml(task.settings | {"scope": scope}))
+    environment, settings = task_of_run(run, folder)
+    name, scope = f"equipoise-{environment.name}", environment.scope
+    size = set_size(type(environment), environment.settings)
+    agents = [f"variant_{n + 1}" for n in range(size)] if scope == "set" else ["agent"]
+    generations, package = settings.generations, folder / name.replace("-", "_")
+    write_yaml(package / "settings.yaml", settings.model_dump(mode="json"))
     words = {
         "name": name,
         "version": version("equipoise"),
         "package": package.name,
-        "equipoise": own_requirement(f"equipoise @ {ROOT.as_uri()}"),
+        "equipoise": REQUIREMENT,
+        "scope": scope,
         "agents": "\n".join(f"    {a}: vf.AgentConfig = episode.IN_THIS_PROCESS" for a in agents),
         "generations": 1 if scope == "rollout" else generations,
     }
@@ -83,5 +77,8 @@ def export(run: RunDirectory, folder: Path) -> list[str]:
     advice = 'algo.type = "grpo", group_size = 1, env.centered = true'
     if scope == "rollout":
         advice = f'algo.type = "grpo", group_size = {generations}; batch_size a multiple of it'
-    counts = f"{len(task.records):,} prompts to train on and to validate with"
-    return [f"{folder}: {package.name}, {counts}", f"prime-rl: {advice}", *task.notes]
+    prompts = len(settings.records())
+    return [
+        f"{folder}: {package.name}, {prompts:,} prompts to train on and to validate with",
+        f"prime-rl: {advice}",
+    ]
