@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 if TYPE_CHECKING:
     from equipoise.terminal.console import Reporter
@@ -62,7 +62,6 @@ VERBS: Mapping[str, Verb] = {
 _HELP = ("-h", "--help")
 #: What NeMo-RL's Python lacks; containers/nemo_rl.sh installs it beside.
 BESIDE = ("bm25s", "isal", "regopy", "tyro")
-COMPLETION = "--print-completion"
 
 
 def main(arguments: Sequence[str] | None = None, about: str | None = None) -> None:
@@ -74,8 +73,6 @@ def main(arguments: Sequence[str] | None = None, about: str | None = None) -> No
     if words[0] in _HELP:
         sys.stdout.write(_usage())
         sys.exit(0)
-    if words[0] == COMPLETION:
-        _print_completion(*words[1:2])
     name = next((name for name in VERBS if words[: name.count(" ") + 1] == name.split()), None)
     if name is None:
         from equipoise.config.gone import VERBS as GONE
@@ -146,23 +143,10 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
     return guarded(act)
 
 
-def _print_completion(shell: str = "") -> NoReturn:
-    from equipoise.terminal.options import SHELLS, completion
-
-    if shell not in SHELLS:
-        sys.stderr.write(f"error: {COMPLETION} is for {', '.join(SHELLS)}\n")
-        sys.exit(2)
-    sys.stdout.write(completion(shell, {name: options_of(name) for name in VERBS}))
-    sys.exit(0)
-
-
 def _usage() -> str:
     width = max(map(len, VERBS)) + 2
     verbs = "".join(f"  {name:{width}}{verb.help}\n" for name, verb in VERBS.items())
-    return (
-        f"usage: equipoise VERB ...\n\n{verbs}\nequipoise VERB --help shows the words of one\n"
-        f"equipoise {COMPLETION} bash (or zsh) prints what completes them in a shell\n"
-    )
+    return f"usage: equipoise VERB ...\n\n{verbs}\nequipoise VERB --help shows the words of one\n"
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 CONTRACT = Path(__file__).parent / "contract"
-#: What users set for their own runs. Contract tests read a NeMo-RL's of the user's, and where
-#: packages.py makes folders.
+GPU = Path(__file__).parent / "gpu"
+#: What users set for their own runs. Contract tests and those of a GPU read a NeMo-RL's of the
+#: user's, and where packages.py makes folders.
 NAMES = ("WANDB_", "EQUIPOISE_", "SLURM_", "HF_TOKEN", "OPENAI_API_KEY", "UV_PROJECT_ENVIRONMENT")
 OF_CONTRACTS = ("NEMO_RL_", "EQUIPOISE_CONTRACT_PACKAGES")
 
@@ -71,7 +72,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_of_the_users(request: pytest.FixtureRequest) -> Iterator[None]:
     """Without the user's variables, `.env` and account with wandb."""
-    contract = CONTRACT in request.path.parents
+    contract = not {CONTRACT, GPU}.isdisjoint(request.path.parents)
     with pytest.MonkeyPatch.context() as patch:
         for name in os.environ:
             kept = contract and name.startswith(OF_CONTRACTS)

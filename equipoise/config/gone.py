@@ -5,6 +5,7 @@ VERBS = {
     "audit": "audits of published answers are gone; `equipoise evaluate` measures a model itself",
     "rescore": "use `equipoise evaluate --resume DIR`, which asks again what has no score",
     "push": "use `hf upload REPOSITORY RUN/final_checkpoint`",
+    "--print-completion": "completion is gone; `equipoise VERB --help` shows the words of one",
     "cold-start": "use `equipoise prepare TASK --examples FILE` and `trl sft`",
 }
 #: key, or the section it lay in -> what to use

@@ -250,7 +250,7 @@ def write_comparison(compared: Compared, folder: Path, reporter: Reporter) -> No
 def print_compared(compared: Compared, reporter: Reporter) -> None:
     """Print the tables, and what limits the comparison."""
     content = comparison_content(compared)
-    print_sections(reporter, comparison_sections(content, compared.presentation), PAGE_FILE)
+    print_sections(reporter, comparison_sections(content, compared.presentation))
     for note in comparison_notes(content, compared.presentation):
         reporter.warn(note)
 

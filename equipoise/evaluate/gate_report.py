@@ -56,7 +56,7 @@ def write_gate(result: GateResult, path: Path, junit: Path | None, markdown: Pat
 def print_gate(result: GateResult, path: Path, reporter: Reporter) -> None:
     """Print it all. Raises the verdict unless it is a pass."""
     title = f"{printable(result.after)} against {printable(result.before)}, on the same prompts"
-    print_table(reporter, title, gate_table(result), path.name)
+    print_table(reporter, title, gate_table(result))
     for note in notes_of(result):
         reporter.warn(note)
     reporter.say(f"gate: {path}")

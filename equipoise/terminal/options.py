@@ -7,16 +7,16 @@ after `Examples:` how it is called.
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr
 from dataclasses import fields, is_dataclass, replace
 from io import StringIO
-from itertools import dropwhile, groupby, takewhile
+from itertools import dropwhile, takewhile
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, cast, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import tyro
-from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, UseAppendAction, subcommand
+from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, UseAppendAction
 
 from equipoise.errors import UsageError, no_such_flag
 
@@ -24,8 +24,6 @@ Options = TypeVar("Options")
 #: Flags as they are, without a --no- for each; None is no word.
 PARSING = (FlagCreatePairsOff, DisallowNone)
 _SAYS_NOTHING = frozenset({"", "None", "False", "True"})
-#: What some verbs called --output-dir, and a recipe may still be given.
-_OUTPUT = re.compile(r"^--output(?==|$)")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 #: What tyro says of a word that is no number, and of the choices, in any order and with None.
 _NO_NUMBER = re.compile(r"no type matching (\S+) could be instantiated from \[(.*?)\]")
@@ -76,7 +74,7 @@ def read_options(
                 kind,
                 prog=prog,
                 description=about or first,
-                args=[_OUTPUT.sub("--output-dir", word) for word in words],
+                args=list(words),
                 return_unknown_args=True,
                 config=PARSING,
             )
@@ -134,35 +132,3 @@ def _is_rule(line: str) -> bool:
 
 def _see_help(prog: str) -> str:
     return f"{prog} --help shows the words."
-
-
-# --- completion -----------------------------------------------------------------------------------
-# Shell completion for `equipoise`: the verbs and their flags.
-
-
-SHELLS = ("bash", "zsh")
-
-
-def completion(shell: str, verbs: Mapping[str, type[Any]]) -> str:
-    """The script for a shell, from the options of each verb, of which some have two words."""
-    branches = []
-    for first, names in groupby(verbs, lambda name: name.partition(" ")[0]):
-        kinds = [
-            Annotated[verbs[name], subcommand(name.removeprefix(f"{first} "))] for name in names
-        ]
-        branches.append(
-            kinds[0] if first in verbs else Annotated[_one_of(kinds), subcommand(first)]
-        )
-    script = StringIO()
-    with redirect_stdout(script), suppress(SystemExit):
-        tyro.cli(
-            _one_of(branches),
-            prog="equipoise",
-            args=("--tyro-write-completion", shell, "-"),
-            config=PARSING,
-        )
-    return script.getvalue()
-
-
-def _one_of(kinds: list[Any]) -> Any:
-    return Union[tuple(kinds)]  # noqa: UP007  of as many as there are

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.__main__ import COMPLETION, VERBS, main, options_of
+from equipoise.__main__ import VERBS, main, options_of
 from equipoise.config.flags import tasks
 from equipoise.config.gone import VERBS as GONE
 from equipoise.terminal.options import read_options
@@ -104,7 +104,6 @@ def test_a_recipe_shows_its_examples_as_it_is_called() -> None:
         (("doctor", "--seed=1"), "config.unknown-task"),
         (("export",), "say what to export: export gym or export verifiers"),
         (("calibrate",), "LABELS"),
-        ((COMPLETION, "csh"), f"{COMPLETION} is for bash, zsh"),
     ],
 )
 def test_wrong_words_are_one_clear_error(
@@ -121,45 +120,10 @@ def test_wrong_words_are_one_clear_error(
 
 def test_words_may_stand_between_flags_and_flags_be_repeated() -> None:
     words = ["rag", "env.a=1", "--config=a.yaml", "env.b=x=y", "--config", "b.yaml", "c=2"]
-    options = read_options(options_of("evaluate"), [*words, "--output", "new"])
+    options = read_options(options_of("evaluate"), [*words, "--output-dir", "new"])
     assert options.assignments == ("env.a=1", "env.b=x=y", "c=2")
     assert options.config == (Path("a.yaml"), Path("b.yaml"))
     assert options.output_dir == Path("new")
-
-
-@pytest.mark.parametrize(
-    ("typed", "shown"),
-    [
-        ("ev", "evaluate"),
-        ("export ", "gym verifiers"),
-        ("compare --diff", "--different-items --different-environments"),
-        ("convert a b --to m", "megatron"),
-        ("train fairness --iter", "--iterations"),
-        ("train fairness --engine n", "nemo_rl"),
-        ("doctor fairness --off", "--offline"),
-    ],
-)
-def test_bash_completes(typed: str, shown: str, completion: str) -> None:
-    ask = (
-        f'{completion}\nCOMP_WORDS=(equipoise "$@"); COMP_CWORD=$#; _tyro_equipoise\n'
-        'printf "%s\\n" "${COMPREPLY[*]}"'
-    )
-    done = subprocess.run(
-        ["bash", "-c", ask, "bash", *typed.split(" ")], capture_output=True, text=True, check=True
-    )
-    assert shown in done.stdout
-
-
-@pytest.fixture(scope="module")
-def completion() -> str:
-    done = started(COMPLETION, "bash")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_zsh_gets_its_own_completion() -> None:
-    done = started(COMPLETION, "zsh")
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "#compdef equipoise")
 
 
 @pytest.mark.parametrize("name", ["train", "probe"])

@@ -38,7 +38,7 @@ def row(results: Path, seed: int, name: str = "one") -> Path:
 
 def test_two_runs_are_compared_in_pairs(results: Path, tmp_path: Path) -> None:
     entries = (f"plain={row(results, 1)}", f"careful={row(results, 1, 'one--careful')}/baseline")
-    said = started("compare", *entries, f"--output={tmp_path}")
+    said = started("compare", *entries, f"--output-dir={tmp_path}")
     content = read_json(tmp_path / "compare.json")
     assert [entry["name"] for entry in content["entries"]] == ["plain", "careful"]
     (pair,) = content["comparisons"]
@@ -58,7 +58,7 @@ def test_two_runs_are_compared_in_pairs(results: Path, tmp_path: Path) -> None:
 
 def test_the_page_is_whole_and_nothing_in_it_can_act(results: Path, tmp_path: Path) -> None:
     entries = f"<img src>={row(results, 1)}", f"b={row(results, 1, 'one--careful')}"
-    started("compare", *entries, f"--output={tmp_path}")
+    started("compare", *entries, f"--output-dir={tmp_path}")
     page = Page((tmp_path / "compare.html").read_text())
     assert "script" not in page.tags and "img" not in page.tags
     named = [pair for pair in page.attributes if not pair[0].startswith("xmlns")]
@@ -71,7 +71,7 @@ def test_seeds_of_one_configuration_are_one_entry(results: Path, tmp_path: Path)
         f"{label}=" + ",".join(str(row(results, seed, name)) for seed in (3, 1, 2))
         for label, name in (("plain", "one"), ("careful", "one--careful"))
     ]
-    started("compare", *entries, f"--output={tmp_path}")
+    started("compare", *entries, f"--output-dir={tmp_path}")
     content = read_json(tmp_path / "compare.json")
     assert [entry["seeds"] for entry in content["entries"]] == [[1, 2, 3]] * 2
     each = [
@@ -95,7 +95,7 @@ def test_a_dry_run_shows_the_comparison_and_writes_nothing(results: Path, tmp_pa
 
 def test_what_cannot_be_compared_is_refused(results: Path, tmp_path: Path) -> None:
     one, other = row(results, 1), row(results, 2)
-    end = f"--output={tmp_path}"
+    end = f"--output-dir={tmp_path}"
     assert "compare.other-prompts" in started("compare", f"{one}", f"{other}", end, code=2)
     words = (f"{one}", f"{other}", "--different-items", end)
     assert "compare.no-common-item" in started("compare", *words, code=2)
@@ -119,7 +119,7 @@ def test_the_shared_items_alone_where_that_is_asked_for(results: Path, tmp_path:
     evaluation = fewer / "baseline" / "evaluation.json"
     evaluation.write_text(json.dumps(read_json(evaluation) | {"n_rollouts": 16}))
     seal_run(fewer)
-    entries = (f"all={row(results, 1)}", f"fewer={fewer}", f"--output={tmp_path}")
+    entries = (f"all={row(results, 1)}", f"fewer={fewer}", f"--output-dir={tmp_path}")
     assert "compare.other-prompts" in started("compare", *entries, code=2)
     started("compare", *entries, "--different-items")
     content = read_json(tmp_path / "compare.json")

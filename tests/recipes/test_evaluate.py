@@ -220,7 +220,7 @@ def test_a_row_is_held_against_itself_where_no_plain_reply_can_be_read(
         assert pair["other_reference"]
         assert not {"case_error"} & pair["metrics"].keys() and "parse_rate" in pair["metrics"]
     both = [f"{name}={task / f'one--{name}'}" for name in ("few-shot-2", "few-shot-1")]
-    started("compare", *both, f"--output={tmp_path / 'c'}")
+    started("compare", *both, f"--output-dir={tmp_path / 'c'}")
     (pair,) = read_json(tmp_path / "c" / "compare.json")["comparisons"]
     assert not pair["other_reference"] and "case_error" in pair["metrics"]
     assert pair["own_references"] == ["blind_distance", "case_error"]

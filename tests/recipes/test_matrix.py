@@ -74,13 +74,13 @@ MISSING: list[tuple[str, tuple[str, ...], str]] = [
     ("calibrate", ("MISSING", "--output-dir=NEW"), NOT_THERE),
     ("calibrate", ("PROMPTS", "--run=MISSING"), NO_RUN),
     ("calibrate", ("PROMPTS", "--judge=MISSING", "--output-dir=NEW"), NOT_THERE),
-    ("compare", ("MISSING", "MISSING", "--output=NEW"), NO_RUN),
+    ("compare", ("MISSING", "MISSING", "--output-dir=NEW"), NO_RUN),
     ("convert", ("MISSING", "NEW"), NOT_THERE),
     ("merge-lora", ("MISSING", "NEW"), NOT_THERE),
     ("doctor", ("fairness", "--offline", "--config=MISSING"), NOT_THERE),
     ("doctor", ("fairness", "--offline", "--no-gpu", "--model-name=MISSING"), "there is no folder"),
-    ("export gym", ("MISSING", "--output=NEW"), NO_RUN),
-    ("export verifiers", ("MISSING", "--output=NEW"), NO_RUN),
+    ("export gym", ("MISSING", "--output-dir=NEW"), NO_RUN),
+    ("export verifiers", ("MISSING", "--output-dir=NEW"), NO_RUN),
     ("evaluate", ("--resume=MISSING",), "results/audits/<name>"),
     *(
         ("evaluate", ("pubmedqa", *EVALUATE, *words), said)
@@ -131,7 +131,7 @@ PREPARE: list[tuple[tuple[str, ...], str]] = [
     (("rag", "corpus=MISSING", "index=NEW"), "MISSING is not a valid corpus: cannot be read: No"),
     (("rag", *DENSE, "encoder.query_model=MISSING"), "encoder.unloadable"),
     (("seal", "MISSING"), NOT_THERE),
-    (("fairness", "num_samples=96", "--output=TEXT"), "TEXT is a file"),
+    (("fairness", "num_samples=96", "--output-dir=TEXT"), "TEXT is a file"),
 ]
 
 
@@ -154,7 +154,9 @@ def not_prepared(words: tuple[str, ...], folder: Path) -> str:
     """What `equipoise prepare` says on the error stream: one error; no file is left."""
     before = files_in(folder)
     result = prepared(
-        *words_of(words if words[0] == "seal" else (words[0], "--output=OUT", *words[1:]), folder)
+        *words_of(
+            words if words[0] == "seal" else (words[0], "--output-dir=OUT", *words[1:]), folder
+        )
     )
     assert result.returncode in (1, 2), result.stdout
     assert result.stderr.count("error [") == 1, result.stderr

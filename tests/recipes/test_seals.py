@@ -120,9 +120,9 @@ DAMAGES = {
     "no manifest": unlisted,
 }
 COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
-    "compare": lambda run, out: (f"{run}/baseline", f"{run}/final", f"--output={out}"),
-    "export gym": lambda run, out: (str(run), f"--output={out}"),
-    "export verifiers": lambda run, out: (str(run), f"--output={out}"),
+    "compare": lambda run, out: (f"{run}/baseline", f"{run}/final", f"--output-dir={out}"),
+    "export gym": lambda run, out: (str(run), f"--output-dir={out}"),
+    "export verifiers": lambda run, out: (str(run), f"--output-dir={out}"),
 }
 
 
@@ -154,7 +154,7 @@ def test_stages_of_another_size_are_compared_with_a_warning(run: Path, tmp_path:
     evaluation = json.loads((fewer / "final" / "evaluation.json").read_text())
     write_json(fewer / "final" / "evaluation.json", evaluation | {"n_rollouts": len(lines) // 2})
     seal_run(fewer)
-    words = (f"a={run}", f"b={fewer}", f"--output={tmp_path / 'out'}")
+    words = (f"a={run}", f"b={fewer}", f"--output-dir={tmp_path / 'out'}")
     said = " ".join(started("compare", *words).split())
     told = f"do not have the same number of replies to these prompts: {len(lines)} against"
     assert told in said

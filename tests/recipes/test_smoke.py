@@ -39,7 +39,7 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
 def its_stages_compare_as_they_did(run: Path, folder: Path) -> None:
     """`equipoise compare` finds of a run what the run itself found, and the gate takes it."""
     own = json.loads((run / "comparison.json").read_text())["metrics"]
-    started("compare", f"{run / 'baseline'}", f"{run / 'final'}", f"--output={folder / 'c'}")
+    started("compare", f"{run / 'baseline'}", f"{run / 'final'}", f"--output-dir={folder / 'c'}")
     compared = json.loads((folder / "c" / "compare.json").read_text())["comparisons"]
     assert [pair["metrics"] for pair in compared] == [own]
     sides = (f"{run / 'baseline'}", f"{run / 'final'}")

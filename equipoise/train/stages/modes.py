@@ -51,7 +51,7 @@ def write_modes(job: Job) -> None:
     write_json(job.run.modes, content)
     record_files(job.run, job.run.modes)
     run = RunFiles(modes=content, probe=trivial, presentation=job.environment.presentation)
-    print_beside(job.reporter, run, "report.html")
+    print_beside(job.reporter, run)
 
 
 def modes_dict(

@@ -133,7 +133,7 @@ def probe(job: Job, frozen: Sample) -> None:
     write_folder(job.run.probe, partial(fill_probe, scored, content))
     record_files(job.run, job.run.probe)
     files = RunFiles(probe=content, presentation=job.environment.presentation)
-    print_beside(job.reporter, files, "probe/probe.json")
+    print_beside(job.reporter, files)
 
 
 def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:

@@ -65,7 +65,7 @@ def failure(capsys, *words: str) -> tuple[int, str]:
 )
 def test_what_is_written_is_what_the_settings_say(task, words, chosen, tmp_path, capsys) -> None:
     folder, words = tmp_path / "new", [word.format(tmp_path) for word in words]
-    assert not ended("prepare", task, "num_samples=24", "--output", str(folder), *words)
+    assert not ended("prepare", task, "num_samples=24", "--output-dir", str(folder), *words)
     if chosen is None:
         fractions = {"train": 0.6, "validation": 0.1, "test": 0.3}
         chosen = {"index": f"{tmp_path}/i", "fractions": fractions}
@@ -81,7 +81,7 @@ def test_what_is_written_is_what_the_settings_say(task, words, chosen, tmp_path,
 
 
 def test_what_the_prompts_need_is_made_too(tmp_path, capsys) -> None:
-    words = ("rag", "num_samples=24", f"index={tmp_path}/index", "--output", str(tmp_path))
+    words = ("rag", "num_samples=24", f"index={tmp_path}/index", "--output-dir", str(tmp_path))
     assert not ended("prepare", *words)
     assert (tmp_path / "index" / "manifest.json").is_file()
     assert f"passages in {tmp_path}/index" in capsys.readouterr().out
@@ -91,7 +91,7 @@ def test_what_the_prompts_need_is_made_too(tmp_path, capsys) -> None:
 def test_examples_are_conversations_that_no_evaluation_asks(task, tmp_path) -> None:
     keys = {"pubmedqa": ["source=synthetic"], "rag": [f"index={tmp_path}/index"]}.get(task, [])
     file = tmp_path / "examples" / "task.jsonl"
-    files = ("--output", str(tmp_path), "--examples", str(file))
+    files = ("--output-dir", str(tmp_path), "--examples", str(file))
     assert not ended("prepare", task, "num_samples=160", *keys, *files)
     lines = [json.loads(line)["messages"] for line in file.open(encoding="utf-8")]
     assert len(lines) == 2000
@@ -115,7 +115,7 @@ def test_examples_take_the_keys_that_they_share_with_the_prompts(tmp_path) -> No
 
 def test_a_data_module_of_ones_own(tmp_path) -> None:
     (tmp_path / "own_task.py").write_text(OWN)
-    words = ("prepare", "own_task", "num_samples=3", "--output", "out")
+    words = ("prepare", "own_task", "num_samples=3", "--output-dir", "out")
     command = [sys.executable, "-m", "equipoise", *words]
     environment = {"PYTHONPATH": str(ROOT)}
     made = subprocess.run(
@@ -137,7 +137,7 @@ def test_a_data_module_of_ones_own(tmp_path) -> None:
         (["fairnes"], "no task or module fairnes"),
         (["a/b"], "no name of a task"),
         (["records"], "data_prep.records: there is no PromptSettings; there is no build_prompts"),
-        (["fairness", "num_samples=50", "--output", "{}/new"], "take 48 or 52"),
+        (["fairness", "num_samples=50", "--output-dir", "{}/new"], "take 48 or 52"),
         (["fairness", "seed=1"], "--output-dir DIR"),
         (["fairness", "whiplash"], "'whiplash' is no key=value"),
         (["fairness", "case=[whiplash]"], "case: unknown key, did you mean cases?"),
@@ -157,7 +157,7 @@ def test_wrong_usage_is_told_and_nothing_is_written(words, said, tmp_path, capsy
 
 
 def test_everything_that_is_wrong_with_the_settings_is_told_at_once(capsys) -> None:
-    words = ("fairness", "seed=-1", "fractions.tran=1", "--output", "x")
+    words = ("fairness", "seed=-1", "fractions.tran=1", "--output-dir", "x")
     code, message = failure(capsys, "prepare", *words)
     assert code == 2
     assert "seed: " in message
@@ -176,7 +176,7 @@ def test_everything_that_is_wrong_with_the_settings_is_told_at_once(capsys) -> N
 def test_data_that_cannot_be_used_is_told_without_traceback(words, said, tmp_path, capsys) -> None:
     (tmp_path / "bad.jsonl").write_text('{"text": "x"}\n')
     words = [word.format(tmp_path) for word in words]
-    code, message = failure(capsys, "prepare", *words, "--output", str(tmp_path / "new"))
+    code, message = failure(capsys, "prepare", *words, "--output-dir", str(tmp_path / "new"))
     assert code == 1
     assert said in message
     assert not (tmp_path / "new").exists()
@@ -187,7 +187,7 @@ def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch, caps
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "buggy", raising=False)
     (tmp_path / "buggy.py").write_text(text.replace("    return [", "    1 / 0\n    return ["))
-    words = ("prepare", "buggy", "num_samples=1", "--output", str(tmp_path / "out"))
+    words = ("prepare", "buggy", "num_samples=1", "--output-dir", str(tmp_path / "out"))
     code, message = failure(capsys, *words)
     assert code == 1
     assert "Traceback" in message and 'buggy.py", line' in message

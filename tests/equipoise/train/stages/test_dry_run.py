@@ -29,7 +29,7 @@ def test_the_nodes_and_the_words_of_the_recipe(config):
     ]
 
 
-@pytest.mark.parametrize("flag", ["--output-dir", "--output_dir", "--output"])
+@pytest.mark.parametrize("flag", ["--output-dir", "--output_dir", "--output-dir"])
 def test_what_the_job_decides_becomes_its_variables(config, flag):
     words = [RECIPE, LARGE, "--run-name", "mine", f"{flag}=/data/my runs", "--dry_run"]
     name, output, *command = shlex.split(sbatch_line(config, words))
