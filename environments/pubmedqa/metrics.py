@@ -283,13 +283,15 @@ PRESENTATION = Presentation(
             "grounded replies", "they quote the finding that decides, and make nothing up"
         ),
         "false_quote_rate": Words(
-            "made-up quotes", "right answers with a quote that is not in the abstract"
+            "made-up quotes",
+            "right answers in the format, with a quote that is not in the abstract",
         ),
         "false_number_rate": Words(
-            "made-up numbers", "right answers with a number that is not in the abstract"
+            "made-up numbers",
+            "right answers in the format, with a number that is not in the abstract",
         ),
         "decisive_quote_rate": Words(
-            "decisive quotes", "right answers that quote the finding which decides"
+            "decisive quotes", "right answers in the format that quote the finding which decides"
         ),
         "vote_accuracy": Words(
             "vote accuracy", "questions that the most frequent reply gets right"
