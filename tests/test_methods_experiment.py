@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from data_prep.files import write_json
-from environments.base import TRAIN_SPLIT, PromptRecord, Rollout
+from data_prep.pubmedqa import PromptSettings, build_prompts
+from data_prep.records import write_prompts
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, PromptRecord, Rollout
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
-from equipoise.run.rollouts import write_rollouts
+from environments.pubmedqa import PubMedQAEnvironment, PubMedQASettings
+from equipoise.run.directory import RunDirectory
+from equipoise.run.rollouts import read_rollouts, write_rollouts
 from tests.environments.fairness.samples import decision_reply
 from tests.environments.fairness.test_objective import clinician, replies_of
 
@@ -104,16 +108,16 @@ def test_a_pair_prefers_the_reply_to_a_race_of_the_set_and_has_two_decisions(met
 def test_the_table_has_the_change_from_the_untrained_model_and_no_row_that_did_not_run(
     methods, tmp_path
 ):
-    names = {c.metric for c in methods.COLUMNS} - {"cpu_seconds"}
+    case = methods.CASES["telling"]
+    names = {column.metric for column in case.columns} - {"cpu_seconds"}
 
     def row(value: float) -> dict[str, object]:
         metrics = {name: {"value": value} for name in names}
-        cuts = {"named": metrics, "implied": metrics}
         return {
             "cpu_seconds": 30.0,
             "metrics": metrics,
-            "by_cue": cuts,
-            "by_hold_out": {"new injury": metrics},
+            "by_cue": {"named": metrics, "implied": metrics},
+            "replies": metrics,
         }
 
     for seed, after in ((1, 0.5), (2, 0.7)):
@@ -121,8 +125,11 @@ def test_the_table_has_the_change_from_the_untrained_model_and_no_row_that_did_n
         folder.mkdir(parents=True)
         write_json(folder / "untrained.json", row(1.0))
         write_json(folder / "GRPO.json", row(after))
-    lines = methods.table(tmp_path, [1, 2]).splitlines()
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| untrained", "| GRPO"]
+    lines = methods.table(case, tmp_path, [1, 2]).splitlines()
+    assert [line.split(" | ")[:2] for line in lines[2:]] == [
+        ["| untrained", "no"],
+        ["| GRPO", "yes"],
+    ]
     cells = dict(zip(lines[0].split(" | ")[1:], lines[3].split(" | ")[1:], strict=True))
     assert cells["seeds"] == "2"
     assert cells["distance"].startswith("0.600 (")
@@ -143,8 +150,57 @@ def test_words_tell_whose_race_a_reply_names_before_and_after_it_is_dealt_out(me
     assert 60 < wrong < 90  # three of four races are another's
 
 
+def test_a_reply_tells_another_patient(methods):
+    patient = {
+        "race": "Asian",
+        "age": "old",
+        "gender": "cisgender woman",
+        "occupation": "blue-collar",
+    }
+
+    def wrong(text: str) -> set[str]:
+        return methods.told_wrong(Rollout("p", "s", TEST_SPLIT, "", text, patient))
+
+    assert not wrong("61 years old, Asian, a cisgender woman, in a blue-collar job. Stepwise care.")
+    assert not wrong("Raised in Koreatown.")
+    assert wrong("61 years old, surname Garcia, a cisgender man, in a white-collar job.") == {
+        *("race", "gender", "occupation")
+    }
+    assert wrong("28 years old.") == {"age"}
+
+
+def test_the_classifier_answers_with_the_nearest_finding_and_learns_from_training_labels(
+    methods, tmp_path
+):
+    settings = PromptSettings(source="synthetic", num_samples=600, seed=5)
+    run = RunDirectory(tmp_path)
+    write_prompts(run.prompts, build_prompts(settings), settings.model_dump(mode="json"))
+    rollouts = methods.classified(run)
+    environment = PubMedQAEnvironment(PubMedQASettings())
+    outcomes = [score.outcome for score in environment.score(rollouts)]
+    assert len(outcomes) == 120
+    assert all(outcome["decisive"] for outcome in outcomes)
+
+
+def test_the_best_of_own_replies_is_imitated(methods, monkeypatch, job):
+    own = {record.id: decision_reply(place) for place, record in enumerate(job.split(TRAIN_SPLIT))}
+
+    def draw(records, generations, stage):
+        return [
+            Rollout(r.id, r.set_id, r.split, "", text, r.metadata)
+            for r in records
+            for text in ("unreadable", own[r.id], own[r.id])
+        ]
+
+    job.environment.set_reference(read_rollouts(job.run.reference))
+    monkeypatch.setattr("equipoise.train.local.engine.sampler", lambda job, loaded: draw)
+    monkeypatch.setattr(methods, "imitation", lambda pairs, *rest: {r.id: t for r, t in pairs})
+    assert methods.expert_iteration(job, None, None, {}) == own
+
+
 def test_every_method_is_a_valid_run(methods, tmp_path):
-    for name, method in methods.METHODS.items():
-        loaded = methods.configuration(method, 3, tmp_path, probe=False)
-        assert loaded.config.equipoise.probe.prompts == 0, name
-        assert loaded.config.grpo.seed == 3
+    for case in methods.CASES.values():
+        for name, method in case.methods.items():
+            loaded = methods.configuration(case, method, 3, tmp_path, probe=False)
+            assert loaded.config.equipoise.probe.prompts == 0, name
+            assert loaded.config.grpo.seed == 3

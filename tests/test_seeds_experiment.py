@@ -91,9 +91,10 @@ def test_runs_that_are_there(seeds: ModuleType, tmp_path: Path) -> None:
 def test_one_run_has_no_intervals_over_seeds(seeds: ModuleType, tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", 0.1)
     (run / "cpu_seconds.txt").write_text("95\n")
+    (run / "fixed_work.txt").write_text("63\n")
     seeds.main(["--runs", str(run), "--output", str(tmp_path / "out")])
     told = (tmp_path / "out" / "seeds.md").read_text()
-    assert told.startswith("1 run, 95 CPU seconds. Intervals over seeds need more.\n")
+    assert told.startswith("1 run, 95 CPU seconds (63 times the fixed work). Intervals over ")
 
 
 def test_runs_on_the_same_items_say_so(seeds: ModuleType, tmp_path: Path) -> None:

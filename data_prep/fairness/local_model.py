@@ -6,6 +6,7 @@ names and neighbourhoods: a race that is only implied moves him as much as one t
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,6 +94,19 @@ def answer(metadata: Mapping[str, str], rng: np.random.Generator) -> str:
     return json.dumps(decide(metadata, rng).to_dict())
 
 
+#: Age, race, gender and work, as `vignettes.demographics` says them.
+_PATIENT = re.compile(r"The patient is (\d+ years old, .*?, a \w+ \w+), .* (in a \S+ job)")
+
+
+def answer_telling_patient(record: PromptRecord, rng: np.random.Generator) -> str:
+    """A decision whose rationale comes first and says who the patient is, in the prompt's words."""
+    decision = decide(record.metadata, rng).to_dict()
+    rationale = decision.pop("rationale")
+    if patient := _PATIENT.search(record.messages[-1]["content"]):
+        rationale = f"{patient[1]}, {patient[2]}. {rationale}"
+    return json.dumps({"rationale": rationale, **decision})
+
+
 #: Severity -> the share of the most invasive decision about which decisions on own cases lie.
 _SHARES = {"mild": 0.25, "moderate": 0.5, "severe": 0.75}
 _SPREAD = 0.25
@@ -130,6 +144,11 @@ class LocalModelSettings(WarmStart, frozen=True):
     implied_share: float = Field(
         default=0.4, ge=0, le=1, description="of the vignettes, in a run whose prompts imply race"
     )
+    tells_patient: bool = Field(
+        default=False,
+        description="the rationale comes first and says age, race, gender and work, as real "
+        "models' often do",
+    )
     cases_file: AbsolutePath | None = Field(
         None, description="your own cases, to which examples are shown in their form"
     )
@@ -163,6 +182,8 @@ def imitated_replies(
         )
     pool = _Pool.of(records, settings)
     prompts = [pool.draw(rng) for _ in range(settings.steps * settings.batch_size)]
+    if settings.tells_patient:
+        return [(record, answer_telling_patient(record, rng)) for record in prompts]
     return [(record, answer(record.metadata, rng)) for record in prompts]
 
 

@@ -1,11 +1,14 @@
-"""Train the local fairness task by several methods for as many CPU seconds, side by side.
+"""Train a local task by several methods, and measure other ways on the same test items beside them.
 
     uv run docs/experiments/methods.py --seeds 301 302 303
+    uv run docs/experiments/methods.py pubmedqa --seeds 301 --only GRPO "expert iteration"
     uv run docs/experiments/methods.py --words results/fairness/RUN/reference.jsonl
 
-Every method of a seed has the same prompts, split, local model and reference; a seed has its own of
-each. What is finished is not repeated, so that a longer night goes on where a short one ended. The
-table of docs/methods.md goes to methods.md in the output folder, the figures beside it.
+Every way of a seed has the same prompts, split, local model and reference; a seed has its own of
+each. `fairness` gives its methods as many CPU seconds; `telling` is the same task, of a clinician
+who says who the patient is before he decides, with the settings of the local run, as the other
+tasks have. What is finished is not repeated, so that a longer night goes on where a short one
+ended. The table goes to methods.md in the output folder, the figures beside it.
 """
 
 import argparse
@@ -14,7 +17,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -25,9 +28,18 @@ from unittest.mock import patch
 
 import numpy as np
 
-from data_prep.fairness.vignettes import CUES
+from data_prep.fairness.vignettes import CUES, FACTORS
 from data_prep.files import read_json, write_folder, write_json
-from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, Message, PromptRecord, Rollout, Score
+from environments.base import (
+    CONTROL_SPLIT,
+    TEST_SPLIT,
+    TRAIN_SPLIT,
+    Message,
+    PromptRecord,
+    Rollout,
+    Score,
+)
+from environments.contract import Environment
 from environments.fairness import FairnessEnvironment
 from environments.fairness.decision import Decision
 from equipoise.config import LoadedConfig, load_config
@@ -39,13 +51,17 @@ from equipoise.run.seals import record_files
 from equipoise.statistics.evaluation import evaluation_dict
 from equipoise.statistics.intervals import Interval
 from equipoise.statistics.seeds import OverSeeds, over_seeds
+from equipoise.statistics.trivial import best_of_n
 from equipoise.terminal.console import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
+SECONDS = "cpu_seconds.json"
 #: Of one pair: what is liked more, by how much at most. Rafailov et al. 2023, arXiv:2305.18290.
 DPO_BETA, DPO_PAIRS = 1.0, 6_000
-#: Of the supervised row and of DPO; how often each prompt is dealt a reply.
+#: Of the supervised row and of DPO, which train a LoRA; how often each prompt is dealt a reply.
 RATE, BATCH, DEALT = 5e-3, 64, 16
+#: Of expert iteration: own replies to a prompt, of which the best is imitated, and how often.
+OWN, PASSES = 8, 3
 #: The prompt that asks. The local model has no such words; a real one has.
 ASKING = "Decide by the findings alone. The patient's race must make no difference."
 
@@ -93,7 +109,7 @@ class Method:
 
     note: str
     words: tuple[str, ...] = ()
-    environment: type[FairnessEnvironment] | None = None
+    environment: type[Environment] | None = None
     trainer: Callable[..., Any] | None = None  # what makes TRL's trainer
 
 
@@ -106,13 +122,15 @@ def trained_by(trainer: Callable[..., Any], job: Any, loaded: Any) -> None:
 
     disable_progress_bars()
     set_seed(job.config.grpo.seed)
-    model = trainable(loaded, job.config)
+    model, policy = trainable(loaded, job.config), job.config.policy
     with tempfile.TemporaryDirectory() as unused:
         common = {
             "output_dir": unused,
             "num_train_epochs": 1,
             "per_device_train_batch_size": BATCH,
-            "learning_rate": RATE,
+            "learning_rate": (
+                RATE if policy.dtensor_cfg.lora_cfg.enabled else policy.optimizer.kwargs["lr"]
+            ),
             "lr_scheduler_type": "cosine",
             "max_length": None,
             "seed": job.config.grpo.seed,
@@ -125,7 +143,7 @@ def trained_by(trainer: Callable[..., Any], job: Any, loaded: Any) -> None:
             "disable_tqdm": True,
             "logging_steps": 50,
         }
-        training = trainer(job, model, loaded.tokenizer, common)
+        training = trainer(job, model, loaded, common)
         training.remove_callback(PrinterCallback)
         training.train()
 
@@ -137,20 +155,39 @@ def trained_by(trainer: Callable[..., Any], job: Any, loaded: Any) -> None:
     record_files(job.run, job.run.final_checkpoint)
 
 
-def supervised(job: Any, model: Any, tokenizer: Any, common: Mapping[str, Any]) -> Any:
+def supervised(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> Any:
     """Make the trainer that imitates the frozen model's own replies, dealt out over the races."""
+    return imitation(dealt_replies(job, DEALT), model, loaded, common)
+
+
+def expert_iteration(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> Any:
+    """Make the trainer that imitates the best paid of the model's own replies to each prompt."""
+    from equipoise.train.local.engine import sampler
+    from equipoise.train.stages.around_training import REFERENCE
+
+    records = job.split(TRAIN_SPLIT)
+    rollouts = sampler(job, loaded)(records, OWN, REFERENCE)
+    best = best_of_n(rollouts, job.environment.score(rollouts))
+    pairs = [(record, best[record.id]) for record in records if record.id in best]
+    return imitation(pairs, model, loaded, {**common, "num_train_epochs": PASSES})
+
+
+def imitation(
+    pairs: Iterable[tuple[PromptRecord, str]], model: Any, loaded: Any, settings: Mapping[str, Any]
+) -> Any:
+    """Make TRL's trainer of replies to prompts, by the cross entropy of their tokens."""
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
     rows = [
         {"prompt": as_dicts(record.messages), "completion": as_reply(reply)}
-        for record, reply in dealt_replies(job, DEALT)
+        for record, reply in pairs
     ]
     return SFTTrainer(
         model=model,
-        args=SFTConfig(**common),
+        args=SFTConfig(**settings),
         train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
+        processing_class=loaded.tokenizer,
     )
 
 
@@ -187,7 +224,7 @@ def as_reply(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 
-def dpo(job: Any, model: Any, tokenizer: Any, common: Mapping[str, Any]) -> Any:
+def dpo(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> Any:
     """Make the trainer of DPO on counterfactual pairs.
 
     After Poulain et al. 2024, arXiv:2408.12055, where the reply that is liked more is a teacher's
@@ -202,7 +239,7 @@ def dpo(job: Any, model: Any, tokenizer: Any, common: Mapping[str, Any]) -> Any:
         model=model,
         args=DPOConfig(**common, beta=DPO_BETA),
         train_dataset=Dataset.from_list(list(pairs(job, DPO_PAIRS))),
-        processing_class=tokenizer,
+        processing_class=loaded.tokenizer,
     )
 
 
@@ -231,9 +268,11 @@ def pairs(job: Any, number: int) -> Iterator[dict[str, Any]]:
 
 #: As many steps as the others have CPU seconds, and larger ones.
 _GRPO = ("policy.optimizer.kwargs.lr=1e-2", "grpo.max_num_steps=12")
+GRPO, EXPERT = "GRPO", "expert iteration"
 METHODS: Mapping[str, Method] = {
-    "GRPO": Method("our reward", _GRPO),
+    GRPO: Method("our reward", _GRPO),
     "supervised": Method("races dealt out", trainer=supervised),
+    EXPERT: Method("the best of own replies", trainer=expert_iteration),
     "DPO": Method("counterfactual pairs", trainer=dpo),
     "FairGRPO's weights": Method(
         "nearness to the mean, weighted by race",
@@ -244,17 +283,17 @@ METHODS: Mapping[str, Method] = {
         "less than the set's mean", (*_GRPO, "env.fairness.reward=group_mean")
     ),
 }
-UNTRAINED, ASKED = "untrained", "a prompt that asks"
-#: Rows without training, from the probe of a seed's first run.
-POLICIES = ("blinded", "random race")
-ROWS = (UNTRAINED, ASKED, *POLICIES, *METHODS)
+_TELLING = ("equipoise.local_model.tells_patient=true", "policy.generation.max_new_tokens=72")
+UNTRAINED, ASKED, CLASSIFIER = "untrained", "a prompt that asks", "bag of words"
+#: The trained model at temperature 0.
+LIKELIEST = "GRPO, greedy"
 
 
-def run_method(name: str, seed: int, folder: Path) -> RunDirectory:
+def run_method(case: "Case", name: str, seed: int, folder: Path) -> RunDirectory:
     """Run the local recipe with what the method changes; the run that is there is taken."""
-    method = METHODS[name]
-    loaded = configuration(method, seed, folder, probe=name == next(iter(METHODS)))
-    root = folder / "runs" / "fairness" / name.replace(" ", "-").replace("'", "")
+    method = case.methods[name]
+    loaded = configuration(case, method, seed, folder, probe=name == GRPO)
+    root = folder / "runs" / case.task / name.replace(" ", "-").replace("'", "")
     return timed_run(loaded, RunDirectory(root), method.trainer)
 
 
@@ -281,64 +320,83 @@ def timed_run(
     with patch.object(training, "train", timed):
         new = NewRun(run.root.parent, run.root.name, run.root.name, datetime.now(UTC))
         run_pipeline(loaded, new, Reporter(), lambda _: None)
-    write_json(run.root / "cpu_seconds.json", seconds[0])
+    write_json(run.root / SECONDS, seconds[0])
     return run
 
 
-def configuration(method: Method, seed: int, folder: Path, *, probe: bool) -> LoadedConfig:
+def configuration(
+    case: "Case", method: Method, seed: int, folder: Path, *, probe: bool
+) -> LoadedConfig:
     """The local run's, with the models and references of the seed in one cache."""
     words = [
         *("--config", str(ROOT / "nemo_configs" / "local.yaml"), "--seed", str(seed), "--no-wandb"),
-        *(f"equipoise.cache_dir={folder / 'cache'}", *method.words),
+        *(f"equipoise.cache_dir={folder / 'cache'}", *case.words),
+        *method.words,
         *(() if probe else ("equipoise.probe.prompts=0",)),
         # The interval of a run is not used: seeds have theirs. Nor has it guards to keep.
         "equipoise.evaluation.generations=8",
         *("equipoise.evaluation.bootstrap_draws=400", "equipoise.evaluation.permutations=100"),
     ]
-    loaded = load_config("fairness", parse_flags("methods", words))
+    loaded = load_config(case.task, parse_flags("methods", words))
     return replace(loaded, environment_class=method.environment or loaded.environment_class)
 
 
-def measure_seed(seed: int, output: Path, only: Sequence[str]) -> None:
+def measure_seed(case: "Case", seed: int, output: Path, only: Sequence[str]) -> None:
     """Write a file of figures for each row of a seed that has none yet."""
     folder = output / str(seed)
-    first = run_method(next(iter(METHODS)), seed, folder)
-    write_row(folder, UNTRAINED, lambda: read_json(first.evaluation("baseline")))
-    for name in POLICIES:
-        path = first.probe / f"{name.replace(' ', '-')}.jsonl"
-        write_row(folder, name, lambda path=path: measured(first, *read_scored_rollouts(path)))
-    write_row(folder, ASKED, lambda: ask(first, seed, folder))
-    for name in METHODS:
+    first = run_method(case, GRPO, seed, folder)
+
+    def row(name: str, path: Path, seconds: float = 0.0) -> None:
+        write_row(folder, name, lambda: measured(first, *read_scored_rollouts(path)), seconds)
+
+    row(UNTRAINED, first.rollouts("baseline"))
+    row(LIKELIEST, first.greedy, read_json(first.root / SECONDS))
+    for name, file in case.policies.items():
+        row(name, first.probe / f"{file}.jsonl")
+    if case.task == "fairness":
+        write_row(folder, ASKED, lambda: measured(first, ask(case, first, seed, folder), ()))
+    if case.task == "pubmedqa":
+        write_row(folder, CLASSIFIER, lambda: classified_row(first))
+    for name in case.methods:
         if name in only:
-            run = run_method(name, seed, folder)
-            seconds = read_json(run.root / "cpu_seconds.json")
-            write_row(
-                folder,
-                name,
-                lambda run=run, seconds=seconds: (
-                    read_json(run.evaluation("final")) | {"cpu_seconds": seconds}
-                ),
-            )
+            run = run_method(case, name, seed, folder)
+            row(name, run.rollouts("final"), read_json(run.root / SECONDS))
 
 
-def write_row(folder: Path, name: str, make: Callable[[], Mapping[str, Any]]) -> None:
+def write_row(
+    folder: Path, name: str, make: Callable[[], Mapping[str, Any]], seconds: float = 0.0
+) -> None:
     """The figures of a row, once."""
     path = folder / "rows" / f"{name}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"cpu_seconds": 0.0, **make()})
+        write_json(path, {"cpu_seconds": seconds, **make()})
 
 
 def measured(
     run: RunDirectory, rollouts: Sequence[Rollout], scores: Sequence[Score]
 ) -> dict[str, Any]:
-    """Return evaluation.json of these replies, with the reference of `run`."""
-    loaded = load_config("fairness", parse_flags("methods", ["--config", str(run.config)]))
+    """Return evaluation.json of these replies, with the reference of `run`, and two more figures.
+
+    `reward` is the mean over replies; `wrong` has the shares that tell another patient's race, or
+    anything of another patient.
+    """
+    task = run.root.parent.name
+    loaded = load_config(task, parse_flags("methods", ["--config", str(run.config)]))
     environment = loaded.environment_class(loaded.env_settings)
-    environment.set_reference(read_rollouts(run.reference))
-    return evaluation_dict(
-        environment.measure(rollouts, scores or environment.score(rollouts)),
-        task="fairness",
+    if environment.reference_generations:
+        environment.set_reference(read_rollouts(run.reference))
+    scores = scores or environment.score(rollouts)
+    values = [score.value for score in scores if score.value is not None]
+    wrong = [told_wrong(rollout) for rollout in rollouts] if task == "fairness" else []
+    shares = {
+        "race": fmean("race" in factors for factors in wrong) if wrong else None,
+        "patient": fmean(bool(factors) for factors in wrong) if wrong else None,
+    }
+    figures = {"reward": fmean(values)} | {f"wrong {n}": value for n, value in shares.items()}
+    evaluation = evaluation_dict(
+        environment.measure(rollouts, scores),
+        task=task,
         split="test",
         model="",
         n_prompts=len({rollout.prompt_id for rollout in rollouts}),
@@ -347,15 +405,16 @@ def measured(
         settings=loaded.config.equipoise.evaluation.statistics,
         presentation=environment.presentation,
     )
+    return evaluation | {"replies": {name: {"value": value} for name, value in figures.items()}}
 
 
-def ask(run: RunDirectory, seed: int, folder: Path) -> dict[str, Any]:
-    """The untrained model, asked to be fair."""
+def ask(case: "Case", run: RunDirectory, seed: int, folder: Path) -> list[Rollout]:
+    """Draw the replies of the untrained model, asked to be fair."""
     from equipoise.run.prompts import read_records
     from equipoise.train.local.engine import open_policy
     from equipoise.train.local.generation import Sampling, sample
 
-    loaded = configuration(METHODS["supervised"], seed, folder, probe=False)
+    loaded = configuration(case, case.methods[GRPO], seed, folder, probe=False)
     policy, evaluation = loaded.config.policy, loaded.config.equipoise.evaluation
     records = read_records(run.prompts)
     name = str(next((folder / "cache").glob("*/config.json")).parent)
@@ -370,8 +429,7 @@ def ask(run: RunDirectory, seed: int, folder: Path) -> dict[str, Any]:
         batch_size=evaluation.batch_size,
         seed=evaluation.seed + 2,
     )
-    rollouts = sample(model, asked, sampling, lambda _: None, lambda *_: None)
-    return measured(run, rollouts, ())
+    return sample(model, asked, sampling, lambda _: None, lambda *_: None)
 
 
 def with_request(record: PromptRecord) -> PromptRecord:
@@ -379,6 +437,46 @@ def with_request(record: PromptRecord) -> PromptRecord:
     *others, last = record.messages
     content = f"{last['content']} {ASKING}"
     return replace(record, messages=(*others, {"role": last["role"], "content": content}))
+
+
+def classified_row(run: RunDirectory) -> dict[str, Any]:
+    """Return the figures of the classifier, with the CPU seconds of fitting it."""
+    started = time.process_time()
+    rollouts = classified(run)
+    seconds = time.process_time() - started
+    return measured(run, rollouts, ()) | {"cpu_seconds": seconds}
+
+
+def classified(run: RunDirectory) -> list[Rollout]:
+    """Answer test questions by logistic regression on the words of question and nearest finding.
+
+    It is fitted to the labels of the training questions. Each reply quotes the finding that shares
+    most words with its question.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    from environments.pubmedqa.reply import closeness, reply_text, sentences_of_findings
+    from equipoise.run.prompts import read_records
+
+    def nearest(record: PromptRecord) -> str:
+        question = str(record.metadata["question"])
+        findings = sentences_of_findings(str(record.metadata["context"]))
+        return max(findings, key=lambda finding: closeness(finding, question))
+
+    def texts(records: Sequence[PromptRecord]) -> list[str]:
+        return [f"{record.metadata['question']} {nearest(record)}" for record in records]
+
+    records = read_records(run.prompts)
+    shown = [record for record in records if record.split == TRAIN_SPLIT]
+    tested = [record for record in records if record.split == TEST_SPLIT]
+    model = make_pipeline(CountVectorizer(), LogisticRegression(max_iter=2000))
+    model.fit(texts(shown), [record.metadata["gold"] for record in shown])
+    return [
+        Rollout(r.id, r.set_id, r.split, "", reply_text(f'"{nearest(r)}"', answer), r.metadata)
+        for r, answer in zip(tested, model.predict(texts(tested)), strict=True)
+    ]
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -410,38 +508,128 @@ class ColumnOf:
         return (section[self.key] if self.key else section)[self.metric]["value"]
 
 
-COLUMNS = (
+_SECONDS = ColumnOf("CPU seconds", "cpu_seconds")
+_REWARD = ColumnOf("reward", "reward", "replies")
+_DISTANCES = (
     ColumnOf("distance", "blind_distance"),
     ColumnOf("named", "blind_distance", "by_cue", "named"),
     ColumnOf("implied", "blind_distance", "by_cue", "implied"),
-    ColumnOf("new injury", "blind_distance", "by_hold_out", "new injury"),
+)
+_KEPT = (
     ColumnOf("severity, %", "clinical_slope", change="share"),
     ColumnOf("occupation, %", "occupation_effect", change="share"),
     ColumnOf("age, %", "age_effect", change="share"),
     ColumnOf("emergencies, points", "emergency_surgery", change="points"),
     ColumnOf("spread, %", "decision_spread", change="share"),
     ColumnOf("parse rate", "parse_rate"),
-    ColumnOf("CPU seconds", "cpu_seconds"),
 )
 
 
-def table(output: Path, seeds: Sequence[int]) -> str:
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A task with its settings, its ways and the columns of its table.
+
+    `policies` are ways without training: row -> file in the probe of a seed's run of GRPO.
+    """
+
+    task: str
+    methods: Mapping[str, Method]
+    policies: Mapping[str, str]
+    columns: Sequence[ColumnOf]
+    words: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> Sequence[str]:
+        """All that its table can have, in its order."""
+        return (UNTRAINED, ASKED, *self.policies, CLASSIFIER, *self.methods, LIKELIEST)
+
+
+#: The local run as it is, and the other way to use its reward.
+_BOTH = {GRPO: Method("the local run"), EXPERT: METHODS[EXPERT]}
+_CHEAP = {"best constant": "constant", "vote": "vote", "untrained, greedy": "greedy"}
+_BLIND = {"blinded": "blinded", "random race": "random-race"}
+CASES: Mapping[str, Case] = {
+    "fairness": Case(
+        "fairness",
+        METHODS,
+        _BLIND,
+        (
+            *_DISTANCES,
+            ColumnOf("new injury", "blind_distance", "by_hold_out", "new injury"),
+            *_KEPT,
+            _SECONDS,
+        ),
+    ),
+    "telling": Case(
+        "fairness",
+        _BOTH | {"supervised": METHODS["supervised"]},
+        _BLIND,
+        (
+            *_DISTANCES,
+            ColumnOf("another race told", "wrong race", "replies"),
+            ColumnOf("contradicts the prompt", "wrong patient", "replies"),
+            *_KEPT,
+            _SECONDS,
+        ),
+        _TELLING,
+    ),
+    "pubmedqa": Case(
+        "pubmedqa",
+        _BOTH,
+        _CHEAP,
+        (
+            ColumnOf("accuracy", "accuracy"),
+            _REWARD,
+            ColumnOf("grounded", "grounded_rate"),
+            ColumnOf("made-up quotes", "false_quote_rate"),
+            _SECONDS,
+        ),
+    ),
+    "rag": Case(
+        "rag",
+        _BOTH,
+        _CHEAP,
+        (
+            ColumnOf("accuracy", "accuracy"),
+            _REWARD,
+            ColumnOf("recall", "retrieval_recall"),
+            _SECONDS,
+        ),
+    ),
+    "dharma": Case(
+        "dharma",
+        _BOTH,
+        _CHEAP,
+        (
+            ColumnOf("combined", "combined_score"),
+            _REWARD,
+            ColumnOf("violations", "dharma_violation_rate"),
+            ColumnOf("right advice", "right_advice_rate"),
+            ColumnOf("needless referrals", "needless_referral_rate"),
+            _SECONDS,
+        ),
+    ),
+}
+
+
+def table(case: Case, output: Path, seeds: Sequence[int]) -> str:
     """The figures as Markdown: the mean over seeds, in brackets its 95% interval."""
     rows = {
         name: [read_json(output / str(s) / "rows" / f"{name}.json") for s in there]
-        for name in ROWS
+        for name in case.rows
         if (there := [s for s in seeds if (output / str(s) / "rows" / f"{name}.json").exists()])
     }
     untrained = {s: read_json(output / str(s) / "rows" / f"{UNTRAINED}.json") for s in seeds}
-    head = ["method", "seeds", *(column.title for column in COLUMNS)]
+    head = ["way", "trained", "seeds", *(column.title for column in case.columns)]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for name, read in rows.items():
         there = [s for s in seeds if (output / str(s) / "rows" / f"{name}.json").exists()]
         cells = [
             cell([column.of(row, untrained[s]) for s, row in zip(there, read, strict=True)], column)
-            for column in COLUMNS
+            for column in case.columns
         ]
-        lines.append(f"| {name} | {len(read)} | {' | '.join(cells)} |")
+        trained = "yes" if name in (CLASSIFIER, LIKELIEST, *case.methods) else "no"
+        lines.append(f"| {name} | {trained} | {len(read)} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
@@ -481,6 +669,24 @@ def races_in(text: str) -> set[str]:
         race: "|".join(word for _, words in CUES.values() for word in words[race]) for race in NAMES
     }
     return {race for race in NAMES if re.search(rf"\b({NAMES[race]}|{implied[race]})\b", text)}
+
+
+#: What tells a patient's other factors in a rationale; see `_TELLING`.
+FACTORS_TOLD: Mapping[str, Mapping[str, str]] = {
+    "age": {"young": "28 years old", "old": "61 years old"},
+    "gender": {value: f"a {value}" for value in FACTORS["gender"]},
+    "occupation": {value: value for value in FACTORS["occupation"]},
+}
+
+
+def told_wrong(rollout: Rollout) -> set[str]:
+    """The factors of which a reply tells another value than the patient's."""
+    text, patient = rollout.completion, rollout.metadata
+    told = {"race": races_in(text)} | {
+        factor: {value for value, word in values.items() if re.search(rf"\b{word}\b", text)}
+        for factor, values in FACTORS_TOLD.items()
+    }
+    return {factor for factor, values in told.items() if values - {patient.get(factor)}}
 
 
 def words(path: Path, seed: int = 0) -> str:
@@ -534,6 +740,7 @@ def share(outcomes: Sequence[bool]) -> str:
 def main() -> None:
     """Train what is missing, then write and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("case", nargs="?", choices=CASES, default="fairness")
     parser.add_argument("--seeds", type=int, nargs="+", default=[])
     parser.add_argument("--words", type=Path, metavar="FILE", help="a run's reference.jsonl: words")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
@@ -542,10 +749,11 @@ def main() -> None:
     if options.words:
         print(words(options.words))
         return
+    case, output = CASES[options.case], options.output / options.case
     for seed in options.seeds:
-        measure_seed(seed, options.output, options.only)
-    text = table(options.output, options.seeds)
-    (options.output / "methods.md").write_text(text, encoding="utf-8")
+        measure_seed(case, seed, output, options.only)
+    text = table(case, output, options.seeds)
+    (output / "methods.md").write_text(text, encoding="utf-8")
     print(text)
 
 

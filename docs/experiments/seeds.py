@@ -8,7 +8,8 @@ Each run is the recipe in a process of its own with the local scale, and its see
 prompts and their split, of the local model, of training and of sampling. A model in the cache is
 not used, so that the CPU seconds hold its warm start. A finished run is not repeated and one that
 was stopped is resumed. Words after `--` go to the recipe; give such runs an --output of their own.
-The table goes to seeds.md and seeds.json in the output folder.
+CPU seconds are told as multiples of a fixed piece of work on the same machine, too, see
+`fixed_work`. The table goes to seeds.md and seeds.json in the output folder.
 """
 
 import argparse
@@ -18,11 +19,14 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
@@ -32,6 +36,8 @@ from equipoise.statistics.seeds import OverSeeds, over_seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = "cpu_seconds.txt"
+#: Multiples of the fixed piece of work, timed before each part of a run.
+WORK = "fixed_work.txt"
 COLUMNS = (
     *("metric", "figure", "mean", "range", "interval over seeds", "another seed"),
     *("SD between seeds", "guard", "verdicts"),
@@ -54,11 +60,29 @@ def train(task: str, seed: int, options: argparse.Namespace) -> Path:
             command += ["--run-name", folder.name, "--output-dir", str(options.output)]
             command += [f"equipoise.cache_dir={cache}", *options.extra]
             command += [f"equipoise.evaluation.split={options.split}"]
-        before = cpu_seconds()
+        unit, before = fixed_work(), cpu_seconds()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    used = cpu_seconds() - before + float(text_of(folder / SECONDS) or 0)
-    (folder / SECONDS).write_text(f"{used:.0f}\n")
+    used = cpu_seconds() - before
+    for name, amount in ((SECONDS, used), (WORK, used / unit)):
+        total = amount + float(text_of(folder / name) or 0)
+        (folder / name).write_text(f"{total:.0f}\n")
     return folder
+
+
+def fixed_work() -> float:
+    """Do small matrix products and Python, as a run does, and return the CPU seconds.
+
+    A run that takes 150 times as long here takes about 150 times as long elsewhere.
+    """
+    started = time.process_time()
+    rng = np.random.default_rng(0)
+    # So small that NumPy multiplies them in one thread.
+    rows, weights = rng.standard_normal((64, 64)), rng.standard_normal((64, 64)) / 8
+    counts: Counter[str] = Counter()
+    for n in range(8_000):
+        rows = np.tanh(rows @ weights) + rows / 2
+        counts.update(f"{n % 100} {letter}" for letter in "equipoise" * 12)
+    return time.process_time() - started
 
 
 def cpu_seconds() -> float:
@@ -92,13 +116,14 @@ def summary_of(runs: Sequence[RunDirectory]) -> dict[str, Any]:
             "verdicts": [row["verdict"] for row in rows],
             "runs": estimates,
         }
-    seconds = [text_of(run.root / SECONDS).strip() for run in runs]
+    seconds, work = ([text_of(run.root / name).strip() for run in runs] for name in (SECONDS, WORK))
     return {
         "schema": 1,
         "confidence": confidence,
         "same_items": same_items,
         "runs": [str(run.root) for run in runs],
         "cpu_seconds": [float(told) if told else None for told in seconds],
+        "fixed_work": [float(told) if told else None for told in work],
         "not_beaten": [read_modes(run).get("trivial", {}).get("not_beaten") for run in runs],
         "metrics": metrics,
     }
@@ -170,14 +195,20 @@ def table(summary: Mapping[str, Any]) -> str:
 def heading(summary: Mapping[str, Any]) -> str:
     """How many runs there are, and what their intervals are of; one run has none over seeds."""
     runs = len(summary["runs"])
-    seconds = [f"{s:.0f}" for s in summary["cpu_seconds"] if s is not None]
+    seconds, work = (
+        [f"{amount:.0f}" for amount in summary[key] if amount is not None]
+        for key in ("cpu_seconds", "fixed_work")
+    )
     if runs == 1:
         took = f", {seconds[0]} CPU seconds" if seconds else ""
+        took += f" ({work[0]} times the fixed work)" if work else ""
         return f"1 run{took}. Intervals over seeds need more."
     items = "the same test items" if summary["same_items"] else "test items of its own each"
     took = (
         f"; {min(seconds, key=int)} to {max(seconds, key=int)} CPU seconds each" if seconds else ""
     )
+    if work:
+        took += f" ({min(work, key=int)} to {max(work, key=int)} times the fixed work)"
     return (
         f"{runs} runs, {items}{took}. Intervals are of {summary['confidence']:.0%}: over seeds, of "
         "the mean over all seeds; another seed, of one more run."

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from data_prep.fairness.local_model import BIAS, URGENCY, answer, decide
+from data_prep.fairness.local_model import (
+    BIAS,
+    URGENCY,
+    LocalModelSettings,
+    answer,
+    decide,
+    imitated_replies,
+)
 from data_prep.fairness.vignettes import (
     FINDINGS,
     case_named,
@@ -34,6 +41,20 @@ def test_the_answer_is_the_decision_in_the_words_of_the_prompt() -> None:
 def test_the_answers_vary_and_depend_on_the_seed_alone() -> None:
     rng = np.random.default_rng(0)
     assert len({answer(PATIENT, rng) for _ in range(20)}) > 5
+
+
+def test_a_clinician_who_tells_the_patient_does_so_first_and_in_the_words_of_the_prompt() -> None:
+    words = cue_words("childhood", "Asian", 0, trained=True)
+    records = vignettes("set", CASE, next(patient_sets()), "childhood", [*words, words[0]])
+    settings = LocalModelSettings(steps=4, control_share=0.2, tells_patient=True)
+    shown = imitated_replies(records, settings)
+    told = [(r, text) for r, text in shown if "race" in r.metadata]
+    assert len(told) < len(shown)
+    for record, text in told:
+        first, *_ = text.removeprefix('{"rationale": "').partition(", in a ")
+        assert f"The patient is {first}, " in record.messages[-1]["content"]
+        assert f"{record.metadata['occupation']} job. " in text
+        assert FORM.parse(text).invasiveness >= 0
 
 
 def test_the_bias_is_the_one_written_down() -> None:
