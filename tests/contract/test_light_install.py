@@ -1,4 +1,4 @@
-"""The README's install for a machine without a GPU, in a copy of the project, and a run with it.
+"""The install for a machine without a GPU, of docs/start.md, in a copy, and a run with it.
 
 PyTorch's own index is not asked, for tests have no network: a folder with its build for CPUs stands
 in for it, and the package index or uv's cache gives the rest.
@@ -6,7 +6,6 @@ in for it, and the package index or uv's cache gives the rest.
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -23,8 +22,8 @@ pytestmark = pytest.mark.skipif(
 
 
 def documented() -> str:
-    """The lines of the README that choose the build for CPUs."""
-    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """The lines of docs/start.md that choose the build for CPUs."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "start.md").read_text(), re.DOTALL)
     (lines,) = [block for block in blocks if "UV_TORCH_BACKEND=cpu" in block]
     return lines
 
@@ -36,7 +35,6 @@ def size_of(folder: Path) -> int:
 def test_no_package_for_gpus_and_a_run_to_its_report(tmp_path):
     project, wheels = tmp_path / "project", Path(WHEELS)
     subprocess.run(["git", "clone", "--quiet", ROOT, project], check=True)
-    shutil.copy(ROOT / "README.md", project)
     (wheel,) = wheels.glob("torch-*+cpu-*.whl")
     constraint = tmp_path / "constraint.txt"
     constraint.write_text(f"torch=={wheel.name.split('-')[1]}\n")
