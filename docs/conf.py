@@ -1,11 +1,9 @@
 """The documentation's site: `uv run --group docs sphinx-build -W -c docs . site`.
 
 Pages are the repository's Markdown as it is. The reference is written by `docs/reference.py` into
-`docs/generated`; what `docs/examples.py` put into the site is listed.
+`docs/generated`.
 """
 
-import html
-import json
 import logging
 import re
 import sys
@@ -43,20 +41,9 @@ NAVIGATION = {
         "docs/generated/commands",
         "docs/run-directory",
     ],
-    "Results": ["docs/results", "docs/methods", "docs/generated/examples"],
+    "Results": ["docs/results", "docs/methods"],
     "Project": ["CONTRIBUTING", "CHANGELOG", "SECURITY", "THIRD_PARTY"],
 }
-EXAMPLES = """\
-# Examples
-
-Each page was made by the command below it. The local models are tiny and their patients invented:
-no figure of a run says anything of a clinical model.
-"""
-NO_EXAMPLES = """\
-# Examples
-
-None were put onto this site: `uv run docs/examples.py RUN ...` makes them from finished runs.
-"""
 project = "Equipoise"
 extensions = ["myst_parser"]
 root_doc = "README"
@@ -75,26 +62,14 @@ myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 6
 
 
-def write_generated(app: Sphinx) -> None:
+def write_generated(_: Sphinx) -> None:
     """Write the pages that are no sources, and leave alone those that did not change."""
     logging.getLogger().setLevel(logging.WARNING)  # a style of furo's has all of INFO printed
     GENERATED.mkdir(exist_ok=True)
-    for name, text in {**reference_pages(), "examples": examples_page(app.outdir)}.items():
+    for name, text in reference_pages().items():
         path = GENERATED / f"{name}.md"
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
-
-
-def examples_page(site: Path) -> str:
-    """Return the page with a link to each example and the command that made it."""
-    record = site / "examples" / "examples.json"
-    examples = json.loads(record.read_text("utf-8")) if record.exists() else []
-    sections = [
-        f'## {html.escape(one["title"])}\n\n<a href="../../{html.escape(one["page"])}">'
-        f"{html.escape(Path(one['page']).name)}</a>\n\n```bash\n{one['command']}\n```\n"
-        for one in examples
-    ]
-    return "\n".join([EXAMPLES, *sections]) if sections else NO_EXAMPLES
 
 
 def adapt_page(app: Sphinx, page: str, source: list[str]) -> None:

@@ -1,7 +1,5 @@
 """The documentation's site: it builds without a warning, and its reference is whole."""
 
-import json
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,12 +17,6 @@ from equipoise.config.validate import known_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-REPORT = "<p>a report</p>"
-EXAMPLE = {
-    "title": "Report: a&b",
-    "page": "examples/fairness-a&b.html",
-    "command": "uv run recipes/x.py --model-name '<b>'",
-}
 NO_SPHINX = "needs the group docs: uv run --group docs pytest tests/test_site.py"
 
 
@@ -34,9 +26,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (find_spec("furo") and find_spec("myst_parser")):
         pytest.skip(NO_SPHINX)
     folder = tmp_path_factory.mktemp("site")
-    (folder / "examples").mkdir()
-    (folder / EXAMPLE["page"]).write_text(REPORT)
-    (folder / "examples" / "examples.json").write_text(json.dumps([EXAMPLE]))
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "docs", ".", str(folder)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -115,55 +104,4 @@ class TestTheSite:
         links = parsed(site / "README.html").find(class_="sidebar-tree").find_all("a")
         shown = {link["href"] for link in links}
         pages = {f"docs/{page.stem}.html" for page in DOCS.glob("*.md")}
-        assert not (pages | {"docs/generated/examples.html", "CONTRIBUTING.html"}) - shown
-
-    def test_an_example_is_linked_and_has_its_command(self, site: Path) -> None:
-        page = parsed(site / "docs" / "generated" / "examples.html")
-        link = page.article.find("a", string="fairness-a&b.html")
-        assert (site / "docs" / "generated" / link["href"]).read_text() == REPORT
-        command = link.find_next("pre").get_text().strip()
-        assert command == EXAMPLE["command"]
-
-
-class TestTheExamples:
-    def test_reports_are_copied_and_the_first_run_compared(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for task in ("fairness", "dharma"):
-            run = tmp_path / f"{task}-run"
-            run.mkdir()
-            (run / "report.html").write_text(task)
-            command = ["python", f"/a/recipes/{task}.py", "--config", "/a/nemo_configs/local.yaml"]
-            command += ["--config=/home/me/mine.yaml", "--output-dir", "/a/out", "--seed", "5"]
-            command += ["equipoise.cache_dir=/a/cache", "policy.model_name=org/model", "a='b c'"]
-            record = {"task": task, "run_name": "mine", "command": command}
-            (run / "provenance.json").write_text(json.dumps(record))
-        module = runpy.run_path(str(DOCS / "examples.py"))
-        started: list[tuple[str, ...]] = []
-        monkeypatch.setitem(
-            module["main"].__globals__, "start", lambda *words: started.append(words)
-        )
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["examples.py", "fairness-run", "dharma-run"])
-        module["main"]()
-        folder = Path("site/examples")
-        names = {path.name: path.read_text() for path in folder.glob("*.html")}
-        assert names == {"fairness-mine.html": "fairness", "dharma-mine.html": "dharma"}
-        stages = ("fairness-run/baseline", "fairness-run/final")
-        compare = ("-m", "equipoise", "compare", *stages, "--output-dir=site/examples/compare")
-        assert started == [compare]
-        report, _, comparison = json.loads((folder / "examples.json").read_text())
-        assert report["command"].replace(" \\\n   ", "") == (
-            "uv run recipes/fairness.py --config nemo_configs/local.yaml --config=mine.yaml"
-            """ --seed 5 policy.model_name=org/model 'a='"'"'b c'"'"''"""
-        )
-        shown = (
-            "uv run equipoise compare results/fairness/mine/baseline results/fairness/mine/final"
-        )
-        assert comparison["command"].replace(" \\\n   ", "") == shown
-
-    def test_what_is_no_finished_run_is_refused(self, tmp_path: Path) -> None:
-        command = [sys.executable, DOCS / "examples.py", tmp_path, "--site", tmp_path / "site"]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert result.returncode == 1 and "is not the folder of a finished run" in result.stderr
-        assert not (tmp_path / "site").exists()
+        assert not (pages | {"CONTRIBUTING.html"}) - shown
