@@ -5,6 +5,7 @@ printed goes through `Reporter`, which lets no text from outside do anything to 
 """
 
 import logging
+import re
 import textwrap
 import time
 import unicodedata
@@ -64,7 +65,9 @@ _WIDTH_OF_FILES = 160
 _WIDTH_OF_RULE = 80
 #: Seconds without a line in a file after which a stage says how far it is.
 _LINE_EVERY = 20.0
-#: Longer words than this are cut where a table is narrow: paths and names of models, no figure.
+#: What is not broken: a line's indent stays with its first word.
+_WORD = re.compile(r"^[ \t]*\S+|\S+", re.MULTILINE)
+#: Longer words than this are cut where a terminal is narrow: paths and names of models, no figure.
 _LONGEST_WORD = 16
 #: How many of a task's metrics a line of training shows: the first ones, which matter most.
 _METRICS_PER_LINE = 5
@@ -114,15 +117,18 @@ class Reporter:
         """Print a table. It is wider than a terminal that is too narrow for its figures."""
         table, least = Table(), 1
         for index, column in enumerate(columns):
-            words = [column.name.split(), *(row[index].split() for row in rows)]
-            figures = [[row[index]] for row in rows] if not column.folds else []
-            longest = max(cell_len(word) for cell in [*words, *figures] for word in cell or [""])
-            least += 3 + (min(longest, _LONGEST_WORD) if column.folds else longest)
+            cells = [column.name, *(row[index] for row in rows)]
+            words = [w for cell in cells for w in _WORD.findall(cell)] if column.folds else cells
+            longest = max(map(cell_len, words), default=0)
+            if column.folds and self.console.is_terminal:
+                longest = min(longest, _LONGEST_WORD)
+            least += 3 + longest
             table.add_column(
                 Text(escaped(column.name)),
                 justify="left" if column.folds else "right",
                 no_wrap=not column.folds,
                 overflow="fold",
+                min_width=longest,
             )
         for row in rows:
             table.add_row(*(Text(escaped(cell)) for cell in row))
