@@ -14,6 +14,8 @@ from statistics import fmean
 from environments.base import Failure, Rollout, Scope, Score
 
 _LOG = logging.getLogger(__name__)
+#: A retried call comes within it after its set was closed, in seconds; then its reward is dropped.
+KEPT = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class AwaitedSets:
         self._variants = set_size if scope == "set" else 1
         #: A name has several sets where more replies came for a prompt than one of them takes.
         self._open: dict[tuple[str, Hashable], list[_Set]] = {}
-        #: By the call; kept after a set was closed for as long as a set may be open.
+        #: By the call.
         self._rewards: dict[Hashable, asyncio.Future[Reward]] = {}
         self._closed: list[tuple[str, list[_Reply]]] = []
         self._worker: asyncio.Task[None] | None = None
@@ -104,7 +106,7 @@ class AwaitedSets:
         newer one takes the place of the older, which fails; without it any free place does. Sets of
         another `attempt` are apart. Cancelling one waiter does not affect the others.
         """
-        key = (call, attempt, slot, rollout.prompt_id, rollout.completion)
+        key = (call, attempt, slot, rollout.prompt_id, hash(rollout.completion))
         if key not in self._rewards:
             self._rewards[key] = asyncio.get_running_loop().create_future()
             place = (rollout.prompt_id, ("call", key) if slot is None else ("slot", slot))
@@ -135,7 +137,7 @@ class AwaitedSets:
         """Have a set scored, or fail it where a reply is missing that its scores need."""
         loop = asyncio.get_running_loop()
         closed.timer.cancel()
-        loop.call_later(self._limit, self._forget, closed.calls)
+        loop.call_later(KEPT, self._forget, closed.calls)
         siblings = self._open[closed.name, closed.attempt]
         siblings.remove(closed)
         if not siblings:

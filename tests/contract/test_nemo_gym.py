@@ -162,15 +162,8 @@ class TestBadInput:
         ("changes", "said"),
         [
             ({"prompt_id": "no such"}, "no prompt 'no such'"),
-            ({"prompt_id": 7}, "valid string"),
-            ({"prompt_id": None}, "valid string"),
             ({"_ng_rollout_index": GENERATIONS}, "there are 8, from 0 on"),
-            ({"_ng_rollout_index": -1}, "greater than or equal to 0"),
             ({"_ng_rollout_index": 10**30}, "there are 8, from 0 on"),
-            ({"_ng_rollout_index": "x" * 1000}, "valid integer"),
-            ({"_ng_group_attempt": -1}, "greater than or equal to 0"),
-            ({"response": None}, "valid dictionary"),
-            ({"response": {"output": [{"type": "message"}]}}, "Field required"),
         ],
         ids=str,
     )
@@ -179,13 +172,6 @@ class TestBadInput:
         reply = httpx.post(f"{gym.url}/verify", json=given, timeout=60)
         assert reply.status_code == 422
         assert said in reply.text
-
-    @pytest.mark.parametrize(
-        "text", ["", "{", "null", "[]", "[" * 100_000, '{"a":' * 50_000, "\0", '"x"']
-    )
-    def test_that_is_no_request_is_refused(self, gym, text):
-        reply = httpx.post(f"{gym.url}/verify", content=text, headers=JSON, timeout=60)
-        assert 400 <= reply.status_code < 500
 
     def test_half_a_character_which_no_answer_can_hold_is_refused(self, gym):
         given = json.dumps(body(self.KNOWN.id, "\ud800", 0, "half"))
