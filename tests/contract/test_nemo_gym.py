@@ -106,13 +106,7 @@ def rewards(replies):
     }
 
 
-def test_shuffled_concurrent_requests_get_the_rewards_of_one_call(gym):
-    jobs = drawn(list(CHOSEN)[:16], "all")
-    assert len(jobs) == 512
-    assert rewards(asked(gym, RNG.sample(jobs, len(jobs)))) == one_call(jobs)
-
-
-def test_lost_rollouts_mask_their_own_sets_and_no_other(gym):
+def test_shuffled_requests_get_one_call_s_rewards_and_lost_ones_mask_their_own_sets(gym):
     jobs = drawn(list(CHOSEN)[:16], "lost")
     lost = {job[3] for job in RNG.sample(jobs[: 3 * SIZE], len(jobs) // 20)}
     hit = {job[0].set_id for job in jobs if job[3] in lost}
