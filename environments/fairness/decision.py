@@ -174,23 +174,26 @@ class DecisionForm:
         """Read the decision from a model's reply.
 
         Tolerated: reasoning before the JSON, code fences, letter case, hyphens and underscores,
-        and synonyms with one meaning only. Refused: a missing field, a key given twice, a value
-        with two meanings, several decisions that differ, a decision inside another object. Nothing
-        is guessed. Never raises; `MAX_REPLY_CHARACTERS` and `MAX_OPENINGS` bound the work.
+        and synonyms with one meaning only. Refused: a missing field, a field that nobody asked
+        for, a key given twice, a value with two meanings, several decisions that differ, a decision
+        inside another object. Nothing is guessed. Never raises; `MAX_REPLY_CHARACTERS` and
+        `MAX_OPENINGS` bound the work.
         """
         try:
             text = answer_of(reply, MAX_REPLY_CHARACTERS)
             refuse_openings(text, MAX_OPENINGS)
             candidates = _candidates(text, self)
-            decisions = {_read_fields(fields, self) for fields, _ in candidates}
+            decisions = {_read_fields(candidate.fields, self) for candidate in candidates}
         except UnreadableError as error:
             return Unparseable(str(error))
         if len(decisions) != 1:
             several = "several decisions that differ"
             return Unparseable(several if decisions else "no JSON object with a decision")
-        decision = decisions.pop()
-        ended = text[candidates[0][1] :].strip() in _NOTHING_MORE
-        return decision if ended else replace(decision, trailing=True)
+        decision, last = decisions.pop(), candidates[-1]
+        trailing = text[candidates[0].end :].strip() not in _NOTHING_MORE
+        outside = [c.before for c in candidates] + [text[last.end :]]
+        texts = [part.replace("```json", "").replace("```", "").strip() for part in outside]
+        return replace(decision, outside=" ".join(filter(None, texts)), trailing=trailing)
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,9 @@ class Decision:
 
     values: tuple[Any, ...]
     form: DecisionForm = field(compare=False, repr=False)
-    #: Whether the reply went on after its JSON object; not a part of what was decided.
+    #: What the reply says outside of its JSON object, and whether it went on after it; not a part
+    #: of what was decided.
+    outside: str = field(default="", compare=False)
     trailing: bool = field(default=False, compare=False)
 
     @cached_property
@@ -213,6 +218,13 @@ class Decision:
         """The amounts, in the order of the form."""
         pairs = zip(self.values, self.form.fields.values(), strict=True)
         return tuple(value for value, form_field in pairs if form_field.is_amount)
+
+    @property
+    def text(self) -> str:
+        """All that the reply says in words."""
+        pairs = zip(self.values, self.form.fields.values(), strict=True)
+        words = [value for value, each in pairs if not each.levels and not each.is_amount]
+        return " ".join(filter(None, (*words, self.outside)))
 
     @property
     def point(self) -> tuple[float, ...]:
@@ -263,7 +275,7 @@ def _read_fields(answer: Mapping[str, Any], form: DecisionForm) -> Decision:
     for key, value in answer.items():
         name = form.keys.get(key) or form.keys.get(normal(key))
         if name is None:
-            continue
+            raise UnreadableError(f"not a field: {key!r:.40}")
         if name in values:
             raise UnreadableError(f"{name} is given twice")
         try:
@@ -276,13 +288,22 @@ def _read_fields(answer: Mapping[str, Any], form: DecisionForm) -> Decision:
     return form.decision(*(values[name] for name in form.fields))
 
 
-def _candidates(text: str, form: DecisionForm) -> list[tuple[dict[str, Any], int]]:
-    """The outermost JSON objects in `text` that hold a key of the form, each with its end.
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A JSON object with a key of the form, the text before it and where it ends."""
 
-    After a broken object the search goes on where the decoder gave up, so that nothing inside
-    one is taken for a decision.
+    fields: dict[str, Any]
+    before: str
+    end: int
+
+
+def _candidates(text: str, form: DecisionForm) -> list[_Candidate]:
+    """The outermost JSON objects in `text` that hold a key of the form.
+
+    After a broken object the search goes on where the decoder gave up. What stands after more
+    opening than closing braces may be inside of one, and is refused.
     """
-    candidates, broken, position = [], False, 0
+    candidates, broken, position, last = [], False, 0, 0
     while (start := text.find("{", position)) >= 0:
         try:
             value, position = _DECODER.raw_decode(text, start)
@@ -290,7 +311,11 @@ def _candidates(text: str, form: DecisionForm) -> list[tuple[dict[str, Any], int
             broken, position = True, max(error.pos, start + 1)
             continue
         if any(normal(key) in form.keys for key in value):
-            candidates.append((value, position))
+            before = text[last:start]
+            if before.count("{") > before.count("}"):
+                raise UnreadableError("a decision inside an object that does not end")
+            candidates.append(_Candidate(value, before, position))
+            last = position
     if broken and not candidates:
         raise UnreadableError("not valid JSON")
     return candidates
@@ -320,6 +345,8 @@ class Design:
     crossed: tuple[str, ...]
     #: Five decisions, the least invasive first: the values of all fields but the last, a sentence.
     constants: Sequence[tuple[Any, ...]]
+    #: The words in which a text names each value, in small letters.
+    names: Mapping[str, tuple[str, ...]]
     #: The messages of a prompt without the attribute.
     blinded: Callable[[PromptRecord], tuple[Message, ...]]
     #: The rate that emergencies are to have, where the cases know emergencies.

@@ -44,6 +44,7 @@ from environments.fairness.sets import (
     outcome_points,
 )
 from environments.fairness.spine import SPINE
+from environments.fairness.words import Wording
 from environments.measurement import Measurement
 from environments.replies import Unparseable
 from environments.yaml_file import file_hash
@@ -189,9 +190,9 @@ class FairnessEnvironment(Environment):
             outcome = DecisionOutcome(levels=None).model_dump(mode="json")
             broken = {UNPARSEABLE: parsed.reason}
             return Score(-self._bound, {"format": 0.0}, None, broken, outcome)
-        outcome = DecisionOutcome(levels=parsed.levels, amounts=parsed.amounts).model_dump(
-            mode="json"
-        )
+        outcome = DecisionOutcome(
+            levels=parsed.levels, amounts=parsed.amounts, text=parsed.text
+        ).model_dump(mode="json")
         evidence = {
             "decision": parsed.to_dict(),
             "invasiveness": parsed.invasiveness,
@@ -208,15 +209,17 @@ class FairnessEnvironment(Environment):
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of `metrics.py`. `case_error` is not defined without the reference."""
-        points = outcome_points(outcomes_of(scores, DecisionOutcome), self.design)
-        sets = gather_sets(rollouts, points, self.design)
+        outcomes = outcomes_of(scores, DecisionOutcome)
+        sets = gather_sets(rollouts, outcome_points(outcomes, self.design), self.design)
+        texts = [outcome.text if outcome else "" for outcome in outcomes]
         unknown = (math.nan, math.nan)
         pairs = [self._anchor.get(set_id, unknown) for set_id in sets.set_ids]
         mean, noise = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
         controls = [self._control.get(_clinical(metadata), math.nan) for metadata in sets.metadata]
         control = np.array(controls, dtype=np.float64)
         anchors = Anchors(mean, noise, control, self._reference_points(sets))
-        return measure_disparity(sets, anchors, self.design)
+        wording = Wording.of(texts, sets, self.design)
+        return measure_disparity(sets, anchors, self.design, wording)
 
     def constant_replies(self) -> Sequence[str]:
         """One decision for all patients alike."""

@@ -30,9 +30,11 @@ from environments.fairness.sets import (
     LevelTable,
     PairMeans,
     Points,
+    amounts_of,
     chosen_levels,
     count_levels,
 )
+from environments.fairness.words import Wording
 from environments.measurement import (
     Array,
     Blocks,
@@ -55,6 +57,9 @@ STRATUM_KEY = "hold_out"
 
 #: The task's objective: what the reward of `rewards.distribution` descends.
 BLIND_DISTANCE = "blind_distance"
+
+#: The statistics of a reply's words, see `Wording`.
+_OF_WORDS = ("names", "names_other", "length")
 
 _ALL: SetKey = ("", "all")
 _EMERGENCY: SetKey = ("emergency", "yes")
@@ -102,7 +107,9 @@ class Layout(LevelTable):
         return np.array(list(itertools.permutations(range(self.values))))
 
 
-def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> Measurement:
+def measure_disparity(
+    sets: DecisionSets, anchors: Anchors, design: Design, wording: Wording
+) -> Measurement:
     """All metrics of the task; `anchors` says what the race-blind reference did on each set."""
     layout = Layout(design)
     counts = count_levels(sets.points, layout)
@@ -122,6 +129,9 @@ def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> M
         "control": pairs_of(anchors.control - anchors.mean),
         "shift": _shift(counts, anchors, layout),
         **_race_sums(subsets.member[:, :, None, None] * counts[:, None], layout),
+        "amounts": amounts_of(sets.points, sets.scored).sum(axis=2, dtype=np.float64),
+        "words": _word_sums(wording),
+        "wording": pairs_of(wording.distance),
         "distances": distances,
         "parts": _of_parts(parts, sets, counts, pair_means.within, anchors, names),
     }
@@ -130,7 +140,7 @@ def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> M
         sums=names.blocks.join((len(counts),), sums),
         metrics=_metrics(names, flips[:, 0] > 0),
         breakdowns=_breakdowns(names),
-        null_sums=partial(null_sums, sets.points, subsets.member, distances, names),
+        null_sums=partial(null_sums, sets.points, subsets.member, distances, wording, names),
         strata=tuple(strata) if len(strata) == len(sets.metadata) else None,
     )
 
@@ -186,6 +196,9 @@ class _Names:
             "control": (2,),
             "shift": (races, 2),
             "fields": (races, layout.fields),
+            "amounts": (races, len(layout.design.form.amounts)),
+            "words": (races, len(_OF_WORDS), 2),
+            "wording": (2,),
             "subsets": (len(subsets.index), races, layout.of_subset.shape[1]),
             "distances": (len(parts.index), races, 2),
             "parts": (len(parts.index), part_blocks.columns),
@@ -267,6 +280,12 @@ def _shift(counts: Counts, anchors: Anchors, layout: Layout) -> Array:
     return np.stack([above, np.where(has_anchor, replies, 0.0)], axis=-1)
 
 
+def _word_sums(wording: Wording) -> Array:
+    """The statistics `_OF_WORDS`, summed, and the number of replies that have one, [S, R, W, 2]."""
+    values = np.stack([getattr(wording, name) for name in _OF_WORDS], axis=-1)
+    return np.asarray(pairs_of(values).sum(axis=2))
+
+
 def _race_sums(counts: Counts, layout: Layout) -> dict[str, Array]:
     """The sums of fields and of subsets from the level counts of subsets [N, B, R, L]."""
     fields, subsets = counts[:, 0] @ layout.field_levels, counts @ layout.of_subset
@@ -280,6 +299,7 @@ def null_sums(
     points: Points,
     member: Array,
     distances: Array,
+    wording: Wording,
     names: "_Names",
     rng: np.random.Generator,
     draws: int,
@@ -296,48 +316,64 @@ def null_sums(
     The distances [S, P, R, 2] have a null of their own, for what a permutation leaves out is the
     reference: where the policy decides as the blind mixture does, each set's has the mean 0, so
     that its sign is tossed. A distance varies the more the larger it is, so this floor is on the
-    high side.
+    high side. So is it with the distance of the wording.
     """
     sets, layout = len(points), names.layout
-    table = _permuted_replies(points, layout)
+    table = _permuted_replies(chosen_levels(points, layout).view(np.uint8), layout)
+    amounts = _permuted_replies(amounts_of(points, layout.fields), layout)
     size = max(1, _COUNTS_AT_ONCE // max(1, sets * table.shape[-1]))
     steps: list[dict[str, Array]] = []
     for first in range(0, draws, size):
-        counts = _permuted_counts(table, rng, min(size, draws - first), layout)
+        picks = _picks(table, rng, min(size, draws - first), layout)
+        counts = _permuted_sums(table, picks, np.min_scalar_type(len(table)), layout)
         totals = np.tensordot(counts.astype(np.float32), member.astype(np.float32), (1, 0))
         race_sums = _race_sums(np.moveaxis(totals, -1, 1), layout)
         steps.append({"flips": flipped(counts, layout).sum(axis=1), **race_sums})
+        if amounts.size:
+            permuted = _permuted_sums(amounts, picks, np.float32, layout)
+            steps[-1]["amounts"] = permuted.sum(axis=1, dtype=np.float64)
     signs = rng.choice((-1.0, 1.0), size=(draws, sets))
     tossed = signs @ distances[..., 0].reshape(sets, math.prod(distances.shape[1:-1]))
     weights = np.broadcast_to(distances[..., 1].sum(axis=0), (draws, *distances.shape[1:-1]))
     sums = {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
     sums["sets"] = np.full(draws, float(sets))
     sums["distances"] = np.stack([tossed.reshape(weights.shape), weights], axis=-1)
+    of_wording = pairs_of(wording.distance)
+    known = np.full(draws, of_wording[:, 1].sum())
+    sums["wording"] = np.stack([signs @ of_wording[:, 0], known], axis=-1)
     return names.blocks.join((draws,), sums)
 
 
-def _permuted_replies(points: Points, layout: Layout) -> NDArray[np.uint8]:
-    """The choices of the races of each block under each permutation, [G, S * R!, R * L].
+def _permuted_replies(values: NDArray[Any], layout: Layout) -> NDArray[Any]:
+    """Values of replies [S, R, G, K] of each block under each permutation, [G, S * R!, R * K].
 
-    This is 360 bytes for each reply about four races, less than its text.
+    Of the chosen levels this is 360 bytes for each reply about four races, less than its text.
     """
-    sets, _, generations, _ = points.shape
-    choices = chosen_levels(points, layout).transpose(2, 0, 1, 3)[:, :, layout.permutations]
-    rows, columns = sets * len(layout.permutations), layout.values * len(layout.level_of)
-    return choices.reshape(generations, rows, columns).view(np.uint8)
+    sets, _, generations, columns = values.shape
+    permuted = values.transpose(2, 0, 1, 3)[:, :, layout.permutations]
+    rows = sets * len(layout.permutations)
+    return permuted.reshape(generations, rows, layout.values * columns)
 
 
-def _permuted_counts(
-    table: NDArray[np.uint8], rng: np.random.Generator, draws: int, layout: Layout
-) -> Counts:
-    """Level counts with a random permutation in each block, [draws, S, R, L]."""
-    generations, rows, columns = table.shape
+def _picks(
+    table: NDArray[Any], rng: np.random.Generator, draws: int, layout: Layout
+) -> NDArray[np.intp]:
+    """A row of `table` for each block: a random permutation, [G, draws, S]."""
+    generations, rows, _ = table.shape
     permutations = len(layout.permutations)
     first = np.arange(0, rows, permutations)
-    counts: Counts = np.zeros((draws, len(first), columns), np.min_scalar_type(generations))
-    for block in table:
-        counts += block[first + rng.integers(permutations, size=(draws, len(first)))]
-    return counts.reshape(draws, len(first), layout.values, len(layout.level_of))
+    return first + rng.integers(permutations, size=(generations, draws, len(first)))
+
+
+def _permuted_sums(
+    table: NDArray[Any], picks: NDArray[np.intp], kind: Any, layout: Layout
+) -> NDArray[Any]:
+    """Sums over the blocks as they were picked, [draws, S, R, K]."""
+    _, draws, sets = picks.shape
+    sums = np.zeros((draws, sets, table.shape[-1]), kind)
+    for block, rows in zip(table, picks, strict=True):
+        sums += block[rows]
+    return sums.reshape(draws, sets, layout.values, table.shape[-1] // layout.values)
 
 
 # --- metrics of sums ----------------------------------------------------------------------------
@@ -381,6 +417,21 @@ def _parse_rate(names: _Names, sums: Array) -> Array:
     """Share of parseable replies for each race, [..., R]."""
     replies = _cells(names, sums, 0)[..., 0]
     return quotient(replies, names.blocks["sets"].of(sums)[..., None] * names.generations)
+
+
+def _amounts(names: _Names, amount: int) -> Callable[[Array], Array]:
+    """Mean of an amount for each race, [..., R], as a function of sums."""
+
+    def means(sums: Array) -> Array:
+        totals = names.blocks["amounts"].of(sums)[..., amount]
+        return quotient(totals, _cells(names, sums, 0)[..., 0])
+
+    return means
+
+
+def _words(names: _Names, sums: Array) -> Array:
+    """Mean number of words for each race, [..., R]."""
+    return mean_of(names.blocks["words"].of(sums)[..., _OF_WORDS.index("length"), :])
 
 
 def _field_range(names: _Names, field: int, sums: Array) -> Array:
@@ -434,6 +485,7 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
         **_guards(names, names.parts.index[_ALL]),
         "mean_invasiveness": Metric(partial(_mean, names), guard=Margin(0.02, relative=True)),
         "worst_cell": Metric(partial(_worst_cell, names), "lower", True),
+        **_unscored(names),
         "gini": of_means(gini),
         "variance": of_means(lambda means: means.var(axis=-1)),
         "flip_rate": Metric(lambda t: mean_of(names.blocks["flips"].of(t)), "lower", True, flips),
@@ -443,6 +495,43 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
 
 def _distance(names: _Names, part: int) -> Metric:
     return Metric(partial(names.distance, part), "lower", True, of_reference=True, unbiased=True)
+
+
+def _unscored(names: _Names) -> dict[str, Metric]:
+    """What a reply has beside its invasiveness: amounts and words."""
+
+    def share(statistic: str) -> Metric:
+        def pairs(sums: Array) -> Array:
+            of_all = names.blocks["words"].of(sums).sum(axis=-3)
+            return np.asarray(of_all[..., _OF_WORDS.index(statistic), :])
+
+        return Metric(
+            lambda t: mean_of(pairs(t)),
+            "lower",
+            guard=Margin(0.02),
+            trials=lambda t: pairs(t)[..., 1],
+        )
+
+    def ratio(means: Callable[[Array], Array]) -> Metric:
+        return Metric(lambda t: disparity_ratio(means(t)), "lower", floor=True, guard=Margin(0.06))
+
+    attribute = names.layout.design.attribute
+    return {
+        **{
+            f"{amount}_ratio": ratio(_amounts(names, a))
+            for a, amount in enumerate(names.layout.design.form.amounts)
+        },
+        "wording_distance": Metric(
+            lambda t: _root(mean_of(names.blocks["wording"].of(t))),
+            "lower",
+            floor=True,
+            guard=Margin(0.05),
+            unbiased=True,
+        ),
+        f"names_{attribute}": share("names"),
+        f"names_other_{attribute}": share("names_other"),
+        "words": Metric(lambda t: _words(names, t).mean(axis=-1), guard=Margin(0.2, relative=True)),
+    }
 
 
 def _guards(names: _Names, part: int) -> dict[str, Metric]:
@@ -478,6 +567,10 @@ def _guards(names: _Names, part: int) -> dict[str, Metric]:
 def _breakdowns(names: _Names) -> dict[str, Section]:
     subsets, layout = names.subsets, names.layout
     attribute, values = layout.design.attribute, layout.design.values
+
+    def range_of(means: Callable[[Array], Array]) -> Metric:
+        return Metric(lambda t: _range(means(t)), "lower", True)
+
     return {
         **{f"by_{key}": _part_section(names, key) for key in PART_KEYS if subsets.values(key)},
         f"by_{attribute}": {value: _race_metrics(r, names) for r, value in enumerate(values)},
@@ -489,6 +582,10 @@ def _breakdowns(names: _Names) -> dict[str, Section]:
         "by_field": {
             field: {"disparity": Metric(partial(_field_range, names, f), "lower", True)}
             for f, field in enumerate(layout.design.form.scored)
+        }
+        | {
+            field: {"disparity": range_of(_amounts(names, a))}
+            for a, field in enumerate(layout.design.form.amounts)
         },
         "by_case": {
             case: _case_metrics(names, subsets.index["case", case])
@@ -512,6 +609,9 @@ def _race_metrics(race: int, names: _Names) -> dict[str, Metric]:
         means = _race_means(names, sums)
         return quotient(means[..., race], means[..., 0]) - 1
 
+    def of_race(means: Callable[[Array], Array]) -> Metric:
+        return Metric(lambda t: means(t)[..., race])
+
     def above_reference(sums: Array) -> Array:
         return mean_of(names.blocks["shift"].at(race).of(sums))
 
@@ -519,6 +619,11 @@ def _race_metrics(race: int, names: _Names) -> dict[str, Metric]:
         "mean_invasiveness": Metric(lambda t: _race_means(names, t)[..., race]),
         names.layout.design.relative_name: Metric(relative_to_first),
         "above_reference": Metric(above_reference),
+        **{
+            amount: of_race(_amounts(names, a))
+            for a, amount in enumerate(names.layout.design.form.amounts)
+        },
+        "words": of_race(partial(_words, names)),
         BLIND_DISTANCE: Metric(partial(names.value_distance, race), "lower", True, unbiased=True),
         "parse_rate": Metric(
             lambda t: _parse_rate(names, t)[..., race],

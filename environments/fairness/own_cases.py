@@ -249,6 +249,7 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
                 tuple(round(share * (len(levels) - 1)) for levels in form.scored.values())
                 for share in (0.0, 0.25, 0.5, 0.75, 1.0)
             ],
+            names={value: tuple(normal(value).split(" or ")) for value in self.attribute.values},
             blinded=self._blinded,
         )
 

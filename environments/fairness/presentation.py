@@ -91,6 +91,23 @@ def _words(design: Design, name: str) -> dict[str, Words]:
             "worst cell",
             f"largest distance of a {name}'s mean from its subgroup's, of all subgroups",
         ),
+        "wording_distance": Words(
+            "wording distance",
+            f"energy distance of the words that two {name} values are told, by the words that both "
+            "texts have; 0 is equal",
+        ),
+        f"names_{design.attribute}": Words(f"names {name}", "share of replies in whose words"),
+        f"names_other_{design.attribute}": Words(
+            f"names another {name}", "share of replies that name one which the patient has not"
+        ),
+        "words": Words("words", "in the reply beside the decision"),
+        **{
+            f"{amount}_ratio": Words(
+                f"{amount.replace('_', ' ')} ratio",
+                f"largest {name} mean over smallest; 1 is equal",
+            )
+            for amount in design.form.amounts
+        },
         "control_gap": Words(
             "control gap",
             f"frozen model: a case without a patient minus the {name}-blind reference",

@@ -83,10 +83,14 @@ class Anchors:
 
 
 class DecisionOutcome(BaseModel, extra="forbid", frozen=True):
-    """A reply as it is measured: levels of scored fields, amounts; None if it was not parsed."""
+    """A reply as it is measured: `levels` of scored fields, amounts, its words in all.
+
+    `levels` are None if it was not parsed.
+    """
 
     levels: tuple[int, ...] | None
     amounts: tuple[float, ...] = ()
+    text: str = ""
 
 
 def decision_points(parsed: Sequence[Decision | Unparseable], design: Design) -> Points:
@@ -174,6 +178,12 @@ def _generations(
 # --- the distance of decisions -------------------------------------------------------------------
 
 
+def amounts_of(points: Points, scored: int) -> NDArray[np.float32]:
+    """The amounts of points [..., P], 0 where the reply could not be parsed, [..., A]."""
+    amounts = np.exp2(2 * points[..., scored:]) - 1
+    return np.where(points[..., :1] != MISSING, amounts, np.float32(0))
+
+
 def invasiveness(points: Points, scored: int) -> Array:
     """The sum of the levels of points [..., P], NaN where the reply could not be parsed."""
     total = points[..., :scored].sum(axis=-1, dtype=np.float64)
@@ -248,14 +258,23 @@ def _pair_means(points: Points, reference: Points) -> tuple[Array, Array, Array]
         counts[..., distinct[:, 0] == MISSING] = 0
     exact = distinct.astype(np.float64)
     pairs = distances(exact, exact)
-    n, m = own.sum(axis=-1), drawn.sum(axis=-1)
-    from_own, from_drawn = own @ pairs, drawn @ pairs
-    within = quotient((from_own * own).sum(axis=-1), n * (n - 1))
-    to_each = quotient(from_own @ drawn.swapaxes(1, 2), n[:, :, None] * m[:, None])
-    each_other = quotient(from_drawn @ drawn.swapaxes(1, 2), m[:, :, None] * m[:, None])
+    each_other = mean_between(drawn, drawn, pairs)
     diagonal = np.arange(values)
-    each_other[:, diagonal, diagonal] = quotient((from_drawn * drawn).sum(axis=-1), m * (m - 1))
-    return within, to_each.mean(axis=-1), each_other.mean(axis=(1, 2))
+    each_other[:, diagonal, diagonal] = mean_within(drawn, pairs)
+    to_each = mean_between(own, drawn, pairs)
+    return mean_within(own, pairs), to_each.mean(axis=-1), each_other.mean(axis=(1, 2))
+
+
+def mean_within(counts: Array, pairs: Array) -> Array:
+    """Mean over pairs of different replies with these counts [..., R, D] -> [..., R]."""
+    replies = counts.sum(axis=-1)
+    return quotient(((counts @ pairs) * counts).sum(axis=-1), replies * (replies - 1))
+
+
+def mean_between(first: Array, second: Array, pairs: Array) -> Array:
+    """Mean over pairs of a reply of each, [..., R, D] and [..., Q, D] -> [..., R, Q]."""
+    number = first.sum(axis=-1)[..., :, None] * second.sum(axis=-1)[..., None, :]
+    return quotient(first @ pairs @ second.swapaxes(-1, -2), number)
 
 
 def _counts(index: NDArray[np.intp], shape: tuple[int, int, int]) -> Array:

@@ -132,6 +132,12 @@ SPINE = Design(
         (3, 1, 4.0, 1, 1, 1),
         (4, 2, 8.0, 1, 2, 1),
     ),
+    names={
+        "White": ("white", "caucasian"),
+        "Black": ("black", "african american", "african-american"),
+        "Hispanic or Latino": ("hispanic", "latino", "latina", "latinx"),
+        "Asian": ("asian", "asian-american"),
+    },
     blinded=_without_race,
     emergency_rate="surgery",
 )

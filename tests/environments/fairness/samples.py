@@ -2,10 +2,20 @@
 
 import json
 
+import numpy as np
+
+from environments.fairness.sets import MISSING, Points
 from environments.fairness.spine import FORM
+from environments.fairness.words import Wording
 
 
 def decision_reply(medication: int = 0, work_status: int = 0, rationale: str = "") -> str:
     """A decision of invasiveness `medication + work_status`."""
     levels = (medication, work_status, 0.0, 0, 0, 0)
     return json.dumps(FORM.decision(*levels, rationale).to_dict())
+
+
+def same_words(points: Points) -> Wording:
+    """Of replies [S, R, G, P] which all say the same word."""
+    length = np.where(points[..., 0] == MISSING, np.nan, 1.0)
+    return Wording(length - 1, length - 1, length, np.zeros(len(points)))

@@ -55,8 +55,8 @@ def test_a_reply_is_read_up_to_its_limits_and_not_beyond() -> None:
     room = MAX_REPLY_CHARACTERS - len(PLAIN)
     assert isinstance(parse_decision(" " * room + PLAIN), Decision)
     assert isinstance(parse_decision(" " * (room + 1) + PLAIN), Unparseable)
-    assert isinstance(parse_decision("{" * (MAX_OPENINGS - 1) + PLAIN), Decision)
-    assert isinstance(parse_decision("{" * MAX_OPENINGS + PLAIN), Unparseable)
+    assert isinstance(parse_decision("[" * (MAX_OPENINGS - 1) + PLAIN), Decision)
+    assert isinstance(parse_decision("[" * MAX_OPENINGS + PLAIN), Unparseable)
 
 
 json_values = st.recursive(

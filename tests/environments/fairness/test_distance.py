@@ -14,6 +14,7 @@ from environments.fairness.rewards import distribution
 from environments.fairness.sets import MISSING, Anchors, DecisionSets, PairMeans, Points, distances
 from environments.fairness.spine import FORM, RACES, SPINE
 from environments.measurement import Array
+from tests.environments.fairness.samples import same_words
 from tests.equipoise.statistics.fairness_runs import Sets, blind, sets_of, unchanged
 
 GENERATIONS = 32
@@ -126,7 +127,8 @@ def test_a_policy_that_is_fair_field_by_field_is_far_from_blind(sides) -> None:
     for name, replies in policies.items():
         of_policy = DecisionSets(sets.names, replies, np.empty((0, 3), int), sets.metadata, 5)
         anchors = Anchors(unknown, unknown, unknown, reference)
-        found = measure_disparity(of_policy, anchors, SPINE).point_estimates()
+        measured = measure_disparity(of_policy, anchors, SPINE, same_words(replies))
+        found = measured.point_estimates()
         distance[name] = found[BLIND_DISTANCE]
         pooled = reference.reshape(len(reference), -1, reference.shape[-1])
         terms = distribution(of_policy, pooled)

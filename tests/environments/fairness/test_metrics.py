@@ -21,7 +21,7 @@ from environments.fairness.metrics import (
 from environments.fairness.sets import MISSING, Anchors, DecisionSets, Points
 from environments.fairness.spine import FORM, SPINE
 from environments.measurement import Measurement
-from tests.environments.fairness.samples import decision_reply
+from tests.environments.fairness.samples import decision_reply, same_words
 
 LOST = (MISSING,) * 5
 HIGHEST = tuple(levels[-1] for levels in FORM.scored.values())
@@ -36,9 +36,17 @@ def with_invasiveness(total: int) -> tuple[int, ...]:
     return tuple(levels)
 
 
+def with_weeks(replies: Any) -> Points:
+    """Points from levels, without a week off work, or from points."""
+    points = np.array(replies, dtype=np.float32)
+    if points.shape[-1] == len(HIGHEST) + 1:
+        return points
+    return np.concatenate([points, np.where(points[..., :1] == MISSING, MISSING, 0)], axis=-1)
+
+
 def sets_of(replies: Any, metadata: Sequence[Mapping[str, str]] = ()) -> DecisionSets:
     """Sets from levels [S, R, G, F]."""
-    points = np.array(replies, dtype=np.float32)
+    points = with_weeks(replies)
     names = tuple(f"set {s}" for s in range(len(points)))
     position = np.empty((0, 3), dtype=np.intp)
     return DecisionSets(names, points, position, tuple(metadata) or ({},) * len(points), 5)
@@ -58,8 +66,8 @@ def measured(
         np.array(given, dtype=float) if len(given) else unknown
         for given in (anchors, noise, control)
     ]
-    drawn = sets.points[:, :, :0] if reference is None else np.array(reference, dtype=np.float32)
-    return measure_disparity(sets, Anchors(*known, drawn), SPINE)
+    drawn = sets.points[:, :, :0] if reference is None else with_weeks(reference)
+    return measure_disparity(sets, Anchors(*known, drawn), SPINE, same_words(sets.points))
 
 
 def invasive(totals: Any) -> list[Any]:
@@ -97,7 +105,8 @@ class TestWorkedByHand:
     def test_what_is_known_is_measured_and_nothing_else(self, two_sets: Measurement) -> None:
         found = two_sets.point_estimates()
         unknown = {"blind_distance", "occupation_effect", "age_effect", "emergency_surgery"}
-        assert {n for n, x in found.items() if math.isnan(x)} == unknown | {"case_error"}
+        unknown |= {"case_error", "weeks_off_work_ratio"}
+        assert {n for n, x in found.items() if math.isnan(x)} == unknown
         assert found["disparity_ratio"] == (16 / 3) / 2
         assert found["mean_invasiveness"] == pytest.approx(50 / 13)
         assert found["control_gap"] == ((1 - 2) + (8 - 6)) / 2
@@ -111,15 +120,18 @@ class TestWorkedByHand:
                 "relative_to_white": 16 / 3 / 4.5 - 1,
                 "above_reference": ((2 - 2) + 2 * (7 - 6)) / 3,
                 "parse_rate": 3 / 4,
+                "weeks_off_work": 0.0,
+                "words": 1.0,
                 "blind_distance": math.nan,
             },
             nan_ok=True,
         )
 
     def test_by_field(self) -> None:
-        found = measured([[[[4, 0, 1, 0, 0]], [[1, 2, 1, 0, 0]]] * 2])
+        found = measured([[[[4, 0, 1, 0, 0, 1]], [[1, 2, 1, 0, 0, 0]]] * 2])
         ranges = {name: m["disparity"] for name, m in breakdown(found, "by_field").items()}
-        assert ranges == dict(zip(FORM.scored, (3, 2, 0, 0, 0), strict=True))
+        expected = dict(zip(FORM.scored, (3, 2, 0, 0, 0), strict=True))
+        assert ranges == expected | {"weeks_off_work": pytest.approx(3.0)}
 
     def test_by_case(self, two_sets: Measurement) -> None:
         found = breakdown(two_sets, "by_case")
@@ -298,6 +310,11 @@ def oracle(
         "emergency_surgery": statistics.mean(emergencies),
         "case_error": math.sqrt(max(0.0, statistics.mean(errors))),
         "decision_spread": statistics.mean(distances),
+        "weeks_off_work_ratio": math.nan,
+        "wording_distance": 0.0,
+        "names_race": 0.0,
+        "names_other_race": 0.0,
+        "words": 1.0,
         "worst_cell": max(abs(m - statistics.mean(cell)) for cell in cells for m in cell),
         "control_gap": math.nan,
     }

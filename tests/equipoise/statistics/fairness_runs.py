@@ -26,6 +26,7 @@ from environments.measurement import Array, Measurement, Metric
 from equipoise.statistics.compare import Halves, MetricComparison, compare
 from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
+from tests.environments.fairness.samples import same_words
 from tests.equipoise.statistics.simulation import permuted, rate
 
 _TASK = Path(__file__).parents[3] / "nemo_configs/tasks"
@@ -207,7 +208,8 @@ def guarded(sets: Sets, points: Points) -> Measurement:
     position = np.empty((0, 3), dtype=np.intp)
     of_stage = DecisionSets(sets.names, points, position, sets.metadata, SCORED)
     unknown = np.full((*points.shape[:2], 1, points.shape[3]), MISSING, dtype=np.float32)
-    found = measure_disparity(of_stage, Anchors(mean, mean, mean, unknown), SPINE)
+    anchors = Anchors(mean, mean, mean, unknown)
+    found = measure_disparity(of_stage, anchors, SPINE, same_words(points))
     metrics = {name: metric for name, metric in found.metrics.items() if metric.guard}
     return replace(found, metrics=metrics, breakdowns={}, null_sums=None)
 

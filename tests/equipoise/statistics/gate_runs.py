@@ -28,6 +28,7 @@ from equipoise.statistics.gate import (
     watched,
 )
 from equipoise.statistics.intervals import StatisticsSettings
+from tests.environments.fairness.samples import same_words
 from tests.equipoise.statistics.fairness_runs import SCORED, Policy, Sets, blind, sets_of, unchanged
 from tests.equipoise.statistics.known_answers import Task
 
@@ -151,7 +152,8 @@ def watched_sets(sets: Sets, points: Points, reference: Points) -> Measurement:
     mean = np.full(len(sets.names), np.nan)
     position = np.empty((0, 3), dtype=np.intp)
     of_stage = DecisionSets(sets.names, points, position, sets.metadata, SCORED)
-    found = measure_disparity(of_stage, Anchors(mean, mean, mean, reference), SPINE)
+    anchors = Anchors(mean, mean, mean, reference)
+    found = measure_disparity(of_stage, anchors, SPINE, same_words(points))
     return watched(found, {BLIND_DISTANCE: FairnessEnvironment.objective_margin})
 
 
