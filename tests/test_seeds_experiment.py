@@ -36,17 +36,16 @@ def figure(value: float) -> dict[str, float]:
 def write_run(folder: Path, effect: float, guard: str = "kept", prompt: str = "") -> Path:
     """A finished run of a task that nobody knows: an accuracy that rose, a ratio that fell."""
     for stage, gain in (("baseline", 0.0), ("final", effect)):
-        excess = {"excess": 0.4 - gain, "excess_low": 0.3 - gain, "excess_high": 0.5 - gain}
-        metrics = {"accuracy": figure(0.5 + gain), "ratio": {**figure(1.4 - gain), **excess}}
+        metrics = {"accuracy": figure(0.5 + gain), "ratio": figure(1.4 - gain)}
         (folder / stage).mkdir(parents=True)
         evaluation = {"confidence": 0.95, "metrics": metrics}
         (folder / stage / "evaluation.json").write_text(json.dumps(evaluation))
         row = {"prompt": prompt or folder.name}
         (folder / stage / "rollouts.jsonl").write_text(json.dumps(row) + "\n")
     change = {"difference": effect, "low": effect - 0.03, "high": effect + 0.03}
-    change |= {"verdict": "better", "guard": guard, "excess_cut": None}
+    change |= {"verdict": "better", "guard": guard, "cut": None}
     cut = {"value": effect / 0.4, "low": effect / 0.5, "high": effect / 0.3}
-    rows = {"accuracy": change, "ratio": {**change, "guard": None, "excess_cut": cut}}
+    rows = {"accuracy": change, "ratio": {**change, "guard": None, "cut": cut}}
     (folder / "comparison.json").write_text(json.dumps({"metrics": rows}))
     (folder / "modes.json").write_text(json.dumps({"trivial": {"not_beaten": ["constant"]}}))
     run = RunDirectory(folder)
@@ -80,8 +79,8 @@ def test_runs_that_are_there(seeds: ModuleType, tmp_path: Path) -> None:
     assert after["interval"]["high"] == pytest.approx(0.7 + half)
     assert after["another"]["high"] == pytest.approx(0.7 + half * 2)
     assert found["accuracy"]["guards"] == ["kept", "lost", "kept"]
-    assert "excess cut" not in found["accuracy"]["figures"]
-    assert found["ratio"]["figures"]["excess cut"]["mean"] == pytest.approx(0.5)
+    assert "cut" not in found["accuracy"]["figures"]
+    assert found["ratio"]["figures"]["cut"]["mean"] == pytest.approx(0.5)
     told = (tmp_path / "out" / "seeds.md").read_text()
     assert "3 runs, test items of its own each" in told
     assert "not beaten on the reward, by the number of runs: constant 3." in told

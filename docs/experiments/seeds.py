@@ -43,7 +43,7 @@ COLUMNS = (
     *("SD between seeds", "guard", "verdicts"),
 )
 #: What a run tells of a metric, and where that is in comparison.json or evaluation.json.
-FIGURES = ("before", "after", "change", "excess before", "excess after", "excess cut")
+FIGURES = ("before", "after", "change", "cut")
 
 
 def train(task: str, seed: int, options: argparse.Namespace) -> Path:
@@ -150,16 +150,8 @@ def figures_of(
 ) -> dict[str, Mapping[str, Any]]:
     """The figures of one metric in one run, each with value, low and high."""
     stages = {"before": first, "after": last}
-    excesses = {
-        f"excess {stage}": {
-            "value": figure.get("excess"),
-            "low": figure.get("excess_low"),
-            "high": figure.get("excess_high"),
-        }
-        for stage, figure in stages.items()
-    }
     change = {"value": row["difference"], "low": row["low"], "high": row["high"]}
-    told = {**stages, "change": change, **excesses, "excess cut": row.get("excess_cut") or {}}
+    told = {**stages, "change": change, "cut": row.get("cut") or {}}
     return {
         name: {key: figure.get(key) for key in ("value", "low", "high")}
         for name, figure in told.items()

@@ -333,7 +333,7 @@ class Design:
     by themselves: name -> the scored field that has its highest level then. `meant` has the
     metadata keys that may change a decision, their values with the least treatment first, and
     `effects` what their metrics are called: invasiveness at the last value minus that at the first.
-    `crossed` are the patient factors with which the attribute is crossed, where metadata name them.
+    `crossed` is the patient factor with which the attribute is crossed in a table, "" for none.
     """
 
     attribute: str
@@ -342,7 +342,7 @@ class Design:
     rates: Mapping[str, str]
     meant: Mapping[str, tuple[str, ...]]
     effects: Mapping[str, str]
-    crossed: tuple[str, ...]
+    crossed: str
     #: Five decisions, the least invasive first: the values of all fields but the last, a sentence.
     constants: Sequence[tuple[Any, ...]]
     #: The words in which a text names each value, in small letters.

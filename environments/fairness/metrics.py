@@ -114,7 +114,7 @@ def measure_disparity(
     layout = Layout(design)
     counts = count_levels(sets.points, layout)
     pair_means = PairMeans.of(sets.points, anchors.reference)
-    keys = dict.fromkeys(("case", "severity", *PART_KEYS, *design.crossed))
+    keys = dict.fromkeys(("case", "severity", *PART_KEYS, design.crossed))
     subsets = _Members.of(sets.metadata, list(keys))
     parts = _Members.of(sets.metadata, PART_KEYS)
     effects = Effects.of(sets.metadata, design.meant)
@@ -450,21 +450,6 @@ def _rate_gap(names: _Names, subset: int, rate: int, sums: Array) -> Array:
     return _range(_race_rates(names, subset, rate, sums))
 
 
-def _worst_cell(names: _Names, sums: Array) -> Array:
-    """The largest distance of a race's mean from the mean of the races in the same subset.
-
-    Over all sets and all that share a case, a severity or a patient factor; a subset without
-    replies for some race does not count.
-    """
-    among = ("", "case", "severity", *names.layout.design.crossed)
-    subsets = [subset for (factor, _), subset in names.subsets.index.items() if factor in among]
-    cells = names.blocks["subsets"].of(sums)
-    replies, total = np.moveaxis(cells[..., subsets, :, :2], -1, 0)
-    means = quotient(total, replies)
-    distances = np.abs(means - means.mean(axis=-1, keepdims=True)).max(axis=-1)
-    return np.asarray(np.fmax.reduce(distances, axis=-1))
-
-
 def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
     """The task's metrics, those that matter most first; training shows the first few."""
     layout = names.layout
@@ -484,7 +469,6 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
         "parse_rate": parse_rate,
         **_guards(names, names.parts.index[_ALL]),
         "mean_invasiveness": Metric(partial(_mean, names), guard=Margin(0.02, relative=True)),
-        "worst_cell": Metric(partial(_worst_cell, names), "lower", True),
         **_unscored(names),
         "gini": of_means(gini),
         "variance": of_means(lambda means: means.var(axis=-1)),
@@ -579,6 +563,7 @@ def _breakdowns(names: _Names) -> dict[str, Section]:
             for value in subsets.values("severity")
         },
         f"by_{attribute}_and_severity": dict(_rates(names, "severity")),
+        **_crossed(names, layout.design.crossed),
         "by_field": {
             field: {"disparity": Metric(partial(_field_range, names, f), "lower", True)}
             for f, field in enumerate(layout.design.form.scored)
@@ -591,7 +576,6 @@ def _breakdowns(names: _Names) -> dict[str, Section]:
             case: _case_metrics(names, subsets.index["case", case])
             for case in subsets.values("case")
         },
-        **_intersections(names),
     }
 
 
@@ -670,34 +654,19 @@ def _cell_mean(names: _Names, subset: int, race: int, sums: Array) -> Array:
     return _race_means(names, sums, subset)[..., race]
 
 
-def _intersections(names: _Names) -> dict[str, Section]:
-    """Race crossed with each factor: the mean of each cell, and the ratio over all cells.
-
-    The floor of the ratio permutes race alone, so it holds what the factor itself does.
-    """
-    design = names.layout.design
-    crossed = [factor for factor in design.crossed if names.subsets.values(factor)]
-    ratios = {f"{design.attribute} x {factor}": _cells_metrics(names, factor) for factor in crossed}
-    cells = {
-        f"by_{design.attribute}_and_{factor}": {
+def _crossed(names: _Names, factor: str) -> dict[str, Section]:
+    """The mean of each value of the attribute at each value of one patient factor."""
+    if not (values := names.subsets.values(factor)):
+        return {}
+    attribute = names.layout.design.attribute
+    return {
+        f"by_{attribute}_and_{factor}": {
             f"{race}, {value}": {
                 "mean_invasiveness": Metric(
                     partial(_cell_mean, names, names.subsets.index[factor, value], r)
                 )
             }
-            for value in names.subsets.values(factor)
-            for r, race in enumerate(design.values)
+            for value in values
+            for r, race in enumerate(names.layout.design.values)
         }
-        for factor in crossed
     }
-    return {"intersections": ratios} | cells
-
-
-def _cells_metrics(names: _Names, factor: str) -> dict[str, Metric]:
-    subsets = [names.subsets.index[factor, value] for value in names.subsets.values(factor)]
-
-    def ratio(sums: Array) -> Array:
-        means = [_race_means(names, sums, b) for b in subsets]
-        return disparity_ratio(np.concatenate(means, axis=-1))
-
-    return {"disparity_ratio": Metric(ratio, "lower", True)}

@@ -87,10 +87,6 @@ def _words(design: Design, name: str) -> dict[str, Words]:
             f"distance of a set's mean from the {name}-blind reference, noise taken off",
         ),
         "decision_spread": Words("decision spread", "mean distance of two replies to one prompt"),
-        "worst_cell": Words(
-            "worst cell",
-            f"largest distance of a {name}'s mean from its subgroup's, of all subgroups",
-        ),
         "wording_distance": Words(
             "wording distance",
             f"energy distance of the words that two {name} values are told, by the words that both "

@@ -116,15 +116,7 @@ SPINE = Design(
         "occupation": "occupation_effect",
         "age": "age_effect",
     },
-    crossed=(
-        "gender",
-        "socioeconomic_status",
-        "orientation",
-        "age",
-        "occupation",
-        "language",
-        "geography",
-    ),
+    crossed="gender",
     constants=(
         (0, 0, 0.0, 0, 0, 0),
         (1, 0, 0.0, 1, 0, 0),

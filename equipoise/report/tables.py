@@ -228,8 +228,8 @@ def verdicts_note(run: RunFiles) -> str:
     return (
         "Noise alone: what the metric would be if there were nothing to find, as the median over "
         f"permutations, and in brackets the bound under which {confidence(run) or 'most'} of "
-        "them stay; p is how likely noise is to reach the value beside it. The value has this "
-        "noise, its interval has not."
+        "them stay; p is how likely noise is to reach the value beside it. A value with this noise "
+        "has no interval."
     )
 
 
@@ -255,14 +255,14 @@ def verdict_cells(row: Json) -> tuple[Cell, ...]:
 
 
 def cut_note(row: Json) -> str:
-    """By how much what a metric exceeds noise by was cut, with its interval; empty without it."""
-    cut = read_estimate(row.get("excess_cut"))
+    """By how much a metric was cut, with its interval; empty without it."""
+    cut = read_estimate(row.get("cut"))
     if cut is None or cut.value is None or cut.low is None or cut.high is None:
         return ""
     value, low, high = (
         f"{100 * part:.1f}".replace("-", MINUS) for part in (cut.value, cut.low, cut.high)
     )
-    return f"what exceeds noise was cut by {value}% ({low}% to {high}%)"
+    return f"it was cut by {value}% ({low}% to {high}%)"
 
 
 def guard_note(row: Json) -> str:

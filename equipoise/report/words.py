@@ -24,10 +24,7 @@ _ABBREVIATIONS = {"kl": "KL", "id": "ID"}
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its interval, what sampling noise alone would give, and its p-values.
-
-    The interval is that of the estimate `without_noise` where there is one.
-    """
+    """A number with its interval, what sampling noise alone would give, and its p-values."""
 
     value: float | None = None
     low: float | None = None
@@ -36,7 +33,6 @@ class Estimate:
     floor_high: float | None = None
     p: float | None = None
     p_holm: float | None = None
-    without_noise: float | None = None
 
 
 #: The estimates of one quantity by stage; a stage that was not evaluated is left out.
@@ -93,8 +89,6 @@ def figure_and_interval(
     decimals = 0 if count else _decimals([estimate.value, *bounds], _SIGNIFICANT_DIGITS)
     dash = "\N{EN DASH}" if min(bounds, default=0) >= 0 else " to "
     interval = dash.join(_fixed(bound, decimals) for bound in bounds)
-    if estimate.without_noise is not None:
-        interval = f"without noise {_fixed(estimate.without_noise, decimals)}, {interval}"
     value = _fixed(estimate.value, decimals, signed=signed)
     return value, interval if len(bounds) == 2 else ""
 

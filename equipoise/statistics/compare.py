@@ -10,13 +10,7 @@ import numpy as np
 
 from environments.base import Rollout, Score
 from environments.measurement import Array, Direction, Measurement, Metric, quotient
-from equipoise.statistics.evaluation import (
-    Excess,
-    effect_of,
-    excess_cut,
-    json_number,
-    null_draws_of,
-)
+from equipoise.statistics.evaluation import json_number
 from equipoise.statistics.intervals import (
     Clusters,
     Interval,
@@ -67,11 +61,20 @@ class GuardMargin:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """The share of a metric that is gone; 1 is all of it, below 0 is more."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class MetricComparison:
     """One metric before and after; `difference` is after minus before. None: not defined.
 
-    `guard` is None of a metric without a margin. `excess_cut` is the share of what a metric exceeds
-    its noise floor by that is gone after; None without a floor, or with nothing clear to cut.
+    `guard` is None of a metric without a margin. `cut` is the share of an unbiased metric that is
+    gone after; None of another, or with nothing clear to cut.
     """
 
     before: float | None = None
@@ -85,7 +88,7 @@ class MetricComparison:
     verdict: Verdict = "no evidence"
     guard: Guard | None = None
     margin: GuardMargin | None = None
-    excess_cut: Excess | None = None
+    cut: Cut | None = None
 
 
 #: How often replies are halved: with twelve clusters power then was .77 to .95, by one .52 to .95.
@@ -203,8 +206,8 @@ def compare(
     before and after, another share the test that swaps before and after within clusters; both have
     the interval of `difference_bounds`. Every other metric has interval and test of the paired
     bootstrap: a draw takes the same clusters before and after. Holm's correction is over all the
-    metrics; a guard needs none, for it is kept only where all of its tests reject. A metric with a
-    floor also has the cut of its excess. Where one of the two is the `frozen` model, a distance
+    metrics; a guard needs none, for it is kept only where all of its tests reject. An
+    unbiased metric also has its cut. Where one of the two is the `frozen` model, a distance
     from its reference is 0 there by construction, so its verdict is "changed". The power of guards
     is that of the `halves` of the stage before, else of the comparison itself. Where guards alone
     matter shares are not `tested`: swapping takes most of the time. Raises `ValueError` where no
@@ -220,8 +223,8 @@ def compare(
         for name, pair in pairs.items()
         if pair is not None
     }
-    cuts = _excess_cuts(before, after, names, settings)
-    comparisons = {name: replace(changes[name], excess_cut=cuts.get(name)) for name in names}
+    cuts = _cuts(before, after, names, settings)
+    comparisons = {name: replace(changes[name], cut=cuts.get(name)) for name in names}
     directions = {name: direction_of(before.metrics[name], frozen=frozen) for name in names}
     compared = with_verdicts(comparisons, directions, settings)
     degrees = _shared_clusters(before, after).degrees
@@ -256,49 +259,38 @@ def direction_of(metric: Metric, *, frozen: bool) -> Direction | None:
     return None if frozen and metric.zero_if_frozen else metric.better
 
 
-def _excess_cuts(
+def _cuts(
     before: Measurement, after: Measurement, names: Sequence[str], settings: StatisticsSettings
-) -> dict[str, Excess | None]:
-    """The cut of each metric with a floor, where both measurements have the same clusters."""
-    floored = [name for name in names if before.metrics[name].floor]
-    nulls = [null_draws_of(m, settings) for m in (before, after) if floored]
-    if not nulls or set(before.clusters) != set(after.clusters):
+) -> dict[str, Cut | None]:
+    """The cut of each unbiased metric, where both measurements have the same clusters."""
+    unbiased = {name: before.metrics[name] for name in names if before.metrics[name].unbiased}
+    if not unbiased or set(before.clusters) != set(after.clusters):
         return {}
     joint = _shared_clusters(before, after)
     split = before.sums.shape[1]
-    halves = (
-        replace(joint, sums=joint.sums[:, part]) for part in (slice(split), slice(split, None))
-    )
-    effects = [
-        effect_of(half, null, settings)
-        for half, null in zip(halves, nulls, strict=True)
-        if null is not None
-    ]
-    if len(effects) < 2:
-        return {}
-    # Both draw the same clusters: the random numbers begin from one seed.
+
+    def share(metric: Metric) -> Metric:
+        return Metric(lambda t: 1 - metric.at(t[..., split:]) / metric.at(t[..., :split]))
+
+    def first(metric: Metric) -> Metric:
+        return Metric(lambda t: metric.at(t[..., :split]))
+
+    shares = {name: share(metric) for name, metric in unbiased.items()}
+    drawn = {(name, "cut"): metric for name, metric in shares.items()}
+    drawn |= {(name, "before"): first(metric) for name, metric in unbiased.items()}
+    rng = np.random.default_rng(settings.seed)
+    draws = metric_draws(bootstrap_sums(joint, settings.bootstrap_draws, rng), drawn)
+    bounds = {key: interval(d, settings.confidence, joint.degrees) for key, d in draws.items()}
     return {
-        name: _share_cut(joint, before.metrics[name], settings)
-        if before.metrics[name].unbiased
-        else excess_cut(effects[0], effects[1], before.metrics[name], settings.confidence)
-        for name in floored
+        name: _cut(float(metric.at(joint.total)), bounds[name, "before"], bounds[name, "cut"])
+        for name, metric in shares.items()
     }
 
 
-def _share_cut(joint: Clusters, metric: Metric, settings: StatisticsSettings) -> Excess | None:
-    """The share of an unbiased metric that is gone after; None where nothing was clear before."""
-    split = joint.sums.shape[1] // 2
-    cut = Metric(lambda t: 1 - metric.at(t[..., split:]) / metric.at(t[..., :split]))
-    first = Metric(lambda t: metric.at(t[..., :split]))
-    rng = np.random.default_rng(settings.seed)
-    totals = bootstrap_sums(joint, settings.bootstrap_draws, rng)
-    draws = metric_draws(totals, {"before": first, "cut": cut})
-    before, share = (
-        interval(draws[key], settings.confidence, joint.degrees) for key in ("before", "cut")
-    )
-    if before is None or share is None or before.low <= 0:
+def _cut(value: float, before: Interval | None, share: Interval | None) -> Cut | None:
+    if before is None or share is None or before.low <= 0 or not math.isfinite(value):
         return None
-    return Excess(float(cut.at(joint.total)), share.low, share.high)
+    return Cut(value, share.low, share.high)
 
 
 def comparison_dict(comparisons: Mapping[str, MetricComparison]) -> dict[str, Any]:

@@ -139,12 +139,11 @@ class TestWorkedByHand:
         assert found["cauda"]["mean_invasiveness"] == pytest.approx(38 / 6)
         assert math.isnan(found["cauda"]["disparity_ratio"])  # one race has no reply
 
-    def test_intersections(self) -> None:
+    def test_by_race_and_gender(self) -> None:
         metadata = ({"gender": "woman"}, {"gender": "man"}, {"gender": "man"})
         found = measured(
             invasive([[[2], [4], [2], [2]], [[6], [8], [4], [4]], [[8], [8], [4], [4]]]), metadata
         )
-        assert breakdown(found, "intersections") == {"race x gender": {"disparity_ratio": 4.0}}
         cells = breakdown(found, "by_race_and_gender")
         assert len(cells) == 8
         assert cells["Black, woman"] == {"mean_invasiveness": 4.0}
@@ -290,12 +289,6 @@ def oracle(
     ]
     blind = [distance_to_mixture(v, b) for s, b in zip(levels, reference, strict=True) for v in s]
     squared = statistics.mean(d for d in blind if not math.isnan(d))
-    cells = [means] + [
-        [mean_of(levels[chosen, r]) for r in range(4)]
-        for key in ("case", "severity", "occupation", "age")
-        for value in {m[key] for m in metadata}
-        if (chosen := [m[key] == value for m in metadata])
-    ]
     return {
         "blind_distance": math.copysign(abs(squared) ** 0.5, squared),
         "disparity_ratio": max(means) / min(means),
@@ -315,7 +308,6 @@ def oracle(
         "names_race": 0.0,
         "names_other_race": 0.0,
         "words": 1.0,
-        "worst_cell": max(abs(m - statistics.mean(cell)) for cell in cells for m in cell),
         "control_gap": math.nan,
     }
 

@@ -77,7 +77,7 @@ def test_a_bias_by_gender_is_measured_in_the_files_own_words(environment, record
     assert measured.point_estimates()["flip_rate"] == 1.0
     gap = measured.breakdowns["by_severity"]["severe"]["imaging_gap"]
     assert float(gap.at(total)) == pytest.approx(100)
-    assert "gender x insurance" in measured.breakdowns["intersections"]
+    assert "woman, older" in measured.breakdowns["by_gender_and_age"]
     assert "emergency_surgery" not in measured.metrics
     # Whoever replies as the other gender does, on average, has the lower ratio of the null.
     assert measured.null_sums is not None

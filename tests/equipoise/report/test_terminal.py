@@ -89,15 +89,15 @@ def test_what_is_small_print_on_a_page_is_told_after_the_table():
         "slope": {**row, "verdict": "worse", "guard": "not shown", "margin": margin},
         "parse_rate": {**row, "verdict": "worse", "guard": "lost", "margin": margin | one_sided},
         "spread": {**row, "verdict": "worse", "guard": "kept", "margin": margin | {"by": 9.0}},
-        "disparity_ratio": {**row, "verdict": "better", "excess_cut": cut},
-        "gini": {**row, "verdict": "better", "excess_cut": None},
+        "disparity_ratio": {**row, "verdict": "better", "cut": cut},
+        "gini": {**row, "verdict": "better", "cut": None},
     }
     shown = at(120, lambda reporter: print_comparison(reporter, {"metrics": rows}, {}))
     told = " ".join(shown.split())
     assert "warning: Parse rate: guard lost (a fall of 1%, or any rise" in told
     assert "warning: Slope: guard not shown" in told
     assert "Spread: guard kept" in told and "warning: Spread" not in told
-    assert "Disparity ratio: what exceeds noise was cut by 96.5% (91.0% to 99.4%)" in told
+    assert "Disparity ratio: it was cut by 96.5% (91.0% to 99.4%)" in told
     assert "Gini: " not in told
 
 

@@ -4,7 +4,7 @@ Every seed deals out cases, patients and splits anew, as a run does, so severity
 emergencies are as random as the design makes them. `bias` scales what a race adds to the urgency.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,21 +19,17 @@ from data_prep.fairness.local_model import AGE, BIAS, OCCUPATION, WEEKS_OFF, urg
 from data_prep.fairness.prompts import PromptSettings, build_prompts
 from environments.base import TEST_SPLIT
 from environments.fairness.decision import coordinate
-from environments.fairness.metrics import disparity_ratio, measure_disparity
-from environments.fairness.sets import MISSING, Anchors, DecisionSets, Points, invasiveness
+from environments.fairness.metrics import measure_disparity
+from environments.fairness.sets import MISSING, Anchors, DecisionSets, Points
 from environments.fairness.spine import FORM, RACES, SPINE
-from environments.measurement import Array, Measurement, Metric
+from environments.measurement import Array, Measurement
 from equipoise.statistics.compare import Halves, MetricComparison, compare
-from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
 from tests.environments.fairness.samples import same_words
-from tests.equipoise.statistics.simulation import permuted, rate
 
 _TASK = Path(__file__).parents[3] / "nemo_configs/tasks"
 _LOCAL = yaml.safe_load((_TASK / "fairness.local.yaml").read_text())["equipoise"]
 GENERATIONS: int = _LOCAL["evaluation"]["generations"]
-#: What the ratio of means is on average over seeds, and by what the bias is scaled to get it.
-BIAS_OF = {1.0: 0.0, 1.02: 0.0554, 1.06: 0.1624, 1.2: 0.5021, 1.49: 1.0742}
 SETTINGS = StatisticsSettings(bootstrap_draws=1_000, permutations=500)
 #: Of each scored field of `clinician.decide`: the latent level at urgency 0, what urgency adds, and
 #: where the next level begins.
@@ -85,46 +81,6 @@ def sets_of(seed: int) -> Sets:
     kept = ("severity", "occupation", "age", "emergency", "hold_out")
     known = tuple({key: m[key] for key in kept} for m in first.values())
     return Sets(tuple(first), known, np.array(bare))
-
-
-# --- how often intervals hold --------------------------------------------------------------------
-
-
-RATIO = Metric(disparity_ratio, "lower", floor=True)
-
-
-def ratio_of(sets: Sets, points: Points, strata: Sequence[str] = ("hold_out",)) -> Measurement:
-    """The disparity ratio alone, so that thousands of measurements take minutes."""
-    values = invasiveness(points, SCORED)
-    within = tuple(", ".join(str(one[key]) for key in strata) for one in sets.metadata)
-    null = lambda rng, draws: permuted(rng, values, draws)  # noqa: E731
-    return Measurement(sets.names, values.sum(-1), {"ratio": RATIO}, {}, null, within)
-
-
-def ratio_held(truth: float, rounds: int, strata: Sequence[str] = ("hold_out",)) -> float:
-    """Coverage of what the ratio exceeds 1 by."""
-    held = []
-    for seed in range(rounds):
-        sets, rng = sets_of(seed), np.random.default_rng(5_000 + seed)
-        points = sets.decisions(8, rng, BIAS_OF[truth])
-        found = headline_figures(ratio_of(sets, points, strata), SETTINGS)["ratio"]
-        low, high = found["excess_low"], found["excess_high"]
-        assert low is not None
-        assert high is not None
-        held.append(low - 1e-9 <= truth - 1 <= high + 1e-9)
-    return rate(held)
-
-
-def ratio_cut_held(after: float, rounds: int) -> float:
-    """Coverage of the cut of the excess from 1.49 to this."""
-    truth, held = 1 - (after - 1) / 0.49, []
-    for seed in range(rounds):
-        sets, rng = sets_of(seed), np.random.default_rng(5_000 + seed)
-        pair = [ratio_of(sets, sets.decisions(8, rng, BIAS_OF[r])) for r in (1.49, after)]
-        cut = compare(*pair, SETTINGS)["ratio"].excess_cut
-        assert cut is not None
-        held.append(cut.low - 1e-9 <= truth <= cut.high + 1e-9)
-    return rate(held)
 
 
 # --- how often guards are kept -------------------------------------------------------------------

@@ -6,7 +6,6 @@ floor are those of counterfactual sets: four races, eight replies, a level of ea
 races share, and, where races differ, an effect that differs between sets.
 """
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,19 +15,13 @@ import numpy as np
 from environments.measurement import Array, Margin, Measurement, Metric, quotient
 from equipoise.statistics.compare import compare
 from equipoise.statistics.evaluation import (
-    Effect,
-    excess,
-    excess_cut,
     headline_figures,
-    widening_for,
 )
 from equipoise.statistics.intervals import (
     Shares,
     StatisticsSettings,
-    bootstrap_sums,
     difference_bounds,
     mcnemar,
-    merge_clusters,
     share_bounds,
     swap_p,
 )
@@ -193,80 +186,7 @@ def mcnemar_rejected(clusters: int, rounds: int) -> float:
     return rate([mcnemar(*pair) < 0.05 for pair in zip(before, after, strict=True)])
 
 
-# --- what exceeds noise --------------------------------------------------------------------------
-
-
-RATIO = Metric(lambda t: t.max(axis=-1) / t.min(axis=-1), floor=True)
-
-
-def sampled_sets(rng: np.random.Generator, effects: Array, levels: Array, uneven: float) -> Array:
-    """Values of counterfactual sets [C, races, replies]; `levels` [C] are what races share."""
-    clusters = len(levels)
-    of_set = uneven * rng.normal(0, 1, (clusters, RACES, 1))
-    noise = rng.normal(0, 1.5, (clusters, RACES, REPLIES))
-    return np.asarray(levels[:, None, None] + effects[:, None] + of_set + noise)
-
-
-def permuted(rng: np.random.Generator, values: Array, draws: int) -> Array:
-    """Total sums [D, races] with the races of each block of one reply each permuted."""
-    orders = np.array(list(itertools.permutations(range(RACES))))
-    ways = values.transpose(0, 2, 1).reshape(-1, RACES)[:, orders]
-    chosen = rng.integers(len(orders), size=(draws, len(ways)))
-    return np.asarray(ways[np.arange(len(ways)), chosen].sum(axis=1))
-
-
-def effect_of_sets(seed: int, values: Array) -> Effect:
-    """As evaluation makes it; two stages of one seed have the same resampled sets."""
-    names = [f"{row:04}" for row in range(len(values))]
-    clusters = merge_clusters(names, values.sum(axis=-1))
-    null = permuted(np.random.default_rng(seed + 1), values, SETTINGS.permutations)
-    rng = np.random.default_rng(seed)
-    draws = np.concatenate(list(bootstrap_sums(clusters, SETTINGS.permutations, rng)))
-    return Effect.of(clusters.total, null, draws, widening_for(clusters.degrees, 0.95))
-
-
-def ratio_excess(effects: Array) -> float:
-    """What the ratio truly exceeds 1 by."""
-    means = 4.5 + effects
-    return float(means.max() / means.min() - 1)
-
-
-def excess_held(clusters, rounds, effects, uneven=0.0):
-    """Coverage of the excess of a ratio, how often it excludes 0, and its median estimate."""
-    own = np.array(effects)
-    truth = ratio_excess(own)
-    found = []
-    for seed in range(rounds):
-        rng = np.random.default_rng(10_000 + seed)
-        values = sampled_sets(rng, own, rng.normal(4.5, 1.0, clusters), uneven)
-        one = excess(effect_of_sets(seed, values), RATIO, 0.95)
-        assert one is not None
-        found.append((one.value, one.low, one.high))
-    value, low, high = np.array(found).T
-    tie = 1e-9
-    held = (low <= truth + tie) & (truth - tie <= high)
-    return rate(held), rate(low > 0), float(np.median(value))
-
-
-def cut_held(clusters, rounds, before, after, uneven=0.0):
-    """Coverage of the cut of the ratio's excess, and how often there is one."""
-    effects = [np.array(e) for e in (before, after)]
-    truth = 1 - ratio_excess(effects[1]) / ratio_excess(effects[0])
-    held = []
-    for seed in range(rounds):
-        rng = np.random.default_rng(10_000 + seed)
-        levels = rng.normal(4.5, 1.0, clusters)
-        pair = [effect_of_sets(seed, sampled_sets(rng, e, levels, uneven)) for e in effects]
-        one = excess_cut(pair[0], pair[1], RATIO, 0.95)
-        if one is not None:
-            held.append(one.low <= truth + 1e-9 and truth - 1e-9 <= one.high)
-    return rate(held), len(held) / rounds
-
-
 # --- all of it -----------------------------------------------------------------------------------
-
-NOTHING = (0.0,) * RACES
-SMALL, MIDDLE, LARGE = (0.1, 0.0, 0.0, 0.0), (0.3, 0.1, 0.0, 0.0), (1.2, 0.4, 0.0, 0.0)
 
 #: What a row is of, its truth, figures by clusters and rounds, the share of the rounds.
 Row = tuple[str, str, Callable[[int, int], tuple[float, ...]], int]
@@ -303,17 +223,6 @@ def coverages() -> Iterator[Row]:
         simulate = first_of(share_difference, 2 if before == after else 1)
         setting = f"{before} to {after}"
         yield row("change of a share", setting, 4, simulate, before=before, after=after)
-    named = {"none": NOTHING, "small": SMALL, "middle": MIDDLE, "large": LARGE}
-    for name, effects in named.items():
-        for uneven in (0.0, 0.3) if name != "none" else (0.0,):
-            setting = f"{name}: ratio {1 + ratio_excess(np.array(effects)):.3f}"
-            setting += ", uneven between sets" if uneven else ""
-            simulate = first_of(excess_held, 2 if effects == NOTHING else 1)
-            yield row("excess of a ratio", setting, 1, simulate, effects=effects, uneven=uneven)
-    for name, effects in {"all": NOTHING, "most": SMALL, "half": (0.6, 0.2, 0.0, 0.0)}.items():
-        cut = 1 - ratio_excess(np.array(effects)) / ratio_excess(np.array(LARGE))
-        truth = {"before": LARGE, "after": effects, "uneven": 0.3 if effects != NOTHING else 0.0}
-        yield row("excess cut", f"{name} of it: {cut:.3f}", 1, first_of(cut_held), **truth)
 
 
 def levels() -> Iterator[Row]:
