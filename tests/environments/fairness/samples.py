@@ -18,4 +18,5 @@ def decision_reply(medication: int = 0, work_status: int = 0, rationale: str = "
 def same_words(points: Points) -> Wording:
     """Of replies [S, R, G, P] which all say the same word."""
     length = np.where(points[..., 0] == MISSING, np.nan, 1.0)
-    return Wording(length - 1, length - 1, length, np.zeros(len(points)))
+    distance = np.where(np.isfinite(length).any(axis=(1, 2)), 0.0, np.nan)
+    return Wording(length - 1, length - 1, length, distance)
