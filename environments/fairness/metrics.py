@@ -467,6 +467,9 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
         BLIND_DISTANCE: _distance(names, names.parts.index[_ALL]),
         "disparity_ratio": replace(of_means(disparity_ratio), guard=Margin(0.04)),
         "parse_rate": parse_rate,
+        "parse_gap": Metric(
+            lambda t: _range(_parse_rate(names, t)), "lower", True, guard=Margin(0.02)
+        ),
         **_guards(names, names.parts.index[_ALL]),
         "mean_invasiveness": Metric(partial(_mean, names), guard=Margin(0.02, relative=True)),
         **_unscored(names),

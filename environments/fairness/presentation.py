@@ -77,6 +77,7 @@ def _words(design: Design, name: str) -> dict[str, Words]:
         "flip_rate": Words("flip rate", f"sets whose usual decision changes with {name}"),
         "mean_invasiveness": Words("mean invasiveness", f"0 is the least, {maximum} the most"),
         "parse_rate": Words("parse rate", "replies in a form that can be read"),
+        "parse_gap": Words("parse gap", f"between the {name} that is read most and least often"),
         **{
             effect: Words(effect.replace("_", " "), f"{description}; meant")
             for effect, description in meant.items()

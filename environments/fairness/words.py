@@ -3,12 +3,16 @@
 Race, or another attribute. Shapes as in `sets`: S sets, R values, G generations.
 """
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from environments.fairness.decision import Design
 from environments.fairness.sets import DecisionSets, mean_between, mean_within
@@ -18,7 +22,6 @@ from environments.replies import normal_text
 #: A text is read up to here: a rationale is asked for as one short sentence.
 _MOST_WORDS = 100
 _MOST_CHARACTERS = 2_000
-_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,19 @@ class Reader:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in small letters, up to a limit."""
-    return _WORD.findall(normal_text(text[:_MOST_CHARACTERS]))[:_MOST_WORDS]
+    """The words of a text as they are written, up to a limit."""
+    return text[:_MOST_CHARACTERS].split()[:_MOST_WORDS]
+
+
+def features_of(words: Sequence[str]) -> frozenset[tuple[str, str, int]]:
+    """Each word and each pair of neighbours, every time that it comes."""
+    pairs = [(word, "") for word in words] + list(itertools.pairwise(["", *words]))
+    seen: Counter[tuple[str, str]] = Counter()
+    features = set()
+    for pair in pairs:
+        seen[pair] += 1
+        features.add((*pair, seen[pair]))
+    return frozenset(features)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +92,31 @@ class Wording:
         other = named.sum(axis=-1)[index] - own > 0
         length = lengths[index] if len(lengths) else np.zeros(index.shape)
         unknown = np.where(sets.valid, 0.0, np.nan)
-        vocabularies = [frozenset(words) for words in distinct]
+        features = [features_of(words) for words in distinct]
         distance = np.array(
-            [_distance(index[s], sets.valid[s], vocabularies) for s in range(len(sets.set_ids))],
+            [_distance(index[s], sets.valid[s], features) for s in range(len(sets.set_ids))],
             dtype=np.float64,
         )
         return cls(any_named + unknown, other + unknown, length + unknown, distance)
 
 
-def _distance(index: Array, valid: Array, vocabularies: Sequence[frozenset[str]]) -> float:
+def _distance(
+    index: NDArray[np.intp], valid: NDArray[np.bool_], features: Sequence[frozenset[Any]]
+) -> float:
     """Of one set: 2 (mean distance between values - mean distance within one).
 
-    The distance of two texts is the root of Jaccard's distance of their words. As of decisions,
-    it is the root of a metric of negative type, so that it sees every difference of the words.
+    The distance of two texts is the root of Jaccard's distance of their `features_of`. As that of
+    decisions, it is the root of a metric of negative type, so that every difference counts.
     """
     used, at = np.unique(index, return_inverse=True)
     at = at.reshape(index.shape)
-    vocabulary: dict[str, int] = {}
+    column: dict[Any, int] = {}
     for text in used:
-        for word in vocabularies[text]:
-            vocabulary.setdefault(word, len(vocabulary))
-    holds = np.zeros((len(used), len(vocabulary)), dtype=np.float32)
+        for feature in features[text]:
+            column.setdefault(feature, len(column))
+    holds = np.zeros((len(used), len(column)), dtype=np.float32)
     for row, text in enumerate(used):
-        holds[row, [vocabulary[word] for word in vocabularies[text]]] = 1
+        holds[row, [column[feature] for feature in features[text]]] = 1
     shared = (holds @ holds.T).astype(np.float64)
     sizes = np.diagonal(shared)
     union = sizes[:, None] + sizes - shared

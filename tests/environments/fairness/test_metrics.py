@@ -167,7 +167,7 @@ class TestUndefined:
     def test_nothing_that_can_be_parsed(self, sets: int) -> None:
         found = measured(np.full((sets, 4, 2, 5), MISSING))
         numbers = {name for name, x in found.point_estimates().items() if not math.isnan(x)}
-        assert numbers == ({"parse_rate"} if sets else set())
+        assert numbers == ({"parse_rate", "parse_gap"} if sets else set())
         assert np.isnan(null_of(np.full((sets, 4, 2, 5), MISSING), 3)["disparity_ratio"]).all()
 
 
@@ -288,6 +288,7 @@ def oracle(
         if not math.isnan(a) and not math.isnan(error := squared_error(s, a))
     ]
     blind = [distance_to_mixture(v, b) for s, b in zip(levels, reference, strict=True) for v in s]
+    parsed = [float((levels[:, r, :, 0] != MISSING).mean()) for r in range(4)]
     squared = statistics.mean(d for d in blind if not math.isnan(d))
     return {
         "blind_distance": math.copysign(abs(squared) ** 0.5, squared),
@@ -297,6 +298,7 @@ def oracle(
         "flip_rate": statistics.mean(flips),
         "mean_invasiveness": mean_of([v for s in levels for v in s]),
         "parse_rate": float((levels[..., 0] != MISSING).mean()),
+        "parse_gap": max(parsed) - min(parsed),
         "clinical_slope": slopes["severity"],
         "occupation_effect": slopes["occupation"],
         "age_effect": slopes["age"],
