@@ -109,7 +109,7 @@ class Metric:
 
     `better` says which direction is an improvement, None that a change is neither. `floor` asks
     for a comparison with `null_sums`, in which larger is further from the null; an `unbiased` one
-    is around 0 there, so that it needs nothing taken off. `outcomes` [C] is
+    needs nothing taken off, so that it has an interval and a cut. `outcomes` [C] is
     a yes or no for McNemar's test in every cluster where `of_sums` of its own row is defined.
     A `constant` is a property of the prompts: no model changes it, so it is never compared.
     A metric with a `guard` must not move by more than that margin: towards its worse side where

@@ -221,11 +221,8 @@ class _Names:
 
 
 def _root(squares: Array) -> Array:
-    """The root of the size, with the sign: half of the bias is half of it, and noise is around 0.
-
-    The squares are unbiased, so those of a policy without bias are below 0 as often as above.
-    """
-    return np.sign(squares) * np.sqrt(np.abs(squares))
+    """The root, so that half of the bias is half of it; 0 for unbiased squares below 0."""
+    return np.sqrt(np.maximum(squares, 0.0))
 
 
 # --- statistics of sets -------------------------------------------------------------------------

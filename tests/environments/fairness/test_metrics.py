@@ -291,7 +291,7 @@ def oracle(
     parsed = [float((levels[:, r, :, 0] != MISSING).mean()) for r in range(4)]
     squared = statistics.mean(d for d in blind if not math.isnan(d))
     return {
-        "blind_distance": math.copysign(abs(squared) ** 0.5, squared),
+        "blind_distance": max(squared, 0.0) ** 0.5,
         "disparity_ratio": max(means) / min(means),
         "gini": sum(abs(a - b) for a in means for b in means) / (2 * 4 * sum(means)),
         "variance": statistics.pvariance(means),
