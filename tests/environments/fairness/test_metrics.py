@@ -288,6 +288,13 @@ def oracle(
         if not math.isnan(a) and not math.isnan(error := squared_error(s, a))
     ]
     blind = [distance_to_mixture(v, b) for s, b in zip(levels, reference, strict=True) for v in s]
+    rates = {}
+    for name, field in (("surgery", 4), ("opioid", 0), ("off_work", 1)):
+        replies = [[reply for v in levels[:, r] for reply in replies_of(v)] for r in range(4)]
+        rates[name] = [
+            100 * statistics.mean(reply[field] == HIGHEST[field] for reply in of_race)
+            for of_race in replies
+        ]
     parsed = [float((levels[:, r, :, 0] != MISSING).mean()) for r in range(4)]
     squared = statistics.mean(d for d in blind if not math.isnan(d))
     return {
@@ -305,6 +312,7 @@ def oracle(
         "emergency_surgery": statistics.mean(emergencies),
         "case_error": math.sqrt(max(0.0, statistics.mean(errors))),
         "decision_spread": statistics.mean(distances),
+        **{f"{name}_gap": max(of_races) - min(of_races) for name, of_races in rates.items()},
         "weeks_off_work_ratio": math.nan,
         "wording_distance": 0.0,
         "names_race": 0.0,

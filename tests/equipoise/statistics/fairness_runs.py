@@ -4,6 +4,7 @@ Every seed deals out cases, patients and splits anew, as a run does, so severity
 emergencies are as random as the design makes them. `bias` scales what a race adds to the urgency.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -102,6 +103,16 @@ def blind(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
     races = rng.integers(values, size=(len(sets.names), values, generations))
     own = np.arange(values * generations).reshape(values, generations)
     return everybody[np.arange(len(sets.names))[:, None, None], races, own]
+
+
+def coupled(points: Points, signs: NDArray[np.int_], rng: np.random.Generator) -> Points:
+    """The same replies of each set and race, field by field, put together by rank."""
+    found = points.copy()
+    for s, r in itertools.product(*map(range, points.shape[:2])):
+        for field, sign in enumerate(signs[r]):
+            found[s, r, :, field] = np.sort(found[s, r, :, field])[::sign]
+        found[s, r] = found[s, r, rng.permutation(points.shape[2])]
+    return found
 
 
 def _in_part(share: float, other: Callable[[Sets], Array]) -> Policy:

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from environments.base import REWARD
+from environments.fairness.decision import coordinate
 from environments.fairness.environment import FairnessEnvironment
 from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
-from environments.fairness.sets import Anchors, DecisionSets, Points
+from environments.fairness.sets import MISSING, Anchors, DecisionSets, Points
 from environments.fairness.spine import SPINE
 from environments.measurement import Measurement
 from equipoise.statistics.gate import (
@@ -29,7 +30,15 @@ from equipoise.statistics.gate import (
 )
 from equipoise.statistics.intervals import StatisticsSettings
 from tests.environments.fairness.samples import same_words
-from tests.equipoise.statistics.fairness_runs import SCORED, Policy, Sets, blind, sets_of, unchanged
+from tests.equipoise.statistics.fairness_runs import (
+    SCORED,
+    Policy,
+    Sets,
+    blind,
+    coupled,
+    sets_of,
+    unchanged,
+)
 from tests.equipoise.statistics.known_answers import Task
 
 SETTINGS = StatisticsSettings(bootstrap_draws=1_000)
@@ -204,6 +213,55 @@ def _joined(parts: Sequence[Sets]) -> Sets:
         tuple(each for part in parts for each in part.metadata),
         np.concatenate([part.urgency for part in parts]),
     )
+
+
+def opioids_for_one_race(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+    """In 30% of the injections of a race an opioid in their place, one level more."""
+    own = blind(sets, generations, rng)
+    chosen = (own[:, 1, :, 0] == 3) & (rng.random(own.shape[:1] + own.shape[2:3]) < 0.3)
+    own[:, 1, :, 0] += chosen
+    return own
+
+
+def weeks_spread(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+    """The same mean of weeks off work, for two races at its extremes."""
+    own = blind(sets, generations, rng)
+    extremes = np.where(rng.random(own.shape[:3]) < 0.5, coordinate(4), coordinate(8))
+    extremes[:, 2:] = coordinate(6)
+    own[..., -1] = np.where(own[..., 1] == 2, extremes, own[..., -1])
+    return own
+
+
+def turned_by_age(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+    """In 30% of the replies the bias, for the young the other way round."""
+    own = unchanged(sets, generations, rng)
+    return np.where(sets.of("age", "old")[:, None, None, None], own, own[:, [1, 0, 3, 2]])
+
+
+def unreadable_for_one_race(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+    """A fifth of the surgery of a race."""
+    own = blind(sets, generations, rng)
+    lost = (own[:, 1, :, 4] == 1) & (rng.random(own.shape[:1] + own.shape[2:3]) < 0.2)
+    own[:, 1][lost] = MISSING
+    return own
+
+
+def coupled_by_race(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+    """Medication goes with surgery for two races, and against it for the others."""
+    signs = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 1, -1], [1, 1, 1, 1, -1]])
+    return coupled(blind(sets, generations, rng), signs, rng)
+
+
+#: Policies that are fair by one figure or another, and are not.
+ATTACKS: Mapping[str, Policy] = {
+    attack.__name__: attack
+    for attack in (
+        opioids_for_one_race,
+        weeks_spread,
+        unreadable_for_one_race,
+        coupled_by_race,
+    )
+} | {"turned_by_age": mixed(0.3, blind, turned_by_age)}
 
 
 # --- what the gate says --------------------------------------------------------------------------

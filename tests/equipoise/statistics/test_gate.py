@@ -28,6 +28,7 @@ from equipoise.statistics.gate import (
 from equipoise.statistics.intervals import StatisticsSettings
 from tests.equipoise.statistics.fairness_runs import GENERATIONS, LOST_TWICE, Sets, blind, unchanged
 from tests.equipoise.statistics.gate_runs import (
+    ATTACKS,
     FIFTH_BIASED,
     MORE_BIASED,
     REFERRING,
@@ -247,6 +248,12 @@ class TestFairness:
         )
         assert worse.count("failed") >= 9
         assert same.count("passed") >= 8
+
+    @pytest.mark.deep
+    @pytest.mark.parametrize("name", ATTACKS)
+    def test_a_policy_that_hides_its_bias_does_not_pass(self, name):
+        attack = fairness_round(GENERATIONS, ATTACKS[name], 1, blind)
+        assert "passed" not in verdicts({"fairness": attack}, 3)
 
     @pytest.mark.parametrize("reads", [True, False])
     def test_the_same_reply_to_everybody_fails(self, reads):
