@@ -40,7 +40,7 @@ def presentation_of(design: Design) -> Presentation:
             Chart(
                 metric="disparity_ratio",
                 axis="disparity ratio, 1 is equal",
-                caption="Disparity ratio, with intervals.",
+                caption="Disparity ratio.",
                 equal=1.0,
                 null=f"{name} permuted within sets",
             ),

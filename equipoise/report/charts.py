@@ -218,8 +218,6 @@ def _interval(axes: Axes, y: float, estimate: Estimate, stage: Stage) -> None:
     if estimate.low is not None and estimate.high is not None:
         ends = [estimate.low, estimate.high]
         axes.plot(ends, [y, y], color=_COLORS[stage], linewidth=2.4, solid_capstyle="round")
-        if not ends[0] <= estimate.value <= ends[1]:  # noise, which its interval lacks
-            axes.plot([*ends, estimate.value], [y] * 3, color=_COLORS[stage], linestyle=":")
     axes.plot([estimate.value], [y], **_marks(stage), linestyle="none", zorder=4)
 
 

@@ -95,7 +95,7 @@ def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Add
         for key, of_key in keys.items():
             metrics |= {(section, key, name): metric for name, metric in of_key.items()}
     clusters = merge_clusters(measurement.clusters, measurement.sums, measurement.strata)
-    null = null_draws_of(measurement, settings)
+    null = _null_draws(measurement, settings)
     resampled = {
         address: m for address, m in metrics.items() if not m.floor or m.unbiased or null is None
     }
@@ -110,7 +110,7 @@ def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Add
     return figures
 
 
-def null_draws_of(measurement: Measurement, settings: StatisticsSettings) -> Array | None:
+def _null_draws(measurement: Measurement, settings: StatisticsSettings) -> Array | None:
     """Total sums [D, K] under the null; None of a task without one."""
     if measurement.null_sums is None:
         return None
