@@ -62,14 +62,6 @@ def test_a_forest_has_a_point_an_interval_and_a_band_in_every_row():
     assert "<b>two" not in drawn
 
 
-def test_a_value_outside_its_interval_is_joined_to_it_by_dots():
-    inside, outside = (
-        charts.forest([("one", Estimate(value, 0.0, 0.2))], axis="", label="l", equal=0.0)
-        for value in (0.1, 0.3)
-    )
-    assert "stroke-dasharray" in outside and "stroke-dasharray" not in inside
-
-
 def test_mark_without_an_interval_is_drawn():
     point = charts.paired_intervals([("row", {"before": Estimate(2.0)})], axis="x", label="l")
     none = charts.paired_intervals([("row", {"before": Estimate()})], axis="x", label="l")
