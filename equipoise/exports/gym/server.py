@@ -1,7 +1,6 @@
 """NeMo Gym's resources server, which gives the rewards of a run's task.
 
-The one module that imports nemo-gym, which brings fastapi. NeMo Gym has a package `environments`
-too; ours must be first on the path (see `export.py`).
+The one module that imports nemo-gym, whose package `environments` must come after ours.
 """
 
 from typing import Any, ClassVar
