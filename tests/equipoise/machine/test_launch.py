@@ -39,10 +39,9 @@ def checkout(tmp_path, monkeypatch):
 
 @pytest.fixture
 def start(checkout, tmp_path):
-    def start(*words: str, through=(), **changed: str):
-        recipe = (sys.executable, "recipes/grpo_fairness.py")
+    def start(*words: str, through=(), command=("recipes/grpo_fairness.py",), **changed: str):
         return subprocess.Popen(
-            [*through, *recipe, *words, f"--output-dir={tmp_path}"],
+            [*through, sys.executable, *command, *words, f"--output-dir={tmp_path}"],
             cwd=ROOT,
             env=os.environ | {"HOME": str(tmp_path)} | changed,
             text=True,
@@ -64,6 +63,13 @@ def test_a_recipe_goes_on_in_nemo_rls_python_as_the_same_process(start, tmp_path
     assert f"path {ROOT}:{tmp_path}/checkout" in output
     runs = tmp_path / "fairness"
     assert not runs.exists() or not list(runs.iterdir()), "the run directory is the other process's"
+
+
+def test_so_does_the_doctor_of_a_run_on_nemo_rl(start):
+    doctor = ("-m", "equipoise", "doctor", "fairness")
+    process = start("--config=nemo_configs/small.yaml", "--engine=nemo_rl", command=doctor)
+    assert " ".join(["words", *doctor]) in process.communicate(timeout=120)[0]
+    assert process.returncode == 7
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="apt-get install bubblewrap")
