@@ -44,11 +44,16 @@ _START_RAY = (
     "containers/slurm/grpo.sbatch does both."
 )
 _SECONDS = 60
-#: Asked of another process, for Ray's client takes the signals of the one that it is in.
+#: Asked of another process, for Ray's client takes the signals of the one that it is in. NeMo-RL,
+#: too, starts a Ray of its own where it cannot connect.
 _NODES = """
 import json, ray, sys
-ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-print(json.dumps([node["Resources"] for node in ray.nodes() if node["Alive"]]))
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+except ConnectionError:
+    print("[]")
+else:
+    print(json.dumps([node["Resources"] for node in ray.nodes() if node["Alive"]]))
 """
 
 
@@ -98,7 +103,8 @@ def cluster(_: Case) -> list[int] | None:
             "nemo-rl.no-ray", f"the Ray cluster at {address} cannot be joined: {line}", _START_RAY
         ) from error
     nodes = json.loads(done.stdout.splitlines()[-1])
-    if any(name.startswith(OWN_CLUSTER) for resources in nodes for name in resources):
+    own = any(name.startswith(OWN_CLUSTER) for resources in nodes for name in resources)
+    if own or not nodes:
         return None
     return [int(resources.get("GPU", 0)) for resources in nodes]
 

@@ -132,6 +132,14 @@ class TestARay:
         finally:
             ray.shutdown()
 
+    def test_one_that_lets_nobody_in_is_not_joined(self, case, monkeypatch, tmp_path):
+        """As of another user, who has a token; NeMo-RL starts its own beside it."""
+        (tmp_path / "ray.py").write_text("def init(**_): raise ConnectionError")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setattr(nemo_rl, "refuse_silence", lambda *_: None)
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+        assert nemo_rl.cluster(case("fairness")) is None
+
     def test_one_that_cannot_be_joined_says_why(self, case, monkeypatch):
         monkeypatch.setattr(nemo_rl, "refuse_silence", lambda *_: None)
         monkeypatch.setattr(nemo_rl, "_NODES", "raise SystemExit('started with Ray 2.60.0')")
