@@ -19,6 +19,7 @@ from equipoise.config.nemo_rl.installation import (
     PYTHON_VARIABLE,
     find_python,
     find_root,
+    is_installed,
 )
 from equipoise.errors import EquipoiseError
 
@@ -36,12 +37,11 @@ def complete_packages(missing: Sequence[str]) -> NoReturn:
 
     Raises `EquipoiseError` in any other Python.
     """
-    root = find_root()
-    python = find_python(root) if root else None
-    this = Path(sys.executable)
-    # `python -E` and `-I` would not read PYTHONPATH.
-    if root and python and python.parent.samefile(this.parent) and not sys.flags.ignore_environment:
-        _become(root, python, {})
+    root, this = find_root(), Path(sys.executable)
+    if root and is_installed() and not sys.flags.ignore_environment:  # which reads no PYTHONPATH
+        python = find_python(root)
+        if python.parent.samefile(this.parent):
+            _become(root, python, {})
     raise EquipoiseError(
         "launch.missing-packages",
         f"the Python {this} has no {', '.join(missing)}",

@@ -43,7 +43,7 @@ _START_RAY = (
     "Start Ray on every node first, and this on one of them; on Slurm "
     "containers/slurm/grpo.sbatch does both."
 )
-_SECONDS = 60
+_SECONDS = 180  # the first import of Ray on a slow disk
 #: Asked of another process, for Ray's client takes the signals of the one that it is in. NeMo-RL,
 #: too, starts a Ray of its own where it cannot connect.
 _NODES = """

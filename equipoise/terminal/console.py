@@ -115,6 +115,8 @@ class Reporter:
 
     def table(self, title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         """Print a table. It is wider than a terminal that is too narrow for its figures."""
+        columns = [Column(escaped(column.name), column.folds) for column in columns]
+        rows = [[escaped(cell) for cell in row] for row in rows]
         table, least = Table(), 1
         for index, column in enumerate(columns):
             cells = [column.name, *(row[index] for row in rows)]
@@ -124,14 +126,14 @@ class Reporter:
                 longest = min(longest, _LONGEST_WORD)
             least += 3 + longest
             table.add_column(
-                Text(escaped(column.name)),
+                Text(column.name),
                 justify="left" if column.folds else "right",
                 no_wrap=not column.folds,
                 overflow="fold",
                 min_width=longest,
             )
         for row in rows:
-            table.add_row(*(Text(escaped(cell)) for cell in row))
+            table.add_row(*map(Text, row))
         table.width = least if least > self.console.width else None
         self.say(title, style="bold")
         self.console.print(table, crop=False)
