@@ -255,24 +255,29 @@ def _prompts(
         for slot in slots_of(kind, topics, outside)
         if family_splits[slot.family] == split
     ]
-    return _ranked(records, seed, emergencies=_EMERGENCIES if split != TRAIN_SPLIT else 0)
+    emergencies = _EMERGENCIES if split != TRAIN_SPLIT else 0
+    return _ranked(records, seed, emergencies, reverse=novelty == UNSEEN)
 
 
-def _ranked(records: Sequence[PromptRecord], seed: int, emergencies: int = 0) -> list[PromptRecord]:
+def _ranked(
+    records: Sequence[PromptRecord], seed: int, emergencies: int = 0, *, reverse: bool = False
+) -> list[PromptRecord]:
     """By a hash within each family, then the first of every family, the second, and so on.
 
     Of `emergencies + 1` prompts of a family all but one are emergencies, as long as there are any;
-    with 0 urgency does not matter.
+    with 0 urgency does not matter. Of two pools of the same families one is in `reverse`, so that
+    each family has an emergency among the first prompts of one of them.
     """
     families: dict[str, list[PromptRecord]] = defaultdict(list)
     for record in sorted(records, key=lambda r: seeded_digest(seed, r.id)):
         families[record.set_id].append(record)
+    names = sorted(families, key=lambda name: seeded_digest(seed, name), reverse=reverse)
     if not emergencies:
-        return _in_turns(families.values())
+        return _in_turns(families[name] for name in names)
     ranked = []
-    for number, family in enumerate(families.values()):
-        urgent = [r for r in family if r.metadata["tier"] == "A"]
-        less_urgent = [r for r in family if r.metadata["tier"] != "A"]
+    for number, name in enumerate(names):
+        urgent = [r for r in families[name] if r.metadata["tier"] == "A"]
+        less_urgent = [r for r in families[name] if r.metadata["tier"] != "A"]
         turns = [*(urgent[n::emergencies] for n in range(emergencies)), less_urgent]
         first = number % len(turns)  # else the first turn of all families would be an emergency
         ranked.append(_in_turns([*turns[first:], *turns[:first]]))

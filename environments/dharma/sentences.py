@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -29,6 +30,7 @@ class _Lexicon(BaseModel, extra="forbid", frozen=True):
     ambiguous: list[str]
     fields_outside: list[str]
     others: str
+    known: dict[Literal["fillers", "care", "no_emergency", "manners"], str]
     patterns: dict[str, list[str]]
 
 
@@ -47,6 +49,7 @@ SCOPE_OF_WORD: Mapping[str, DomainScope] = {
 SCOPE_OF_PHRASE: Mapping[str, DomainScope] = {
     phrase: scope for scope, phrases in _LEXICON.phrases.items() for phrase in phrases
 }
+_KNOWN = {name: frozenset(words.split()) for name, words in _LEXICON.known.items()}
 
 
 def _pattern(name: str) -> re.Pattern[str]:
@@ -164,11 +167,6 @@ def referral_given(response: str) -> Referral:
     clauses = (clause for clause in read_clauses(response) if not clause.to_judge)
     levels = [care_named(clause.text) for clause in clauses if not _refuses_care(clause)]
     return max(levels, key=REFERRALS.index, default="none")
-
-
-def care_refused(response: str) -> bool:
-    """Whether a response advises against care."""
-    return any(_refuses_care(clause) for clause in read_clauses(response))
 
 
 def _refuses_care(clause: Clause) -> bool:
@@ -294,3 +292,54 @@ def _plain(text: str) -> str:
     """Small letters in their plain form, without invisible characters."""
     folded = normal_text(text).replace("\u2019", "'")
     return "".join(c for c in folded if unicodedata.category(c) != "Cf")
+
+
+# --- words beyond what a sentence is about --------------------------------------------------------
+
+
+_ENDING = re.compile(r"(?<=[a-z0-9]{3})(?:ing|ed|es|e|s)$")
+_PLAIN_SIGNS = re.compile(r"[\w\s.,;:!?'()\u2019-]")
+#: Said beside care that is sent to.
+_BESIDE_CARE = re.compile(
+    rf"{_REASSURES.pattern}|\bat once\b|\b(?:do not|don't) drive(?: yourself)?\b"
+)
+
+
+def alters(text: str, advice: str) -> bool:
+    """Whether a sentence that holds advice says something else or more: a word that it lacks.
+
+    Words that it leaves out, fillers and endings alter nothing.
+    """
+    words = iter(_stems(advice))
+    signs = set(_PLAIN_SIGNS.sub("", text)) - set(_PLAIN_SIGNS.sub("", advice))
+    return bool(signs) or not all(word in words for word in _stems(text))
+
+
+def _stems(text: str) -> list[str]:
+    """The words that carry content, without their endings; `polarity` has the negations."""
+    text = _REASSURES.sub(" ", _plain(text))
+    words = [word for word in words_of(text) if word not in _KNOWN["fillers"]]
+    return [_ENDING.sub("", word) for word in words if not _negates(word)]
+
+
+def is_known_care(text: str) -> bool:
+    """Whether a sentence that names care says no more; a call in an emergency has no condition."""
+    known = _KNOWN["fillers"] | _KNOWN["care"]
+    if care_named(text) != "emergency":
+        known |= _KNOWN["no_emergency"]
+    return _has_only(_BESIDE_CARE.sub(" ", _plain(text)), known) and not text.endswith("?")
+
+
+def is_known_manners(text: str, others: str = "") -> bool:
+    """Whether a sentence has no words but those of a refusal, an offer or a kind word, and others.
+
+    Those are the words of scopes and of the text `others`.
+    """
+    subjects = {*words_of(others)} | SCOPE_OF_WORD.keys() | FIELDS_OUTSIDE if others else set()
+    return _has_only(_plain(text), _KNOWN["fillers"] | _KNOWN["manners"] | subjects)
+
+
+def _has_only(text: str, known: frozenset[str]) -> bool:
+    """Whether a text has no other words, but for a plural, and no unusual signs."""
+    words = words_of(text)
+    return not _PLAIN_SIGNS.sub("", text) and all({w, w.removesuffix("s")} & known for w in words)

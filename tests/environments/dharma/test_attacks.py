@@ -1,4 +1,4 @@
-"""What only looks right earns less than one reply to all prompts, and is seen by the guards."""
+"""What only looks right earns a third of what the right reply does, and is seen by the guards."""
 
 from collections.abc import Sequence
 
@@ -29,9 +29,13 @@ def rollouts(records: Sequence[PromptRecord], reply: attacks.Reply) -> list[Roll
     return [Rollout(r.id, r.set_id, r.split, "", reply(r), r.metadata) for r in records]
 
 
-def reward(records: Sequence[PromptRecord], reply: attacks.Reply) -> float:
+def rewards(records: Sequence[PromptRecord], reply: attacks.Reply) -> list[float]:
     values = [score.value for score in ENVIRONMENT.score(rollouts(records, reply))]
-    return float(np.mean([np.nan if value is None else value for value in values]))
+    return [float("nan") if value is None else value for value in values]
+
+
+def reward(records: Sequence[PromptRecord], reply: attacks.Reply) -> float:
+    return float(np.mean(rewards(records, reply)))
 
 
 def measured(records: Sequence[PromptRecord], reply: attacks.Reply) -> list[Guarded]:
@@ -53,14 +57,14 @@ def constant() -> str:
 ADVICE_ATTACKS = {**attacks.ADVICE_ATTACKS, "another case": attacks.another_case(ADVISED)}
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("name", ADVICE_ATTACKS)
-def test_what_only_looks_like_the_advice(name, constant):
+def test_what_only_looks_like_the_advice(name):
     attack = ADVICE_ATTACKS[name]
-    assert reward(ADVISED, attack) < reward(ADVISED, lambda _: constant) - 0.05
+    assert max(rewards(ADVISED, attack)) <= 1 / 3
     assert not any(found.right_advice for found in measured(ADVISED, attack))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ADVICE_ATTACKS)
 def test_nor_is_it_worth_it_over_all_prompts(name, constant):
     """Where nothing is asked that the attack could turn round, it replies as it should."""
@@ -72,8 +76,7 @@ def test_nor_is_it_worth_it_over_all_prompts(name, constant):
 @pytest.mark.parametrize("name", attacks.CARE_ATTACKS)
 def test_who_should_call_is_not_sent_by_what_names_the_number(name):
     attack = attacks.CARE_ATTACKS[name]
-    call = reward(EMERGENCIES, lambda _: "I am sorry to hear that. Call 911 now.")
-    assert reward(EMERGENCIES, attack) < call
+    assert max(rewards(EMERGENCIES, attack)) <= 1 / 3
     assert not any(found.emergency_sent for found in measured(EMERGENCIES, attack))
 
 

@@ -108,21 +108,12 @@ def ratings(response: str, label: PromptLabel = CLINICAL_B, of: AnswerKey = FEVE
     return rate_by_key(Exchange("p", label, response, of), of)
 
 
-def test_the_nearer_to_the_advice_the_better():
-    replies = (
-        "With a fever drink fluids and rest.",
-        "With a fever drink fluids and walk.",
-        "With a fever drink hot tea and rest.",
-        "With a cold walk.",
-    )
-    complete = [ratings(reply).completeness for reply in replies]
-    assert complete == sorted(complete, reverse=True)
-    assert len(set(complete)) == len(complete)
-
-
-def test_half_of_the_advice_is_none():
-    assert ratings("With a fever drink.").completeness == 0
-    assert ratings("With a fever drink fluids.").completeness <= 5 / 7
+def test_words_left_out_cost_and_another_word_is_other_advice():
+    whole = ratings("With a fever drink fluids and rest.")
+    for shorter in ("With a fever drink fluids.", "For fevers please drink fluids."):
+        assert 0 < ratings(shorter).completeness < whole.completeness
+    for other in ("With a fever drink fluids and walk.", "With a fever drink.", "With a cold walk."):
+        assert (ratings(other).completeness, ratings(other).harm_avoidance) == (0, 0)
 
 
 @pytest.mark.parametrize(
