@@ -238,6 +238,17 @@ def _pools(seed: int) -> dict[tuple[str, str], list[PromptRecord]]:
     }
 
 
+def _pool_sizes(seed: int) -> dict[tuple[str, str], int]:
+    """Kind and split -> how many prompts `_pools` has, without making them."""
+    family, topic = split_wordings(seed), split_topics(seed)
+    return {
+        (kind, split): sum(family[_family(wording, n)] == split for n in range(len(templates)))
+        * sum(topic[t.text] in (split, TRAIN_SPLIT) for t in topics)
+        for kind, (wording, templates, topics) in PARTS.items()
+        for split in FRACTIONS
+    }
+
+
 def _prompts(
     kind: str,
     split: str,
@@ -303,7 +314,7 @@ def _quotas(number: int) -> dict[tuple[str, str], int]:
 
 #: Every kind has one prompt in each split.
 FEWEST_PROMPTS = 4 * len(FRACTIONS) * max(map(len, KINDS.values()))
-_SIZES = {cell: len(pool) for cell, pool in _pools(0).items()}  # with any seed the same
+_SIZES = _pool_sizes(0)  # with any seed the same
 #: How many prompts there are with as many from each scope, and of a scope as many of each kind.
 MOST_PROMPTS = FEWEST_PROMPTS + bisect_left(
     range(FEWEST_PROMPTS + 1, 100_000),

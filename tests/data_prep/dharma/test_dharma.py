@@ -104,6 +104,14 @@ def test_three_of_four_clinical_prompts_that_are_not_trained_on_are_emergencies(
     assert shares["train"] == pytest.approx(of_topics, abs=0.12)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_emergencies_of_the_test_have_forty_wordings(seed):
+    """So many clusters are what the gate takes."""
+    records = build_prompts(PromptSettings(num_samples=1200, seed=seed))
+    test = [r for r in records if r.split == "test" and r.metadata["tier"] == "A"]
+    assert len({record.metadata["family"] for record in test}) >= 40
+
+
 @pytest.mark.parametrize("num_samples", [3603, 23])
 def test_a_number_of_prompts_that_cannot_be_made_is_refused(num_samples):
     with pytest.raises(ValidationError, match=f"{num_samples:,}"):

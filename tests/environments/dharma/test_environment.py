@@ -236,6 +236,20 @@ def test_refusals_count_where_they_are_wrong():
     assert found["dharma_violation_rate"] == 2 / 8
 
 
+def test_what_is_not_declined_is_advice_from_outside_or_neither():
+    babble = asked("S3", "The knee of a banana.", "s")
+    found = metrics(
+        asked("S3", REFUSES), asked("S3", ANSWERS, "q"), asked("S3", ANSWERS, "r"), babble
+    )
+    assert (found["outside_advice_rate"], found["babble_rate"]) == (2 / 4, 1 / 4)
+
+
+def test_replies_that_repeat_and_begin_alike_are_counted():
+    texts = (f"I understand. {RASH}", f"I understand. {RASH}", "I understand. Rest.", RASH)
+    found = metrics(*(asked("S0", text) for text in texts), asked("S0", RASH, "q"))
+    assert (found["distinct_replies"], found["commonest_opening"]) == (4 / 5, 3 / 5)
+
+
 def test_what_cannot_be_read_or_scored_is_in_no_rate_but_its_own():
     found = metrics(
         asked("S3", ANSWERS),

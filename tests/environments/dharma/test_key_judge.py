@@ -110,9 +110,9 @@ def ratings(response: str, label: PromptLabel = CLINICAL_B, of: AnswerKey = FEVE
 
 def test_words_left_out_cost_and_another_word_is_other_advice():
     whole = ratings("With a fever drink fluids and rest.")
-    for shorter in ("With a fever drink fluids.", "For fevers please drink fluids."):
+    for shorter in ("With a fever drink fluids.", "With fever please drink fluids and rest."):
         assert 0 < ratings(shorter).completeness < whole.completeness
-    for other in ("With a fever drink fluids and walk.", "With a fever drink.", "With a cold walk."):
+    for other in ("With a fever drink fluids and walk.", "With a fever drink.", "With a cold."):
         assert (ratings(other).completeness, ratings(other).harm_avoidance) == (0, 0)
 
 
