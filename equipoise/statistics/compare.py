@@ -227,24 +227,29 @@ def compare(
     comparisons = {name: replace(changes[name], cut=cuts.get(name)) for name in names}
     directions = {name: direction_of(before.metrics[name], frozen=frozen) for name in names}
     compared = with_verdicts(comparisons, directions, settings)
-    degrees = _shared_clusters(before, after).degrees
+    clusters, split = _shared_clusters(before, after), before.sums.shape[1]
+
+    def degrees(name: str) -> int:
+        shares = Shares.of(before.metrics[name], clusters.sums[:, :split], clusters.strata)
+        return shares.degrees if shares else clusters.degrees
+
     return _with_power(compared, degrees, settings, halves)
 
 
 def _with_power(
     compared: Mapping[str, MetricComparison],
-    degrees: int,
+    degrees: Callable[[str], int],
     settings: StatisticsSettings,
     halves: Halves | None,
 ) -> dict[str, MetricComparison]:
     """The comparisons, their margins with the power of the guard."""
     unchanged, share = compared, 1.0
-    quantile = student_quantile(settings.confidence, degrees)
     if halves is not None:
         unchanged, share = halves.compare(settings), halves.share
 
     def with_power(name: str, margin: GuardMargin) -> GuardMargin:
         comparison = unchanged.get(name, compared[name])
+        quantile = student_quantile(settings.confidence, degrees(name))
         error = error_of(comparison, quantile, share)
         return replace(margin, power=power_of(comparison, quantile, share), error=error)
 

@@ -63,7 +63,7 @@ class WatchedMetric:
     def times(self) -> float | None:
         """Times as many items that would keep it with `POWER`, if nothing changed."""
         margin = self.comparison.margin
-        if margin is None or margin.error is None:
+        if margin is None or margin.error is None or not self.clusters:
             return None
         normal = NormalDist()
         power = POWER if margin.better else (1 + POWER) / 2
@@ -197,15 +197,23 @@ def compare_watched(
     """
     metrics = {**after.metrics, **before.metrics}
     comparisons = compare(before, after, settings, tested=False) if metrics else {}
-    shared = len(set(before.clusters) & set(after.clusters))
     return {
         name: WatchedMetric(
             comparisons.get(name) or _undefined(metric),
-            shared,
+            len(_clusters_of(name, before) & _clusters_of(name, after)),
             unscored,
         )
         for name, metric in metrics.items()
     }
+
+
+def _clusters_of(name: str, measured: Measurement) -> set[str]:
+    """The clusters that a metric is of: of a share those in which it was asked for."""
+    metric = measured.metrics.get(name)
+    if metric is None or metric.trials is None:
+        return set(measured.clusters)
+    asked = metric.trials(measured.sums) > 0
+    return {cluster for cluster, is_asked in zip(measured.clusters, asked, strict=True) if is_asked}
 
 
 def _errors(halves: Halves | None) -> dict[str, float]:

@@ -334,8 +334,9 @@ class Shares:
 
     @property
     def degrees(self) -> int:
-        """Degrees of freedom of a variance between clusters: clusters less strata."""
-        return int(self.hits.shape[-1] - len(np.unique(self.strata)))
+        """Degrees of freedom of a variance between the clusters with trials: those less strata."""
+        asked = self.trials.reshape(-1, self.trials.shape[-1]).any(axis=0)
+        return max(1, int(asked.sum() - len(np.unique(self.strata[asked]))))
 
     @property
     def residuals(self) -> Array:
