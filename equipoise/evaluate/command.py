@@ -91,7 +91,12 @@ class EvaluateOptions:
     config: Annotated[
         Files, option("as for training (default: local.yaml for local, else small.yaml)", "FILE")
     ] = ()
-    output_dir: Annotated[Path, option("where audits/<name> goes", "DIR")] = Path("results")
+    stand_in: Annotated[
+        bool, option("ask real models also where a script stands in for the judge")
+    ] = False
+    output_dir: Annotated[
+        Path | None, option("where audits/<name> goes (default: equipoise.output_dir)", "DIR")
+    ] = None
     run_name: Annotated[str | None, option("default: the date and time", "NAME")] = None
     seed: Annotated[int | None, option("grpo.seed", "S")] = None
     device: Annotated[str | None, option("cpu or cuda, of models in this process", "NAME")] = None
@@ -183,6 +188,7 @@ def make_audit(options: EvaluateOptions) -> "Audit":
         config_files=tuple(files),
         settings=tuple(flag for flag in flags if flag[2] is not None),
         assignments=options.assignments,
+        stand_in=options.stand_in,
     )
     refuse_equal_names(audit)
     return audit
@@ -223,7 +229,9 @@ def _text(word: str) -> str:
 def new_root(options: EvaluateOptions) -> Path:
     """The folder of a new audit. Raises `UsageError` where there is one already."""
     name = options.run_name or f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    root = options.output_dir / "audits" / name
+    assigned = dict(word.split("=", 1) for word in options.assignments if "=" in word)
+    output_dir = options.output_dir or Path(assigned.get("equipoise.output_dir", "results"))
+    root = output_dir / "audits" / name
     if root.exists() and any(root.iterdir()):
         raise UsageError(
             "audit.existing-folder",

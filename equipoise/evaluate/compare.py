@@ -290,6 +290,7 @@ def _entry(entry: Entry, figures: Mapping[str, Figures]) -> dict[str, Any]:
         "models": sorted({str(run.provenance.get("model")) for run in entry.runs}),
         "seeds": [run.seed for run in entry.runs],
         "variants": [audit["variant"] for audit in audits if audit],
+        "stand_ins": sorted({run.stand_in for run in runs if run.stand_in}),
         "n_rollouts": sum(len(run.rollouts) for run in entry.runs),
         "n_failed": sum(score.error is not None for run in entry.runs for score in run.scores),
         "metrics": figures,

@@ -106,6 +106,8 @@ def comparison_notes(content: Json, presentation: Presentation) -> Iterator[str]
             yield f"{', '.join(labels)} of {names[0]} and {names[1]}: {OWN_REFERENCE}."
         if note := other_sizes(*names, pair["replies"]):
             yield note
+    for entry in content["entries"]:
+        yield from (f"{printable(entry['name'])}: {printable(s)}." for s in entry["stand_ins"])
     failed = [entry for entry in content["entries"] if entry["n_failed"]]
     for entry in failed:
         yield (

@@ -88,6 +88,11 @@ class Evaluated:
         return bool(self.provenance.get("audit", {}).get("own_reference"))
 
     @property
+    def stand_in(self) -> str:
+        """The script that stood in for a model where a real model was scored; empty for none."""
+        return str(self.provenance.get("stand_in", ""))
+
+    @property
     def reference_hash(self) -> str:
         """Hash of the reference replies it is held against; empty without any."""
         return str(self.provenance.get("hashes", {}).get(REFERENCE, ""))

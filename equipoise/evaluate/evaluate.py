@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from data_prep.files import read_json
 from environments.base import CONTROL_SPLIT, UNPARSEABLE, FailureKind, PromptRecord
 from environments.contract import Environment
-from equipoise.config import LoadedConfig
+from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.errors import EquipoiseError
 from equipoise.evaluate.compare import compare_entries, write_comparison
 from equipoise.evaluate.entries import Checks, entry_of
@@ -32,9 +32,11 @@ from equipoise.evaluate.plan import (
     Subject,
     TaskAudit,
     as_model_folder,
+    failed_tasks,
     make_ask,
+    prompts_of,
+    refuse_unjudged,
     rows_of,
-    select_prompts,
     tell_missing_rows,
 )
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
@@ -169,21 +171,34 @@ class SubjectSetup:
 def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
     """Evaluate every row that is missing, then compare the rows of each task."""
     errors: dict[str, EquipoiseError] = {}
+    task_errors: dict[str, EquipoiseError] = {}
 
     def tell(label: str, error: EquipoiseError) -> None:
-        if len(audit.subjects) > 1:  # the others go on
+        if len(audit.subjects) > 1 or isinstance(error, _TaskError):  # the others go on
             reporter.warn(f"stopped asking {label}: {error.message}")
 
     for task in audit.tasks:
         task_audit = TaskAudit(audit, task, root, reporter)
         # Endpoints first, so that they are asked while models in this process write.
         subjects = sorted(audit.subjects, key=lambda subject: not subject.endpoint)
-        turns = {s.label: _subject_turn(task_audit, s) for s in subjects if s.label not in errors}
-        errors |= run_concurrently(turns, tell)
+        subjects = [subject for subject in subjects if subject.label not in errors]
+        try:
+            records = _prepare(task_audit, subjects)
+        except EquipoiseError as error:
+            task_errors[task] = error
+            reporter.warn(f"{task} is not evaluated: {error.message}")
+            continue
+        turns = {s.label: _subject_turn(task_audit, s, records) for s in subjects}
+        failed = run_concurrently(turns, tell)
+        for label, error in failed.items():
+            if isinstance(error, _TaskError):
+                task_errors[task] = error
+            else:
+                errors[label] = error
         rows = [
             row
             for subject in audit.subjects
-            if subject.label not in errors
+            if subject.label not in errors and task not in task_errors
             for row in rows_of(audit, subject, task_audit.load_plain(subject).environment_class)
         ]
         _print_usage(task_audit, rows)
@@ -192,12 +207,17 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
             entries = [entry_of(word) for word in words]
             compared = compare_entries(entries, Checks(), reporter)
             write_comparison(compared, root / task, reporter)
-    if not errors:
+    if not errors and not task_errors:
         return
-    if len(audit.subjects) == 1:
+    if len(audit.tasks) == 1 and task_errors:
+        raise task_errors[audit.tasks[0]]
+    if not errors:
+        raise failed_tasks(task_errors, len(audit.tasks))
+    if len(audit.subjects) == 1 and not task_errors:
         raise next(iter(errors.values()))
-    messages = "\n".join(f"{label}: {error.message}" for label, error in errors.items())
-    remedies = dict.fromkeys(error.remedy for error in errors.values() if error.remedy)
+    failures = errors | task_errors
+    messages = "\n".join(f"{name}: {error.message}" for name, error in failures.items())
+    remedies = dict.fromkeys(error.remedy for error in failures.values() if error.remedy)
     raise EquipoiseError(
         "audit.failed-models",
         f"{len(errors)} of {len(audit.subjects)} models are not evaluated, so nothing is "
@@ -206,28 +226,53 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
     )
 
 
-def _subject_turn(task_audit: TaskAudit, subject: Subject) -> Turn[None]:
+class _TaskError(EquipoiseError):
+    """What keeps every model from one task: its judge cannot be had."""
+
+
+def _prepare(task_audit: TaskAudit, subjects: Sequence[Subject]) -> Sequence[PromptRecord]:
+    """Make a task's prompts and what they need; none where no row is missing."""
+    missing = [subject for subject in subjects if _missing_rows(task_audit, subject)]
+    for subject in missing:
+        refuse_unjudged(task_audit, subject)
+    if not missing:
+        return ()
+    loaded = task_audit.load_plain(missing[0])
+    with task_audit.reporter.progress("preparing what the prompts need"):
+        prepare_task(loaded, task_audit.reporter.say)
+    return make_prompts(loaded, to_train=False)
+
+
+def _missing_rows(task_audit: TaskAudit, subject: Subject) -> list[Row]:
+    environment_class = task_audit.load_plain(subject).environment_class
+    rows = rows_of(task_audit.audit, subject, environment_class)
+    return [row for row in rows if not is_scored(task_audit.run_of(row.name))]
+
+
+def _subject_turn(
+    task_audit: TaskAudit, subject: Subject, records: Sequence[PromptRecord]
+) -> Turn[None]:
     """Evaluate a model in every way that is missing."""
     reporter = task_audit.reporter
-    environment_class = task_audit.load_plain(subject).environment_class
-    tell_missing_rows(task_audit, subject, environment_class)
-    rows = rows_of(task_audit.audit, subject, environment_class)
-    missing = [row for row in rows if not is_scored(task_audit.run_of(row.name))]
+    tell_missing_rows(task_audit, subject, task_audit.load_plain(subject).environment_class)
+    missing = _missing_rows(task_audit, subject)
     if not missing:
         reporter.say(f"{task_audit.task}: {subject.label}: evaluated already")
         return
     target = task_audit.root / "models" / subject.label
     model = subject.model if subject.endpoint else as_model_folder(subject, target, reporter)
     loaded = task_audit.load(model, subject.label)
-    with reporter.progress("preparing what the prompts need"):
-        prepare_task(loaded, reporter.say)
-    records = make_prompts(loaded, to_train=False)
-    split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
-    prompts = select_prompts(records, split, task_audit.audit.limit, seed)
+    stand_in = loaded.env_settings.stand_in
+    if stand_in and model != LOCAL_MODEL:
+        reporter.warn(f"{subject.label}: {stand_in}")
+    prompts = prompts_of(loaded, records, task_audit.audit)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
-    with reporter.progress("loading what gives reward"):
-        provide_models(environment, loaded.config.equipoise.cache_dir)
-    check_environment(environment, reporter)
+    try:
+        with reporter.progress("loading what gives reward"):
+            provide_models(environment, loaded.config.equipoise.cache_dir)
+        check_environment(environment, reporter)
+    except EquipoiseError as error:
+        raise _TaskError(error.code, error.message, error.remedy) from error
     opened: AbstractContextManager[Writer] = (
         behind_endpoint(loaded, subject, task_audit.root)
         if subject.endpoint
@@ -237,7 +282,7 @@ def _subject_turn(task_audit: TaskAudit, subject: Subject) -> Turn[None]:
         setup = SubjectSetup(task_audit, model, records, prompts, environment, writer)
         for row in missing:
             reporter.heading(f"{task_audit.task}: {row.name}")
-            yield from _evaluate_row(setup, row, seed)
+            yield from _evaluate_row(setup, row, loaded.config.grpo.seed)
 
 
 def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:

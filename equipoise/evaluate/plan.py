@@ -1,7 +1,7 @@
 """Plan of an audit: its rows, the prompts of each, and what they would take."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -19,7 +19,7 @@ from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import Setting
 from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
-from equipoise.errors import UsageError
+from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory, model_label
 from equipoise.run.prompts import prepare_task, prompts_here
 from equipoise.run.seals import check_part
@@ -268,6 +268,7 @@ class Audit:
     config_files: tuple[str, ...] = ()
     settings: tuple[tuple[str, str, Any], ...] = ()  # flag, key, value
     assignments: tuple[str, ...] = ()
+    stand_in: bool = False  # whether a script may judge real models
     schema: int = _SCHEMA
 
 
@@ -379,20 +380,59 @@ def tell_missing_rows(
             )
 
 
-def select_prompts(
-    records: Sequence[PromptRecord], split: str, limit: int | None, seed: int
-) -> list[PromptRecord]:
-    """The split's prompts, or about `limit` of them in whole sets as if by chance.
+def refuse_unjudged(task_audit: TaskAudit, subject: Subject) -> None:
+    """Raise `UsageError` where a script would judge a real model and that was not asked for."""
+    settings = task_audit.load_plain(subject).env_settings
+    if not settings.stand_in_judges or task_audit.audit.stand_in or _is_local(subject):
+        return
+    raise UsageError(
+        "audit.no-judge",
+        f"{task_audit.task} has no judge for {subject.label}: {settings.stand_in}",
+        "Name a judge, with --config judge.yaml; --stand-in takes the answer key all the same.",
+    )
 
-    Controls are asked beside the whole split alone.
+
+def _is_local(subject: Subject) -> bool:
+    """Whether a model is a task's tiny one, trained or not."""
+    if subject.model == LOCAL_MODEL:
+        return True
+    folder = Path(subject.adapter or subject.model)
+    runs = [RunDirectory(path) for path in (folder, *folder.parents[:2]) if not subject.endpoint]
+    ledgers = [run.ledger.read() for run in runs if run.provenance.is_file()]
+    return any(ledger.get("local_model") is True for ledger in ledgers)
+
+
+def failed_tasks(errors: Mapping[str, EquipoiseError], tasks: int) -> EquipoiseError:
+    """Make one error of those of several tasks."""
+    messages = (f"{task}: {error.message}" for task, error in errors.items())
+    remedies = dict.fromkeys(error.remedy for error in errors.values() if error.remedy)
+    return EquipoiseError(
+        "audit.failed-tasks",
+        "\n".join([f"{len(errors)} of {tasks} tasks are not evaluated:", *messages]),
+        "\n".join([*remedies, "The others are: --resume goes on with these alone."]),
+    )
+
+
+def select_prompts(
+    records: Sequence[PromptRecord], split: str, limit: int | None, seed: int, stratum: str
+) -> list[PromptRecord]:
+    """The split's prompts, or about `limit` of them in whole sets.
+
+    Of each stratum, a key of the metadata, as large a share is drawn, as if by chance. Controls are
+    asked beside the whole split alone.
     """
     split_records = [record for record in records if record.split == split]
     if limit is None or limit >= len(split_records):
         return [r for r in records if r.split in (split, CONTROL_SPLIT)]
     sizes = Counter(record.set_id for record in split_records)
+    strata: dict[str, list[str]] = defaultdict(list)
+    of_set = {record.set_id: str(record.metadata.get(stratum)) for record in split_records}
+    for name in sorted(of_set, key=partial(seeded_digest, seed)):
+        strata[of_set[name]].append(name)
+    ranks = {name: (n + 0.5) / len(s) for s in strata.values() for n, name in enumerate(s)}
     set_ids: set[str] = set()
     prompts = 0
-    for name in sorted(sizes, key=partial(seeded_digest, seed)):
+    for name in sorted(ranks, key=lambda name: (ranks[name], seeded_digest(seed, name))):
         if prompts >= limit:
             break
         set_ids.add(name)
@@ -402,20 +442,39 @@ def select_prompts(
 
 def print_plan(task_audits: Sequence[TaskAudit], reporter: Reporter) -> None:
     """Print what each row asks, its price and the calls to score it, for `--dry-run`."""
-    table = []
+    table: list[tuple[str, ...]] = []
+    errors: dict[str, EquipoiseError] = {}
     for task_audit in task_audits:
-        for subject in task_audit.audit.subjects:
-            loaded = task_audit.load_plain(subject)
-            prepare_task(loaded, reporter.say, dry_run=True)
-            split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
-            records = prompts_here(loaded, to_train=False)
-            prompts = select_prompts(records, split, task_audit.audit.limit, seed)
-            cells = _plan_row(loaded, subject, prompts, task_audit.root)
-            rows = rows_of(task_audit.audit, subject, loaded.environment_class)
-            table += [(task_audit.task, row.name, *cells) for row in rows]
+        try:
+            table += [row for s in task_audit.audit.subjects for row in _plan_rows(task_audit, s)]
+        except EquipoiseError as error:
+            if len(task_audits) == 1:
+                raise
+            errors[task_audit.task] = error
     columns = [Column("task"), Column("row", folds=True)]
     columns += [Column(n) for n in ("prompts", "replies", "tokens", "cost", "calls to score")]
     reporter.table("What would be asked, at most", columns, table)
+    if errors:
+        raise failed_tasks(errors, len(task_audits))
+
+
+def _plan_rows(task_audit: TaskAudit, subject: Subject) -> list[tuple[str, ...]]:
+    refuse_unjudged(task_audit, subject)
+    loaded = task_audit.load_plain(subject)
+    prepare_task(loaded, task_audit.reporter.say, dry_run=True)
+    prompts = prompts_of(loaded, prompts_here(loaded, to_train=False), task_audit.audit)
+    cells = _plan_row(loaded, subject, prompts, task_audit.root)
+    rows = rows_of(task_audit.audit, subject, loaded.environment_class)
+    return [(task_audit.task, row.name, *cells) for row in rows]
+
+
+def prompts_of(
+    loaded: LoadedConfig, records: Sequence[PromptRecord], audit: Audit
+) -> list[PromptRecord]:
+    """Those of the task's prompts that the audit asks."""
+    split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
+    stratum = loaded.environment_class.presentation.one_of_each
+    return select_prompts(records, split, audit.limit, seed, stratum)
 
 
 def _plan_row(

@@ -90,7 +90,7 @@ def evaluated_on(run: RunFiles) -> str:
 
 
 def run_notes(run: RunFiles) -> tuple[str, ...]:
-    """Return the caveats of every figure: not finished, a tiny local model."""
+    """Return the caveats of every figure: not finished, a stand-in, a tiny local model."""
     notes = []
     if not (run.finished or run.audited):
         reached = _last_step(run)
@@ -104,6 +104,8 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
     if run.provenance.get("local_model") is True:
         notice = run.provenance.get("local_model_notice")
         notes.append(printable(notice, _NOTICE_LIMIT) if notice else LOCAL_MODEL_NOTE)
+    if stand_in := run.provenance.get("stand_in"):
+        notes.append(f"{printable(stand_in, _NOTICE_LIMIT)}.")
     return tuple(notes)
 
 

@@ -180,6 +180,8 @@ def start_run(
     provenance["hashes"]["environment"] = code_hash(loaded)
     if provenance["local_model"]:  # the report shows what the task says of it
         provenance["local_model_notice"] = loaded.data_module.LOCAL_MODEL_NOTICE
+    elif stand_in := loaded.env_settings.stand_in:
+        provenance["stand_in"] = stand_in
     run.ledger.create(provenance)
     if diff := code_diff():
         run.code_diff.write_bytes(diff)
