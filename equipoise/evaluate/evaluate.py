@@ -190,11 +190,11 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
             continue
         turns = {s.label: _subject_turn(task_audit, s, records) for s in subjects}
         failed = run_concurrently(turns, tell)
-        for label, error in failed.items():
-            if isinstance(error, _TaskError):
-                task_errors[task] = error
+        for label, failure in failed.items():
+            if isinstance(failure, _TaskError):
+                task_errors[task] = failure
             else:
-                errors[label] = error
+                errors[label] = failure
         rows = [
             row
             for subject in audit.subjects
@@ -207,15 +207,20 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
             entries = [entry_of(word) for word in words]
             compared = compare_entries(entries, Checks(), reporter)
             write_comparison(compared, root / task, reporter)
-    if not errors and not task_errors:
+    _raise_failures(audit, errors, task_errors)
+
+
+def _raise_failures(
+    audit: Audit, errors: Mapping[str, EquipoiseError], task_errors: Mapping[str, EquipoiseError]
+) -> None:
+    """Raise one error of what models and tasks ended by; none where all is evaluated."""
+    failures = {**errors, **task_errors}
+    if not failures:
         return
-    if len(audit.tasks) == 1 and task_errors:
-        raise task_errors[audit.tasks[0]]
+    if len(failures) == 1 and len(audit.subjects if errors else audit.tasks) == 1:
+        raise next(iter(failures.values()))
     if not errors:
         raise failed_tasks(task_errors, len(audit.tasks))
-    if len(audit.subjects) == 1 and not task_errors:
-        raise next(iter(errors.values()))
-    failures = errors | task_errors
     messages = "\n".join(f"{name}: {error.message}" for name, error in failures.items())
     remedies = dict.fromkeys(error.remedy for error in failures.values() if error.remedy)
     raise EquipoiseError(
