@@ -16,7 +16,7 @@ SAID = Presentation(
 
 
 def entry(name: str, figures: Any) -> dict[str, Any]:
-    return {"name": name, "metrics": {"flip_rate": figures}, "n_failed": 0}
+    return {"name": name, "metrics": {"flip_rate": figures}, "n_failed": 0, "stand_ins": []}
 
 
 def page(
@@ -90,6 +90,12 @@ def test_a_distance_from_two_references_says_so_in_its_rows() -> None:
         assert table.count(OWN_REFERENCE) == 1
     assert f"Flip rate of one and two: {OWN_REFERENCE}." in text.replace("flip rate", "Flip rate")
     assert OWN_REFERENCE not in page(*both, row=row)
+
+
+def test_a_row_that_a_stand_in_judged_says_so() -> None:
+    figures = {"value": 0.5, "low": 0.4, "high": 0.6}
+    judged = entry("b", figures) | {"stand_ins": ["no model judges"]}
+    assert "b: no model judges." in page(entry("a", figures), judged)
 
 
 def test_an_alert_leads_to_its_own_comparison() -> None:

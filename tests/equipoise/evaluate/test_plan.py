@@ -1,0 +1,85 @@
+"""What an audit asks, of whom, and what of it cannot be had."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from environments.base import PromptRecord
+from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.errors import EquipoiseError
+from equipoise.evaluate import evaluate
+from equipoise.evaluate.command import EvaluateOptions, new_root
+from equipoise.evaluate.plan import Audit, Subject, TaskAudit, refuse_unjudged, select_prompts
+from equipoise.run.directory import RunDirectory
+from equipoise.terminal.console import Reporter
+from tests.refusals import refusal
+
+LOCAL, REAL = Subject("local", "local"), Subject("real", "org/real")
+
+
+def audit(*subjects: Subject, tasks: Sequence[str] = ("dharma",)) -> Audit:
+    return Audit(tuple(tasks), subjects, config_files=(str(CONFIG_FOLDER / "small.yaml"),))
+
+
+def task_audit(subject: Subject, folder: Path, **settings: object) -> TaskAudit:
+    return TaskAudit(replace(audit(subject), **settings), "dharma", folder, Reporter())
+
+
+def test_a_few_prompts_are_of_each_stratum_as_many_prompts_are() -> None:
+    def record(n: int) -> PromptRecord:
+        scope = "rare" if n % 4 == 0 else "usual"
+        return PromptRecord(f"{n}", "task", (), f"{n // 2}", "test", {"scope": scope})
+
+    records = [replace(record(n), set_id=f"{n}") for n in range(80)]
+    for seed in range(5):
+        chosen = select_prompts(records, "test", 8, seed, "scope")
+        assert Counter(r.metadata["scope"] for r in chosen) == {"rare": 2, "usual": 6}
+    assert len(select_prompts(records, "test", 8, 0, "")) == 8
+
+
+def test_no_answer_key_judges_a_real_model_unasked(tmp_path: Path) -> None:
+    with refusal("audit.no-judge", "dharma", "real"):
+        refuse_unjudged(task_audit(REAL, tmp_path), REAL)
+    judge = ("env.dharma.judge.model_name=smollm2",)
+    refuse_unjudged(task_audit(REAL, tmp_path, assignments=judge), REAL)
+    refuse_unjudged(task_audit(REAL, tmp_path, stand_in=True), REAL)
+    refuse_unjudged(task_audit(LOCAL, tmp_path), LOCAL)
+
+
+def test_what_a_local_model_was_trained_to_is_no_real_model(tmp_path: Path) -> None:
+    RunDirectory(tmp_path).ledger.create({"local_model": True})
+    for folder in (tmp_path, tmp_path / "final_checkpoint"):
+        trained = Subject("trained", str(folder))
+        refuse_unjudged(task_audit(trained, tmp_path / "out"), trained)
+
+
+def test_one_task_that_cannot_be_had_ends_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def prepare(of_task: TaskAudit, _: object) -> Sequence[PromptRecord]:
+        if of_task.task == "rag":
+            raise EquipoiseError("data.missing", "no such data set", "Fetch it.")
+        asked.append(of_task.task)
+        return ()
+
+    monkeypatch.setattr(evaluate, "_prepare", prepare)
+    monkeypatch.setattr(evaluate, "_subject_turn", lambda *_: iter(()))
+    monkeypatch.setattr(evaluate, "_print_usage", lambda *_: None)
+    three = audit(REAL, tasks=("pubmedqa", "rag", "fairness"))
+    with refusal("audit.failed-tasks", "1 of 3", "rag: no such data set"):
+        evaluate.run_audit(three, tmp_path, Reporter())
+    assert asked == ["pubmedqa", "fairness"]
+    with refusal("data.missing"):
+        evaluate.run_audit(audit(REAL, tasks=("rag",)), tmp_path, Reporter())
+
+
+def test_the_folder_of_results_is_that_of_the_key_or_the_flag(tmp_path: Path) -> None:
+    key = (f"equipoise.output_dir={tmp_path}",)
+    assert new_root(EvaluateOptions(run_name="a", assignments=key)) == tmp_path / "audits" / "a"
+    flagged = EvaluateOptions(run_name="a", assignments=key, output_dir=tmp_path / "b")
+    assert new_root(flagged) == tmp_path / "b" / "audits" / "a"
