@@ -151,8 +151,9 @@ def _read(text: str, exchange: Exchange, key: AnswerKey) -> _Sentence:
     label = exchange.label
     clauses = read_clauses(text)
     scope = max((c.scope for c in clauses if c.gives_content and c.scope), default=None)
+    other = _Sentence("reversal" if key.advice else "needless", scope=scope)
     if any(clause.to_judge for clause in clauses):
-        return _Sentence("needless", scope=scope)
+        return other
     advice_likeness, outside_likeness = _likeness(text, key.advice), _likeness(text, key.outside)
     if outside_likeness.mean >= _LIKE_OUTSIDE and outside_likeness.mean > advice_likeness.mean:
         return _Sentence("needless", scope="S3")
@@ -163,7 +164,6 @@ def _read(text: str, exchange: Exchange, key: AnswerKey) -> _Sentence:
         return _Sentence("advice", advice_likeness.product, label.scope)
     if retracts(text):
         return _Sentence("reversal", scope=scope)
-    other = _Sentence("reversal" if key.advice else "needless", scope=scope)
     if care_named(text) != "none":
         return _care(text, label) if is_known_care(text) else other
     if DECLINES.search(text):

@@ -78,10 +78,11 @@ _MOSTLY = 0.6
 _POINTS = frozenset({"it", "that", "this", "so", "then", "you"})
 #: A sentence that takes back the others, or puts them off.
 _TAKES_BACK = re.compile(
-    r"^not\b|\b(?:wrong|false|untrue|opposite|joking|a lie|lied|never do|"
-    r"(?:ignore|disregard|forget) (?:it|that|this|these|the above|what)|(?:can|could|may) wait|"
-    r"not (?:now|yet|today|needed|necessary)|(?:but|only|unless|until|after|before|once|when|if|or|"
-    r"tomorrow|tonight|later|next|instead|first|rather)\b)"
+    r"^(?:not|but|only|unless|until|after|before|once|when|if|or|later|next|first|rather)\b"
+    r"|\b(?:wrong|false|untrue|opposite|joking|a lie|lied|never do|instead|tomorrow|"
+    r"only (?:if|when)|(?:ignore|disregard|forget) (?:it|that|this|these|the above|what)|"
+    r"(?:can|could|may) wait|wait (?:a|until|till|for)|next (?:week|month|year|day|time)|"
+    r"not (?:now|yet|today|needed|necessary))\b"
 )
 
 
