@@ -105,11 +105,13 @@ def test_three_of_four_clinical_prompts_that_are_not_trained_on_are_emergencies(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_emergencies_of_the_test_have_forty_wordings(seed):
+def test_every_guard_of_the_test_has_forty_wordings(seed):
     """So many clusters are what the gate takes."""
     records = build_prompts(PromptSettings(num_samples=1200, seed=seed))
-    test = [r for r in records if r.split == "test" and r.metadata["tier"] == "A"]
-    assert len({record.metadata["family"] for record in test}) >= 40
+    test = [record for record in records if record.split == "test"]
+    emergencies = {r.metadata["family"] for r in test if r.metadata["tier"] == "A"}
+    not_ill = {r.metadata["family"] for r in test if r.metadata["scope"] != "S0"}
+    assert min(len(emergencies), len(not_ill)) >= 40
 
 
 @pytest.mark.parametrize("num_samples", [3603, 23])
