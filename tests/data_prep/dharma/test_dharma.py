@@ -114,7 +114,7 @@ def test_every_guard_of_the_test_has_forty_wordings(seed):
     assert min(len(emergencies), len(not_ill)) >= 40
 
 
-@pytest.mark.parametrize("num_samples", [3603, 23])
+@pytest.mark.parametrize("num_samples", [5079, 23])
 def test_a_number_of_prompts_that_cannot_be_made_is_refused(num_samples):
     with pytest.raises(ValidationError, match=f"{num_samples:,}"):
         PromptSettings(num_samples=num_samples)

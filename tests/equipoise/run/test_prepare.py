@@ -143,7 +143,7 @@ def test_a_data_module_of_ones_own(tmp_path) -> None:
         (["fairness", "case=[whiplash]"], "case: unknown key, did you mean cases?"),
         (["fairness", "cases=["], "no YAML"),
         (["fairness", "seed=${nothing}"], "nothing"),
-        (["dharma", "num_samples=9999"], "more than there are: 3,602"),
+        (["dharma", "num_samples=9999"], "more than there are: 5,078"),
         (["pubmedqa", "source=file"], "belong together"),
         (["rag", "corpus=mine"], "needs a folder of its own"),
     ],
