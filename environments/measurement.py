@@ -115,7 +115,8 @@ class Metric:
     A metric with a `guard` must not move by more than that margin: towards its worse side where
     `better` names a direction, to either side where it does not. One `of_reference` is a distance
     from what the frozen model decides, see `Environment.set_reference`; one that is
-    `zero_if_frozen` is 0 by construction where that model itself is measured.
+    `zero_if_frozen` is 0 by construction where that model itself is measured. One with `trials` may
+    be `of_part` of the clusters, such as emergencies: the gate then counts those with trials alone.
     """
 
     of_sums: Callable[[Array], Array]
@@ -127,6 +128,7 @@ class Metric:
     trials: Callable[[Array], Array] | None = None
     of_reference: bool = False
     zero_if_frozen: bool = False
+    of_part: bool = False
     unbiased: bool = False
 
     def at(self, sums: Array) -> Array:

@@ -362,7 +362,9 @@ def _metric(
     statistic: str, subsets: Sequence[int], better: Direction | None, guard: Margin | None = None
 ) -> Metric:
     trials = partial(_trials, statistic, subsets)
-    return Metric(partial(_share, statistic, subsets), better, guard=guard, trials=trials)
+    of_part = statistic in _MEASURED
+    share = partial(_share, statistic, subsets)
+    return Metric(share, better, guard=guard, trials=trials, of_part=of_part)
 
 
 def _not_refused(subsets: Sequence[int]) -> Metric:

@@ -208,9 +208,9 @@ def compare_watched(
 
 
 def _clusters_of(name: str, measured: Measurement) -> set[str]:
-    """The clusters that a metric is of: of a share those in which it was asked for."""
+    """The clusters that a metric is of."""
     metric = measured.metrics.get(name)
-    if metric is None or metric.trials is None:
+    if metric is None or metric.trials is None or not metric.of_part:
         return set(measured.clusters)
     asked = metric.trials(measured.sums) > 0
     return {cluster for cluster, is_asked in zip(measured.clusters, asked, strict=True) if is_asked}

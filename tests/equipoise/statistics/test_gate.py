@@ -108,10 +108,11 @@ class TestMissing:
             assert decided(found) == "not enough data"
             assert "39 clusters" in found["rate"].gap
 
-    def test_a_metric_has_the_clusters_in_which_it_was_asked_for(self):
+    def test_a_metric_of_a_part_has_the_clusters_in_which_it_was_asked_for(self):
         """Of 80 clusters every second has a reply that the metric is of."""
         values = [float(n % 4 == 0) if n % 2 == 0 else None for n in range(80)]
         side = rated({"rate": values, "all": rate(0.8, 80)}, 80)
+        side.metrics["rate"] = replace(side.metrics["rate"], of_part=True)
         found = compare_watched(side, side)
         assert {name: metric.clusters for name, metric in found.items()} == {"rate": 40, "all": 80}
 
