@@ -40,6 +40,7 @@ class Case:
     set_size: int  # prompts of a counterfactual set; 1 when the environment needs no sets
     least_generations: int = 1  # that the environment compares with each other
     training_prompts: int | None = None  # None where they are known only once they are made
+    to_train: bool = True  # else nothing reads the sizes of batches
 
 
 Check = Callable[[Case], Iterator[Problem]]
@@ -47,7 +48,8 @@ Check = Callable[[Case], Iterator[Problem]]
 
 def check_config(case: Case) -> list[Problem]:
     """Every impossible combination."""
-    problems = [problem for check in _CHECKS for problem in check(case)]
+    checks = (*(_BATCHES if case.to_train else ()), *_CHECKS)
+    problems = [problem for check in checks for problem in check(case)]
     return problems + (list(check_nemo_rl(case.config)) if case.engine == "nemo_rl" else [])
 
 
@@ -58,20 +60,24 @@ def _sets_fill_batches(case: Case) -> Iterator[Problem]:
         "grpo.val_batch_size": (grpo.val_batch_size, None),
     }
     for key, (prompts, available) in batches.items():
-        if prompts is not None and prompts % size:
-            nearest = whole_sets_near(prompts, size, available)
+        if prompts is None:
+            continue
+        nearest = max(size, round(prompts / size) * size)
+        if available:
+            nearest = min(nearest, max(size, available - available % size))
+        if prompts % size:
             yield Problem(
                 "sets.cut-set",
                 (key,),
                 f"{prompts} prompts cut a counterfactual set of {size} apart, and a set can only "
                 f"be scored whole; take a multiple of {size}, such as {nearest}",
             )
-
-
-def whole_sets_near(prompts: int, size: int, available: int | None) -> int:
-    """The multiple of a set's `size` that is nearest to so many prompts, of those `available`."""
-    nearest = max(size, round(prompts / size) * size)
-    return min(nearest, max(size, available - available % size)) if available else nearest
+        elif nearest != prompts:
+            yield Problem(
+                "batch.too-few-prompts",
+                (key,),
+                f"there are {available:,} prompts to train on; take {nearest} instead of {prompts}",
+            )
 
 
 def _sets_stay_together(case: Case) -> Iterator[Problem]:
@@ -158,9 +164,14 @@ def _batches_are_filled(case: Case) -> Iterator[Problem]:
         yield Problem(
             "batch.uneven-micro-batches",
             ("policy.train_micro_batch_size", "policy.train_global_batch_size"),
-            f"micro batches of {policy.train_micro_batch_size} do not fill a batch of "
-            f"{policy.train_global_batch_size}; take a divisor of it",
+            f"micro batches of {policy.train_micro_batch_size} do not fill a batch of {batch}; "
+            f"take {largest_divisor(batch, policy.train_micro_batch_size)}",
         )
+
+
+def largest_divisor(number: int, upper_bound: int) -> int:
+    """The largest divisor of a number that is at most `upper_bound`."""
+    return max(n for n in range(1, upper_bound + 1) if number % n == 0)
 
 
 def _prompts_have_room(case: Case) -> Iterator[Problem]:
@@ -337,12 +348,11 @@ def _nemo_rl_can_generate(case: Case) -> Iterator[Problem]:
         )
 
 
+_BATCHES: tuple[Check, ...] = (_sets_fill_batches, _batches_are_filled)
 _CHECKS: tuple[Check, ...] = (
-    _sets_fill_batches,
     _sets_stay_together,
     _rollouts_come_in_groups,
     _groups_can_be_compared,
-    _batches_are_filled,
     _prompts_have_room,
     _stages_have_work,
     _checkpoints_have_their_metric,

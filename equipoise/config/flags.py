@@ -1,6 +1,6 @@
 """Options of a training command; training_words.py has the words themselves."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,6 @@ _INSTALLED = _PACKAGE / "nemo_configs"
 CONFIG_FOLDER = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / _INSTALLED.name
 
 _TASKS = "tasks"
-#: Flags that count prompts.
-_IN_SETS = frozenset({"--num-samples", "--batch-size"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a command line; `fitted` are values made to fit them, which win.
+    """The options of a command line.
 
     `stored` says that the file is a run folder's, which may be somebody else's: no code is
     imported because it names it, and no key of the environment is read because it names one.
@@ -36,7 +34,6 @@ class Options:
     config_files: tuple[Path, ...]
     settings: tuple[Setting, ...] = ()
     assignments: tuple[str, ...] = ()
-    fitted: tuple[Setting, ...] = ()
     resume: Path | None = None
     stored: bool = False
     dry_run: bool = False
@@ -73,23 +70,3 @@ def task_file(task: str, scale: str = "") -> Path:
     name = f"{task}.{scale}.yaml" if scale else f"{task}.yaml"
     paths = [folder / _TASKS / name for folder in _folders()]
     return next((path for path in paths if path.is_file()), paths[0])
-
-
-def whole_sets(options: Options, size: int) -> tuple[Options, list[str]]:
-    """The options with --num-samples and --batch-size rounded up to sets of `size` prompts.
-
-    With them comes what was rounded, in words. A `key=value` is taken as it is.
-    """
-    settings, messages = [], []
-    for setting in options.settings:
-        flag, value = setting.flag, setting.value
-        if flag in _IN_SETS and isinstance(value, int) and value > 0 and value % size:
-            whole = -(-value // size) * size
-            messages.append(
-                f"{flag} {value} is not a whole number of counterfactual sets of {size}: "
-                f"taking {whole}"
-            )
-            settings.append(replace(setting, value=whole))
-        else:
-            settings.append(setting)
-    return replace(options, settings=tuple(settings)), messages

@@ -1,9 +1,9 @@
 """A recipe's configuration: composed, validated with the task's own models, ready to run."""
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -11,10 +11,9 @@ from pydantic import BaseModel
 
 from data_prep.contract import DataModule, DataSettings
 from environments.contract import Environment, EnvironmentSettings
-from equipoise.config.checks import Case, Engine, check_config, whole_sets_near
-from equipoise.config.compose import Composition, compose, leaves
-from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, whole_sets
-from equipoise.config.memory import layout_of
+from equipoise.config.checks import Case, Engine, check_config
+from equipoise.config.compose import Composition, compose, leaves, references
+from equipoise.config.flags import CONFIG_FOLDER, Options
 from equipoise.config.nemo_rl.installation import is_installed, is_launched
 from equipoise.config.nemo_rl.keys import whole_schema
 from equipoise.config.nemo_rl.rules import nemo_rl_warnings
@@ -24,7 +23,7 @@ from equipoise.config.secrets import secret_problems, without_keys
 from equipoise.config.sources import Source, read_file, run_sources
 from equipoise.config.task_code import TaskCode, load_task, unread_keys, unread_problems
 from equipoise.config.unread import unread_warnings
-from equipoise.config.validate import honoured_by_local, validate
+from equipoise.config.validate import validate
 
 # --- engine ---------------------------------------------------------------------------------------
 # Which engine runs a configuration.
@@ -52,62 +51,6 @@ def count_gpus() -> int:
     import torch  # takes seconds, and is asked only where it decides something
 
     return torch.cuda.device_count()
-
-
-# --- batch sizes ----------------------------------------------------------------------------------
-# Batch sizes that no user chose: made to fit counterfactual sets, prompts and GPUs.
-
-
-_PROMPTS, _VALIDATION = "grpo.num_prompts_per_step", "grpo.val_batch_size"
-_MICRO = "policy.train_micro_batch_size"
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A batch size in place of one that does not fit, and why that does not."""
-
-    key: str
-    before: int
-    value: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.key} {self.before} {self.reason}: taking {self.value}"
-
-
-def fit_batch_sizes(case: Case, chosen: Collection[str]) -> list[Fitted]:
-    """Replace batch sizes that do not fit, but for the `chosen` keys.
-
-    The micro batch follows the batch of a step, so it is fitted once nothing else has to be: to the
-    largest that fills a rank's share of the batch.
-    """
-    grpo, policy = case.config.grpo, case.config.policy
-    prompts, validated = grpo.num_prompts_per_step, grpo.val_batch_size
-    size, available = case.set_size, case.training_prompts
-    cut = f"is not whole counterfactual sets of {size}"
-    fitted = []
-    if (fitting := whole_sets_near(prompts, size, available)) != prompts:
-        few = available is not None and available < prompts
-        reason = f"is more than the {available} prompts to train on" if few else cut
-        fitted.append(Fitted(_PROMPTS, prompts, fitting, reason))
-    if validated and validated % size:
-        # Rounded down: NeMo-RL validates on as many whole batches as fit into `max_val_samples`.
-        whole = max(size, validated - validated % size)
-        fitted.append(Fitted(_VALIDATION, validated, whole, cut))
-    if fitted := [one for one in fitted if one.key not in chosen]:
-        return fitted
-    batch, micro = policy.train_global_batch_size, policy.train_micro_batch_size
-    ranks = layout_of(case.config).data_parallel if case.engine == "nemo_rl" else 1
-    share = batch // ranks if batch % ranks == 0 else batch
-    if share % micro == 0 or _MICRO in chosen:
-        return []
-    reason = f"does not divide {share} rollouts"
-    return [Fitted(_MICRO, micro, largest_divisor(share, micro), reason)]
-
-
-def largest_divisor(number: int, upper_bound: int) -> int:
-    """The largest divisor of a number that is at most `upper_bound`."""
-    return max(n for n in range(1, upper_bound + 1) if number % n == 0)
 
 
 # --- load -----------------------------------------------------------------------------------------
@@ -152,15 +95,12 @@ class LoadedConfig:
         return OmegaConf.to_yaml(OmegaConf.create(tree))
 
 
-def load_config(
-    task: str, options: Options, *, to_train: bool = True, training_prompts: int | None = None
-) -> LoadedConfig:
+def load_config(task: str, options: Options, *, to_train: bool = True) -> LoadedConfig:
     """Compose and validate. Raises one `UsageError` that lists every problem of the schema, if any.
 
-    Else it lists what is wrong with the task's own keys, and what cannot work together. Batch sizes
-    that do not fit are made to where the user has chosen none, and without `to_train`, when nothing
-    reads them, in any case. `training_prompts` is how many there are to train on, where they have
-    been made. Nothing that takes long is imported or loaded for it.
+    Else it lists what is wrong with the task's own keys, and what cannot work together. Without
+    `to_train`, and of a run folder's file, batch sizes are not looked at, for nothing reads them.
+    Nothing that takes long is imported or loaded for it.
     """
     sources = run_sources(task, options)
     composition = compose(sources)
@@ -174,25 +114,17 @@ def load_config(
         raise usage_error(problems, origins)
 
     code, errors = load_task(config, task, stored=options.stored)
-    # Only now it is known how large a set is.
-    options, rounded = whole_sets(options, code.set_size)
-    if rounded:
-        loaded = load_config(task, options, to_train=to_train, training_prompts=training_prompts)
-        return replace(loaded, warnings=(*rounded, *loaded.warnings))
     add_problems(problems, [*errors, *unread_problems(code.prompt_settings, origins)])
 
     engine = choose_engine(config)
-    prompts = training_prompts
-    if prompts is None and not config.equipoise.data.data_path:
-        prompts = code.training_prompts
-    case = Case(config, engine, code.set_size, code.least_generations, prompts)
-    by_user = {key for key, o in origins.items() if o.by_user and not o.shipped}
-    if fitted := fit_batch_sizes(case, by_user if to_train else ()):
-        sizes = (Setting("fitted batch sizes", size.key, size.value) for size in fitted)
-        options = replace(options, fitted=(*options.fitted, *sizes))
-        loaded = load_config(task, options, to_train=to_train, training_prompts=training_prompts)
-        read = [size for size in fitted if engine == "nemo_rl" or honoured_by_local(size.key)]
-        return replace(loaded, warnings=(*map(str, read), *loaded.warnings))
+    case = Case(
+        config,
+        engine,
+        code.set_size,
+        code.least_generations,
+        None if config.equipoise.data.data_path else code.training_prompts,
+        to_train and not options.stored,
+    )
     add_problems(problems, check_config(case))
     if problems:
         raise usage_error(problems, origins)
@@ -277,6 +209,6 @@ def _kept_scheduler(composition: Composition, engine: Engine) -> Any:
 
     NeMo-RL's checkpoints hold the schedule that a run began with.
     """
-    follows = set(composition.references.get("policy.scheduler", ())) == {"grpo.max_num_steps"}
-    tree = composition.raw if follows and engine == "local" else composition.values
-    return tree["policy"].get("scheduler")
+    raw = composition.raw["policy"].get("scheduler")
+    follows = set(references(raw)) == {"grpo.max_num_steps"} and engine == "local"
+    return raw if follows else composition.values["policy"].get("scheduler")

@@ -67,7 +67,6 @@ def run_sources(task: str, options: Options) -> list[Source]:
         *of_task,
         *(read_file(file, by_user=False) for file in at_scale),
         *(source for source in chosen if not source.scale),
-        *(read_value(s.flag, s.key, s.value, by_user=False) for s in options.fitted),
     ]
 
 

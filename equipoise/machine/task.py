@@ -14,7 +14,7 @@ from environments.contract import Environment
 from equipoise.errors import EquipoiseError
 from equipoise.machine.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.models.task_environment import make_environment
-from equipoise.run.prompts import check_task, fit_steps, make_prompts, prepare_task, prompts_here
+from equipoise.run.prompts import check_steps, check_task, make_prompts, prepare_task, prompts_here
 
 _JUDGE = "Check its address, name and key, and that it runs: docs/judges.md."
 
@@ -32,10 +32,10 @@ def _prepared(case: Case) -> list[str]:
 
 def prompts_of(case: Case) -> Sequence[PromptRecord] | EquipoiseError:
     """Make the prompts, or return why there are none."""
-    notes = case.once(_prepared)
+    case.once(_prepared)
     try:
         records = (make_prompts if case.online else prompts_here)(case.configured)
-        fit_steps(case.configured, records, notes.append)
+        check_steps(case.configured, records)
     except EquipoiseError as error:
         return error
     return records

@@ -35,7 +35,7 @@ from data_prep.text_files import DataError
 from environments.base import TRAIN_SPLIT, Message, PromptRecord
 from environments.chat import BudgetSpentError, ChatModel
 from environments.errors import code_of
-from equipoise.config import LoadedConfig, check_prompts, control_token_problems, load_config
+from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.dry_run import Row
 from equipoise.config.flags import tasks
 from equipoise.config.task_code import add_working_folder, set_size
@@ -124,14 +124,8 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
     return records
 
 
-def fit_steps(
-    loaded: LoadedConfig, records: Sequence[PromptRecord], warn: Callable[[str], None]
-) -> LoadedConfig:
-    """The configuration with steps of no more prompts than there are to train on.
-
-    Raises `UsageError` where the user has chosen larger ones, and where no prompt is of the split
-    to evaluate on.
-    """
+def check_steps(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> None:
+    """Raise `UsageError` where a step takes more prompts than there are, or a stage has none."""
     split = loaded.config.equipoise.evaluation.split
     splits = Counter(record.split for record in records)
     if split not in splits:  # the baseline would have no reply, which shows when a model is loaded
@@ -143,11 +137,7 @@ def fit_steps(
         )
     available = splits[TRAIN_SPLIT]
     prompts = loaded.config.grpo.num_prompts_per_step
-    if prompts <= available:
-        return loaded
-    task = loaded.config.equipoise.task
-    fitted = load_config(task, loaded.options, training_prompts=available)
-    if fitted.config.grpo.num_prompts_per_step > available:
+    if prompts > available:
         size = set_size(loaded.environment_class, loaded.env_settings)
         raise UsageError(
             "prompts.too-few",
@@ -156,10 +146,6 @@ def fit_steps(
             f"Lower it with --batch-size {available - available % size}, or make more prompts with "
             "--num-samples where there are more.",
         )
-    for warning in fitted.warnings:
-        if warning not in loaded.warnings:
-            warn(warning)
-    return fitted
 
 
 def prompts_here(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[PromptRecord]:

@@ -28,8 +28,8 @@ from equipoise.run.ledger import (
 )
 from equipoise.run.prompts import (
     BUDGET_REMEDY,
+    check_steps,
     find_prompts,
-    fit_steps,
     prepare_task,
     record_prompts,
 )
@@ -70,7 +70,7 @@ def run_pipeline(
     with reporter.progress("preparing what the prompts need"):
         prepare_task(loaded, reporter.say)
     records = find_prompts(loaded, run)
-    loaded = fit_steps(loaded, records, reporter.warn)
+    check_steps(loaded, records)
     config = loaded.config
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     name = model_name(loaded, records, reporter)

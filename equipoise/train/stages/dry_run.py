@@ -16,7 +16,7 @@ from equipoise.config.workload import probe_replies, total_generations, workload
 from equipoise.models.hub import refuse_missing_package
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
-from equipoise.run.prompts import check_task, fit_steps, prepare_task, prompts_here
+from equipoise.run.prompts import check_steps, check_task, prepare_task, prompts_here
 from equipoise.terminal.console import Column, Reporter
 from equipoise.train.stages.job import check_environment
 
@@ -38,7 +38,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     if ask:
         ask_environment(loaded, reporter)
     records = prompts_here(loaded)
-    loaded = fit_steps(loaded, records, reporter.warn)
+    check_steps(loaded, records)
     scoring = loaded.env_settings
     blinds = loaded.environment_class.offers(Environment.blinded)
     size = set_size(loaded.environment_class, loaded.env_settings)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from equipoise.config.flags import CONFIG_FOLDER, whole_sets
+from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.training_words import MODEL_SIZES, parse_flags
 from equipoise.errors import UsageError
 from tests.equipoise.config.conftest import rows
@@ -130,19 +130,6 @@ def test_help_names_every_model_the_precedence_and_examples(capsys):
     assert all(name in words for name, _ in MODEL_SIZES.values())
     for told in ("what wins:", "nemo_configs/large.yaml --dry-run", "equipoise.data.*"):
         assert told in text
-
-
-def test_flags_that_count_prompts_are_rounded_up_to_whole_sets():
-    options = parse_flags("", ["--num-samples=50", "--batch-size=2", "--iterations=5"])
-    whole, said = whole_sets(options, 4)
-    values = {setting.key: setting.value for setting in whole.settings}
-    assert values["equipoise.data.num_samples"] == 52
-    assert values["grpo.num_prompts_per_step"] == 4
-    assert values["grpo.max_num_steps"] == 5
-    assert len(said) == 2
-    assert "--num-samples 50" in said[0] and "taking 52" in said[0]
-    assert whole_sets(whole, 4) == (whole, [])
-    assert whole_sets(options, 1) == (options, [])
 
 
 def test_the_version_is_told(capsys):

@@ -103,13 +103,6 @@ class TestAValidConfiguration:
         with refusal("resume.no-config"):
             load("--resume", str(tmp_path / "nowhere"))
 
-    def test_the_numbers_of_a_small_first_try_are_rounded_and_said(self, load):
-        loaded = load("--num-samples=50", "--batch-size=2")
-        assert loaded.config.equipoise.data.num_samples == 52
-        assert loaded.config.grpo.num_prompts_per_step == 4
-        assert loaded.config.policy.train_global_batch_size == 4 * 16
-        assert sum("counterfactual sets of 4" in warning for warning in loaded.warnings) == 2
-
 
 UNKNOWN = """
 grpo.num_promts_per_step=8 -> did you mean grpo.num_prompts_per_step?

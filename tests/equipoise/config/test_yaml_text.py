@@ -49,18 +49,6 @@ def test_a_file_without_end_is_refused():
         read_yaml(Path("/dev/zero"))
 
 
-def test_a_bomb_is_a_problem_of_its_file_or_key_and_an_alias_is_none(problems, tmp_path):
-    own = tmp_path / "own.yaml"
-    own.write_text(levels(9))
-    (line,) = problems("--config", str(own))
-    assert f"{own}: cannot be read (its aliases" in line
-    inline = "{" + levels(9).strip().replace("\n", ", ") + "}"
-    (line,) = problems(f"equipoise.local_model={inline}")
-    assert "command line: equipoise.local_model: cannot be read (its aliases" in line
-    own.write_text("equipoise: {threads: &n 3}\ngrpo: {max_num_steps: *n}\n")
-    assert problems("--config", str(own)) == []
-
-
 @pytest.mark.parametrize(
     "value",
     [

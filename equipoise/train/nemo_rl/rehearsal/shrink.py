@@ -6,8 +6,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
+from equipoise.config.checks import largest_divisor
 from equipoise.config.flags import CONFIG_FOLDER, Setting
-from equipoise.config.load import count_gpus, largest_divisor
+from equipoise.config.load import count_gpus
 from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
 from equipoise.errors import UsageError
