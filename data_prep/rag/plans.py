@@ -1,4 +1,4 @@
-"""Replies of frozen models that prompts need, kept on disk: plans, and answers without documents.
+"""Plans of a frozen model, which prompts need, kept on disk.
 
 A plan is kept under a hash of planner, prompt version and question, as soon as it comes.
 """
@@ -17,8 +17,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from data_prep.rag.sources import Question
 from environments.chat import MATERIAL, ChatModel, ChatRequest, inert, quote, try_once
-from environments.rag.reader import LETTERS, Exam, Reader
-from environments.rag.reader import PROMPT_VERSION as ANSWER_VERSION
+from environments.rag.reader import LETTERS
 from environments.replies import UnreadableError, has_text, read_object
 
 # --- keyed file -----------------------------------------------------------------------------------
@@ -257,38 +256,3 @@ def template_plan(features: Sequence[str]) -> Plan:
         confirming_evidence="all of it together.",
         alternative_if_wrong="a part of it.",
     )
-
-
-# --- questions answered without any document -----------------------------------------------------
-
-
-class KnownAnswers:
-    """The file of what one generator answers without retrieval.
-
-    A question that it answers rightly teaches a rewriter little: with any queries the answer is
-    mostly right.
-    """
-
-    def __init__(self, path: Path, generator: str) -> None:
-        self._file = KeyedFile(path)
-        self._generator = generator
-
-    def complete(self, questions: Sequence[Question], reader: Reader) -> None:
-        """Ask for what is missing; an answer that fails is asked for again at the next start."""
-        with self._file.locked():
-            letters = self._file.read()
-            missing = [q for q in questions if letters.get(self._key(q)) not in tuple(q.options)]
-            for start in range(0, len(missing), _ASKED_AT_ONCE):
-                part = missing[start : start + _ASKED_AT_ONCE]
-                answers = reader.answer([Exam.of(q.text, q.options) for q in part])
-                pairs = zip(part, answers, strict=True)
-                self._file.append({self._key(q): a.letter for q, a in pairs if a.letter})
-
-    def correct_ids(self, questions: Sequence[Question]) -> set[str]:
-        """The ids of the questions that are answered rightly, as far as that is known."""
-        letters = self._file.read()
-        return {q.id for q in questions if letters.get(self._key(q)) == q.gold}
-
-    def _key(self, question: Question) -> str:
-        options = sorted(question.options.items())
-        return content_key(self._generator, ANSWER_VERSION, question.text, options)

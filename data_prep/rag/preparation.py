@@ -1,4 +1,4 @@
-"""Preparation of the retrieval task's prompts: an index, plans, answers without retrieval."""
+"""Preparation of the retrieval task's prompts: an index and plans."""
 
 from collections.abc import Sequence
 
@@ -16,21 +16,18 @@ from data_prep.rag.index import (
 from data_prep.rag.prompts import (
     INVENTED_INDEX,
     PromptSettings,
-    known_answers,
     plan_cache,
     questions_of,
     unplanned_records,
 )
 from data_prep.rag.sources import Question
-from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.encoder import Encoder
 from environments.rag.corpus import read_manifest
-from environments.rag.reader import ChatGenerator, ExtractiveReader
 
 
 def prepare(settings: PromptSettings, tools: Tools) -> None:
-    """Make what is missing of the index, the plans, and the answers without retrieval.
+    """Make what is missing of the index and the plans.
 
     A dry run makes nothing. Raises `ValueError` with what cannot be made.
     """
@@ -38,8 +35,6 @@ def prepare(settings: PromptSettings, tools: Tools) -> None:
     _make_index(settings, tools)
     if planner := _opened(settings.planner, tools):
         _make_plans(planner, questions_of(records), settings, tools)
-    if settings.known_share < 1:
-        _complete_answers([r for r in records if r.split == TRAIN_SPLIT], settings, tools)
 
 
 def _make_index(settings: PromptSettings, tools: Tools) -> None:
@@ -94,19 +89,3 @@ def _opened(settings: ModelSettings, tools: Tools) -> ChatModel | None:
     if settings.endpoint:
         return EndpointModel(settings.endpoint)
     return tools.chat_model(settings.model_name) if settings.model_name else None
-
-
-def _complete_answers(
-    trained: Sequence[PromptRecord], settings: PromptSettings, tools: Tools
-) -> None:
-    # Opened first: a model of the hub has an identity once its copy is on this machine.
-    generator = None if tools.dry_run else _opened(settings.generator, tools)
-    answers, questions = known_answers(settings), questions_of(trained)
-    if not tools.dry_run and (generator or settings.generator.is_stand_in):
-        reader = ChatGenerator(generator) if generator else ExtractiveReader()
-        answers.complete(questions, reader)
-    correct_count = len(answers.correct_ids(questions))
-    tools.say(
-        f"{correct_count:,} of {len(questions):,} training questions are answered without "
-        f"retrieval; {settings.known_share:.0%} of them are trained on"
-    )

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 import data_prep.rag.invented as stones
 from data_prep.contract import CheckRow, DataSettings
 from data_prep.hub import local_copy, model_identity
-from data_prep.rag.plans import KnownAnswers, Plan, PlanCache, template_plan
+from data_prep.rag.plans import Plan, PlanCache, template_plan
 from data_prep.rag.sources import Question, read_questions
 from data_prep.splits import Fractions, sample_sets, split_sets
 from data_prep.text_files import named_faults
@@ -69,10 +69,6 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
     plans: str = Field(
         default="", description="every plan made so far; beside the index if not named"
     )
-    generator: ModelSettings = Field(default=ModelSettings(), description="that of env.rag")
-    known_share: float = Field(
-        default=1.0, ge=0, le=1, description="kept of training questions answered without retrieval"
-    )
     fractions: Fractions = Fractions()
     seed: int = Field(default=0, ge=0, description="of invented questions, sample and splits")
 
@@ -124,8 +120,7 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
             "that are missing and says why one fails"
         )
     pairs = [(record, plans.get(question_of(record).id)) for record in records]
-    planned = [with_plan(record, plan) for record, plan in pairs if plan]
-    return _without_known(planned, settings)
+    return [with_plan(record, plan) for record, plan in pairs if plan]
 
 
 # --- questions -----------------------------------------------------------------------------------
@@ -135,7 +130,8 @@ def unplanned_records(settings: PromptSettings) -> list[PromptRecord]:
     """The questions in their splits, without messages."""
     records = _of_files(settings) if settings.questions else _of_stones(settings)
     if settings.num_samples is not None:
-        records = _sampled(records, min(settings.num_samples, len(records)), settings.seed)
+        number = min(settings.num_samples, len(records))
+        records = sample_sets(records, number, settings.seed, stratum="stratum")
     return records if records[0].split else _split(records, settings)
 
 
@@ -233,35 +229,6 @@ def with_plan(record: PromptRecord, plan: Plan) -> PromptRecord:
         {"role": "user", "content": user},
     )
     return replace(record, messages=messages, metadata={**about, "plan": plan.model_dump()})
-
-
-# --- answered without retrieval ------------------------------------------------------------------
-
-
-def known_answers(settings: PromptSettings) -> KnownAnswers:
-    """The answers of the generator of these settings without retrieval, so far."""
-    path = _plans_path(settings).with_suffix(".known.jsonl")
-    return KnownAnswers(path, identity_of(settings.generator))
-
-
-def _without_known(records: Sequence[PromptRecord], settings: PromptSettings) -> list[PromptRecord]:
-    """The records without some training questions that are answered without retrieval.
-
-    A share of the prompts, not a weight on their reward: GRPO divides by the spread of a prompt's
-    rewards, and a weight would cancel.
-    """
-    if settings.known_share == 1:
-        return list(records)
-    trained = [record for record in records if record.split == TRAIN_SPLIT]
-    correct_ids = known_answers(settings).correct_ids(questions_of(trained))
-    pool = [record for record in trained if question_of(record).id in correct_ids]
-    quota = round(settings.known_share * len(pool))
-    dropped = {r.id for r in pool} - {r.id for r in _sampled(pool, quota, settings.seed)}
-    return [record for record in records if record.id not in dropped]
-
-
-def _sampled(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:
-    return sample_sets(records, number, seed, stratum="stratum") if number else []
 
 
 # --- checks of prompts, and a trial of every part ------------------------------------------------

@@ -15,15 +15,12 @@ from data_prep import rag
 from data_prep.contract import Tools
 from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.local_model import imitated_replies
-from data_prep.rag.plans import KnownAnswers
 from data_prep.rag.prompts import canned_rollout, unplanned_records
-from data_prep.rag.sources import Question
 from environments.base import PromptRecord, Rollout
 from environments.chat import quote
 from environments.encoder import EncoderSettings, Vectors
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.corpus import Corpus, word_set
-from environments.rag.reader import ExtractiveReader
 from tests.data_prep.rag.test_plans import GOOD, Planner
 from tests.refusals import refusal
 
@@ -275,36 +272,13 @@ def test_too_few_plans_are_refused_with_the_remedy(medqa: dict[str, object]) -> 
 
 
 def test_a_dry_run_asks_no_model(medqa: dict[str, object]) -> None:
-    rag.prepare(settings_of(medqa, known_share=0.5), tools(dry_run=True))
+    rag.prepare(settings_of(medqa), tools(dry_run=True))
     assert not Path(str(medqa["plans"])).exists()
 
 
 def test_without_corpus_and_index_there_is_a_clear_error(medqa: dict[str, object]) -> None:
     with refusal("index.no-folder"):
         rag.prepare(settings_of(medqa, corpus=""), tools())
-
-
-def test_questions_answered_without_retrieval_can_be_left_out(medqa: dict[str, object]) -> None:
-    answers = {f"Train {n}?": "B" if n < 8 else "A" for n in range(20)}
-
-    def answer(text: str) -> str:
-        for question, letter in answers.items():
-            if text.startswith(f"Question: {quote(question)}"):
-                return json.dumps({"reasoning": "", "answer": letter})
-        return GOOD
-
-    model = Planner(answer)
-    said: list[str] = []
-    chosen = Tools(lambda _: model, no_model, said.append)
-    generator = {"model_name": "a/generator"}
-    sizes = {}
-    for share in (1.0, 0.5, 0.0):
-        settings = settings_of(medqa, generator=generator, known_share=share)
-        rag.prepare(settings, chosen)
-        sizes[share] = [record.split for record in rag.build_prompts(settings)].count("train")
-    assert sizes == {1.0: 20, 0.5: 16, 0.0: 12}
-    assert any("8 of 20 training questions are answered without retrieval" in s for s in said)
-    assert sum(text.startswith("Question: ") for text in model.asked) == 20  # asked once
 
 
 @pytest.mark.parametrize(
@@ -350,41 +324,6 @@ def weights_in(folder: Path) -> Path:
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"first")
     return folder / "model.safetensors"
-
-
-def test_an_answer_that_no_generator_could_have_given_is_asked_for_again(tmp_path: Path) -> None:
-    question = Question("Which?", {letter: letter.lower() for letter in "ABCD"}, "A")
-    known = KnownAnswers(tmp_path / "known.jsonl", "reader")
-    known.complete([question], ExtractiveReader())
-    assert known.correct_ids([question]) == {question.id}
-    (kept,) = [json.loads(line) for line in known._file.path.read_text().splitlines()]
-    for value in (5, None, "E", ["A"], {}):
-        known._file.append({kept["key"]: value})
-        assert known.correct_ids([question]) == set()
-        known.complete([question], ExtractiveReader())
-        assert known.correct_ids([question]) == {question.id}
-
-
-def test_a_generator_in_this_process_is_known_by_its_weights(
-    tmp_path: Path, medqa: dict[str, object]
-) -> None:
-    """What the old weights answered without retrieval says nothing of the new ones."""
-    weights = weights_in(tmp_path / "generator")
-    right, wrong = (Planner(lambda _, letter=letter: _answer(letter)) for letter in "BA")
-    settings = settings_of(
-        medqa, planner={}, generator={"model_name": str(weights.parent)}, known_share=0.0
-    )
-    rag.prepare(settings, tools(right))
-    assert not any(r.split == "train" for r in rag.build_prompts(settings))
-    weights.write_bytes(b"second")
-    assert sum(r.split == "train" for r in rag.build_prompts(settings)) == 20
-    rag.prepare(settings, tools(wrong))
-    assert sum(r.split == "train" for r in rag.build_prompts(settings)) == 20
-    assert len(wrong.asked) == 20
-
-
-def _answer(letter: str) -> str:
-    return json.dumps({"reasoning": "", "answer": letter})
 
 
 class Encoder:
