@@ -21,7 +21,7 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.words import figure_with_interval, read_estimate
 from equipoise.run.directory import RunDirectory
-from equipoise.run.rollouts import read_stage_rollouts
+from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.statistics.evaluation import Figures, headline_figures, json_number
 from equipoise.statistics.intervals import (
     Shares,
@@ -183,7 +183,7 @@ def corrected_figures(
     """Each rate of violations of the run's stages, as judged and corrected."""
     figures: dict[str, Figures] = {}
     for stage in (stage for stage in ("baseline", "final") if run.rollouts(stage).exists()):
-        of_stage = environment.measure(*read_stage_rollouts(run, stage))
+        of_stage = environment.measure(*read_scored_rollouts(run.rollouts(stage)))
         as_judged = headline_figures(of_stage, STATISTICS)
         for name in Violations.model_fields:
             rate = f"{name}_violation_rate"

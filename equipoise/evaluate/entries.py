@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from environments.base import IncompleteSetError, OutcomeError, PromptRecord, Rollout, Score
+from environments.base import PromptRecord, Rollout, Score
 from environments.chat.accounting import MODEL
 from environments.contract import Environment
 from environments.measurement import Measurement
@@ -25,7 +25,7 @@ from equipoise.report.run_files import value_at
 from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import read_records
-from equipoise.run.rollouts import read_rollouts, read_stage_rollouts
+from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import open_run
 from equipoise.statistics.compare import Halves
 from equipoise.train.stages.around_training import BASELINE, FINAL, REFERENCE
@@ -112,14 +112,7 @@ class Evaluated:
 
     def measured(self, items: frozenset[str]) -> Measurement:
         """The task's metrics over these prompts."""
-        try:
-            return self.environment().measure(*self._replies_to(items))
-        except (IncompleteSetError, OutcomeError) as error:  # of a file without a seal
-            raise EquipoiseError(
-                "entry.unmeasurable",
-                f"{self.run.rollouts(self.stage)} cannot be measured: {error}",
-                "Put it back from a copy.",
-            ) from error
+        return self.environment().measure(*self._replies_to(items))
 
     def halves(self, items: frozenset[str]) -> Halves | None:
         """Halves of the replies to these prompts, see `Halves.of`."""
@@ -192,7 +185,7 @@ def read_stage(path: Path) -> Evaluated:
             "Name the folder of a run, results/<task>/<run name>, or of one of its stages, "
             ".../baseline or .../final.",
         )
-    rollouts, scores = read_stage_rollouts(run, stages[0])
+    rollouts, scores = read_scored_rollouts(run.rollouts(stages[0]))
     prompt_ids = {rollout.prompt_id for rollout in rollouts}
     items = {r.id: _hash_of(r) for r in read_records(run.prompts) if r.id in prompt_ids}
     if missing := prompt_ids - items.keys():

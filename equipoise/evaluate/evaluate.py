@@ -47,7 +47,7 @@ from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
 from equipoise.run.rollouts import (
     read_generations,
     read_rollouts,
-    read_stage_rollouts,
+    read_scored_rollouts,
     write_generations,
 )
 from equipoise.run.seals import check_part, open_run
@@ -394,7 +394,7 @@ def _has_replies(run: RunDirectory) -> bool:
         return not any(read_generations(generations)[1])
     if not run.evaluation(BASELINE).exists():
         return False
-    rollouts, scores = read_stage_rollouts(run, BASELINE)
+    rollouts, scores = read_scored_rollouts(run.rollouts(BASELINE))
     if any(NO_REPLY in score.evidence for score in scores):
         return False
     write_generations(generations, rollouts, [None] * len(rollouts))

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from data_prep.files import (
     DamagedFileError,
     finite,
     parse_json,
-    read_json,
     read_jsonl,
     write_jsonl,
     write_lines,
@@ -23,7 +21,6 @@ from data_prep.files import (
 from data_prep.records import Name
 from environments.base import Failure, FailureKind, PromptRecord, Rollout, Score
 from equipoise.errors import EquipoiseError
-from equipoise.run.directory import RunDirectory
 
 
 def rollout_of(record: PromptRecord, completion: str) -> Rollout:
@@ -183,36 +180,6 @@ def read_scored_rollouts(path: Path) -> tuple[list[Rollout], list[Score]]:
         outcome = share_equal(score.outcome, records)
         scores.append(replace(score, evidence=evidence, outcome=outcome))
     return rollouts, scores
-
-
-def read_stage_rollouts(run: RunDirectory, stage: str) -> tuple[list[Rollout], list[Score]]:
-    """Read a finished stage's rollouts and scores. Raises `EquipoiseError` where lines are lost."""
-    rollouts, scores = read_scored_rollouts(run.rollouts(stage))
-    evaluation = read_json(run.evaluation(stage))
-    counted = evaluation.get("n_rollouts") if isinstance(evaluation, dict) else None
-    if counted != len(rollouts):
-        raise EquipoiseError(
-            "rollouts.other-count",
-            f"{run.rollouts(stage)} has {len(rollouts)} replies, and {run.evaluation(stage).name} "
-            f"counts {counted}: lines were lost or doubled",
-            "Put the file back from a copy.",
-        )
-    return rollouts, scores
-
-
-def refuse_other_sizes(run: RunDirectory, stages: Mapping[str, Sequence[Rollout]]) -> None:
-    """Raise `EquipoiseError` unless all stages have as many replies to the same prompts."""
-    counters = [Counter(rollout.prompt_id for rollout in rollouts) for rollouts in stages.values()]
-    if any(prompts != counters[0] for prompts in counters):
-        sizes = " and ".join(
-            f"{name} has {prompts.total():,} replies to {len(prompts):,} prompts"
-            for name, prompts in zip(stages, counters, strict=True)
-        )
-        raise EquipoiseError(
-            "rollouts.other-sizes",
-            f"{run.root}: {sizes}, which cannot be compared",
-            "Put back from a copy the stage that is not whole.",
-        )
 
 
 def _lines(path: Path, model: type[L]) -> Iterator[L]:

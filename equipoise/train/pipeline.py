@@ -34,7 +34,7 @@ from equipoise.run.prompts import (
     record_prompts,
 )
 from equipoise.run.resume import grow
-from equipoise.run.rollouts import read_stage_rollouts, refuse_other_sizes
+from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import check_files, check_part, record_files
 from equipoise.run.usage import Meter
 from equipoise.statistics.compare import Halves, compare, comparison_dict
@@ -230,8 +230,7 @@ def report(job: Job) -> None:
 def compare_stages(job: Job) -> dict[str, Any]:
     """The content of comparison.json, from the files of both stages."""
     run, settings = job.run, job.config.equipoise.evaluation.statistics
-    baseline, final = (read_stage_rollouts(run, stage) for stage in (BASELINE, FINAL))
-    refuse_other_sizes(run, {BASELINE: baseline[0], FINAL: final[0]})
+    baseline, final = (read_scored_rollouts(run.rollouts(stage)) for stage in (BASELINE, FINAL))
     with job.reporter.progress("comparing"):
         measure = job.environment.measure
         after = measure(*final)
