@@ -1,12 +1,12 @@
 """Files that the report reads from a run directory; any of them may be missing."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import DamagedFileError, read_json, read_jsonl
-from environments.base import REWARD, UNPARSEABLE
+from data_prep.files import read_json
+from environments.base import REWARD, UNPARSEABLE, Rollout, Score
 from environments.presentation import Presentation
 from equipoise.errors import EquipoiseError
 from equipoise.report.words import (
@@ -16,12 +16,11 @@ from equipoise.report.words import (
     heading,
     metric_name,
     metric_note,
-    number,
     read_estimate,
 )
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import Series, read_history
-from equipoise.run.rollouts import read_kept, share_equal, share_prompt
+from equipoise.run.rollouts import read_kept, read_scored_rollouts
 
 Json = Mapping[str, Any]
 
@@ -49,6 +48,24 @@ class Reply:
     components: Json = field(default_factory=dict)
     failure_kind: str = ""
     step: int | None = None
+
+    @classmethod
+    def of(cls, rollout: Rollout, score: Score, step: int | None = None) -> "Reply":
+        """Join a rollout with its score."""
+        error = score.error
+        return cls(
+            rollout.set_id,
+            rollout.metadata,
+            rollout.prompt,
+            rollout.completion,
+            error.text if error else None,
+            score.evidence,
+            rollout.prompt_id,
+            score.value,
+            score.components,
+            error.kind if error else "",
+            step,
+        )
 
     @property
     def unparseable(self) -> str | None:
@@ -172,7 +189,11 @@ def _read(root: Path, replies: bool) -> RunFiles:
         modes=(modes := read_object(run.modes)),
         probe=as_object(modes.get("trivial")) or read_object(run.probe / "probe.json"),
         presentation=read_presentation(stages["after"] or stages["before"]),
-        training=tuple(_reply(row) for row in read_kept(run.training)) if replies else (),
+        training=tuple(
+            Reply.of(rollout, score, step) for step, rollout, score in read_kept(run.training)
+        )
+        if replies
+        else (),
     )
 
 
@@ -189,33 +210,8 @@ def read_object(path: Path) -> Json:
 
 
 def _read_replies(path: Path) -> Iterator[Reply]:
-    if not path.is_file():
-        return
-    siblings: dict[str, Reply] = {}
-    records: dict[str, Any] = {}
-    for line, row in enumerate(read_jsonl(path), start=1):
-        if not isinstance(row, dict):
-            raise DamagedFileError("file.damaged", path, "not a JSON object", line)
-        reply = share_prompt(_reply(row), siblings)
-        evidence, components = (share_equal(r, records) for r in (reply.evidence, reply.components))
-        yield replace(reply, evidence=evidence, components=components)
-
-
-def _reply(row: Json) -> Reply:
-    error = as_object(row.get("error"))
-    return Reply(
-        set_id=str(row.get("set_id", "")),
-        metadata=as_object(row.get("metadata")),
-        prompt=str(row.get("prompt", "")),
-        completion=str(row.get("completion", "")),
-        error=str(error.get("text", "")) if error else None,
-        evidence=as_object(row.get("evidence")),
-        prompt_id=str(row.get("prompt_id", "")),
-        value=number(row.get("value")),
-        components=as_object(row.get("components")),
-        failure_kind=str(error.get("kind", "")),
-        step=row.get("step"),
-    )
+    if path.is_file():
+        yield from map(Reply.of, *read_scored_rollouts(path))
 
 
 def value_at(value: Any, *keys: str) -> Any:

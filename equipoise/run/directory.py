@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from data_prep.files import create_folder, remove_abandoned
@@ -35,7 +35,7 @@ class RunDirectory:
 
     root: Path
 
-    @cached_property
+    @property
     def ledger(self) -> Ledger:
         """The content of `provenance`."""
         return Ledger(self.provenance)

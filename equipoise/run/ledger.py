@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -54,38 +55,35 @@ def owning(root: Path) -> Iterator[None]:
 _HASH = "sha256"
 
 
+@dataclass(frozen=True, slots=True)
 class Ledger:
-    """The content of a run's provenance.json, held until the file changes.
+    """The content of a run's provenance.json, which has a hash of itself."""
 
-    A change is checked, merged and written by one call, and read again from the disk. The file has
-    a hash of itself.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._content: dict[str, Any] = {}
-        #: Inode, time of change in ns and bytes of the file that the content is of.
-        self._version: tuple[int, int, int] | None = None
+    path: Path
 
     def create(self, content: Mapping[str, Any]) -> None:
         """Write the first content, or another one in its place."""
-        write_json(self._path, {**content, _HASH: _hash_of(content)})
-        self._version = None
+        write_json(self.path, {**content, _HASH: _hash_of(content)})
 
-    def read(self) -> Mapping[str, Any]:
+    def read(self) -> dict[str, Any]:
         """Return the content. Raises `EquipoiseError` where it is damaged, changed or missing."""
         try:
-            status = self._path.stat()
-            version = status.st_ino, status.st_mtime_ns, status.st_size
-        except OSError:
-            version = None
-        if version is None or version != self._version:
-            self._content, self._version = _read(self._path), version
-        return self._content
+            content = read_json(self.path)
+            if not isinstance(content, dict):
+                raise ValueError("it is not a JSON object")
+            if content.get(_HASH) != _hash_of(content):
+                raise ValueError("it was changed since it was written")
+            return content
+        except (OSError, ValueError) as error:
+            raise EquipoiseError(
+                "run.unreadable-ledger",
+                f"{self.path} cannot be read: {error}",
+                "Put it back from a copy. Nothing else says what the run was made from.",
+            ) from None
 
     def update(self, changes: Mapping[str, Any]) -> None:
         """Merge `changes` into the content, one level deep."""
-        content = dict(self.read())
+        content = self.read()
         for key, value in changes.items():
             previous = content.get(key)
             if isinstance(value, Mapping) and isinstance(previous, dict):
@@ -106,23 +104,6 @@ class Ledger:
                 "Put back what it was, or start a new run.",
             )
         self.update({"hashes": {name: value}})
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = read_json(path)
-        if not isinstance(content, dict):
-            raise ValueError("it is not a JSON object")
-        if content.get(_HASH) != _hash_of(content):
-            raise ValueError("it was changed since it was written")
-        return content
-    except (OSError, ValueError, RecursionError) as error:
-        raise EquipoiseError(
-            "run.unreadable-ledger",
-            f"{path} cannot be read: {error}",
-            "Put it back from a copy. Without it nothing says what the run was made from: start a "
-            "new run.",
-        ) from None
 
 
 def _hash_of(content: Mapping[str, Any]) -> str:

@@ -4,9 +4,9 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
 
@@ -79,6 +79,7 @@ class _Generation(_Line):
 
 
 L = TypeVar("L", bound=_Line)
+J = TypeVar("J")
 
 
 def write_rollouts(
@@ -122,7 +123,7 @@ def read_generations(path: Path) -> tuple[list[Rollout], list[Failure | None]]:
     failures: list[Failure | None] = []
     siblings: dict[str, Rollout] = {}
     for line in _lines(path, _Generation):
-        rollouts.append(share_prompt(line.rollout(), siblings))
+        rollouts.append(_share_prompt(line.rollout(), siblings))
         failures.append(line.failure())
     return rollouts, failures
 
@@ -130,27 +131,10 @@ def read_generations(path: Path) -> tuple[list[Rollout], list[Failure | None]]:
 def read_rollouts(path: Path) -> list[Rollout]:
     """The rollouts of a file, without their scores. Raises `EquipoiseError` with the bad line."""
     siblings: dict[str, Rollout] = {}
-    return [share_prompt(line.rollout(), siblings) for line in _lines(path, _Line)]
+    return [_share_prompt(line.rollout(), siblings) for line in _lines(path, _Line)]
 
 
-class _Reply(Protocol):
-    """A dataclass with what all replies to a prompt have in common."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def prompt_id(self) -> str: ...
-    @property
-    def prompt(self) -> str: ...
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
-
-
-R = TypeVar("R", bound=_Reply)
-J = TypeVar("J")
-
-
-def share_prompt(reply: R, siblings: dict[str, R]) -> R:
+def _share_prompt(reply: Rollout, siblings: dict[str, Rollout]) -> Rollout:
     """Replace the prompt and the metadata by those of the reply's first sibling, where equal.
 
     They are most of a file: of tens of thousands of lines little but the completions differs.
@@ -161,7 +145,7 @@ def share_prompt(reply: R, siblings: dict[str, R]) -> R:
     return replace(reply, prompt=sibling.prompt, metadata=sibling.metadata)
 
 
-def share_equal(record: J, seen: dict[str, Any]) -> J:
+def _share_equal(record: J, seen: dict[str, Any]) -> J:
     """The first record that reads the same: of 17,000 replies they took 100 MB, each its own."""
     shared: J = seen.setdefault(json.dumps(record), record)
     return shared
@@ -174,11 +158,16 @@ def read_scored_rollouts(path: Path) -> tuple[list[Rollout], list[Score]]:
     siblings: dict[str, Rollout] = {}
     records: dict[str, Any] = {}
     for line in _lines(path, _ScoredLine):
-        rollouts.append(share_prompt(line.rollout(), siblings))
+        rollouts.append(_share_prompt(line.rollout(), siblings))
         score = line.score()
-        evidence = share_equal(score.evidence, records)
-        outcome = share_equal(score.outcome, records)
-        scores.append(replace(score, evidence=evidence, outcome=outcome))
+        scores.append(
+            replace(
+                score,
+                components=_share_equal(score.components, records),
+                evidence=_share_equal(score.evidence, records),
+                outcome=_share_equal(score.outcome, records),
+            )
+        )
     return rollouts, scores
 
 
@@ -305,13 +294,15 @@ def keep_steps(path: Path, last_step: int) -> None:
         path.unlink()
 
 
-def read_kept(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The objects of the file; a last line that was not written to its end is none yet.
+def read_kept(path: Path) -> Iterator[tuple[int, Rollout, Score]]:
+    """Yield each rollout with its step; a last line that was not written to its end is none yet.
 
-    Raises `DamagedFileError` where another line is no rollout of a step.
+    Raises `DamagedFileError` where another line is not a scored rollout of a step.
     """
     if path.exists():
-        yield from (row for _, row in _complete(path))
+        for number, (_, row) in enumerate(_complete(path), start=1):
+            line = _check(path, number, row, _ScoredLine)
+            yield row["step"], line.rollout(), line.score()
 
 
 def _complete(path: Path) -> Iterator[tuple[bytes, Mapping[str, Any]]]:

@@ -142,7 +142,8 @@ def _rollout(case, number, race, mean, rng):
     set_id, severity = f"{case}/{number:03d}", CASES[case][0]
     decision = _decision(mean / FORM.most_invasive, severity, rng)
     patient = {"age": "young", "race": race, "gender": GENDERS[number % len(GENDERS)]}
-    names = {"prompt_id": f"{set_id}/{race}", "set_id": set_id, "split": "test", "error": None}
+    names = {"prompt_id": f"{set_id}/{race}", "set_id": set_id, "split": "test"}
+    names |= {"error": None, "outcome": None}
     row = {
         **names,
         "metadata": {"case": case, "severity": severity, **patient, "geography": "rural"},

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from equipoise.errors import EquipoiseError
 from equipoise.report.head import LOCAL_MODEL_NOTE
 from equipoise.report.renderers import marked
 from equipoise.report.report import describe_provenance, write_report
@@ -216,7 +217,8 @@ class TestHostile:
         def change(row: dict[str, Any]) -> None:
             row["completion"] = f'{SCRIPT}"><img src=x onerror=alert(1)>'
             row["prompt"] = f"</pre>{SCRIPT}"
-            row["error"] = {"kind": SCRIPT, "text": f"judge said {SCRIPT}"}
+            row["error"] = {"kind": "verifier_error", "text": f"judge said {SCRIPT}"}
+            row["value"] = None
             row["metadata"] |= {"case": f"case {SCRIPT}", "gender": SCRIPT, SCRIPT: "key"}
             if "decision" in row["evidence"]:
                 row["evidence"]["decision"] |= {"rationale": f"</q>{SCRIPT}", "medication": SCRIPT}
@@ -240,7 +242,8 @@ class TestHostile:
             row["metadata"] = {"question": f"Why {SCRIPT}?", SCRIPT: SCRIPT}
             row["prompt"], row["completion"] = f"</pre>{SCRIPT}", f"</pre>{SCRIPT}"
             row["components"] = {SCRIPT: 1.0}
-            row["error"] = {"kind": "timeout", "text": f"judge said {SCRIPT}"}
+            row["error"] = {"kind": "verifier_error", "text": f"judge said {SCRIPT}"}
+            row["value"] = None
             row["evidence"] = {SCRIPT: {SCRIPT: [SCRIPT, {SCRIPT: None}]}}
 
         edit_rollouts(finished_run, change)
@@ -374,7 +377,7 @@ def test_history_that_is_cut_off_still_gives_curves(unfinished_run):
 def test_damaged_file_is_named(finished_run, name, texts):
     for text in texts:
         (finished_run / name).write_text(text, encoding="utf-8")
-        with refusal("report.damaged-file", "words" if "words" in text else Path(name).name):
+        with pytest.raises(EquipoiseError, match="words" if "words" in text else Path(name).name):
             write_report(finished_run)
 
 

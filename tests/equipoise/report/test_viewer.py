@@ -35,7 +35,7 @@ def run(tmp_path_factory):
     (run / "training_history.csv").unlink()
     rows = rows_of(run, "final")
     for row in rows[:2]:
-        row |= {"value": None, "error": {"kind": "timeout", "text": "no answer in 60 s"}}
+        row |= {"value": None, "error": {"kind": "transport_timeout", "text": "no answer in 60 s"}}
     rows[5]["completion"] = (
         "Zebra \u202eover\u202c \u65e5 \U0001f469\u200d\u2695 \ud800 <b>&amp;</b>"
     )
@@ -74,7 +74,7 @@ def choose(browser: Browser, label: str, value: str) -> int:
 
 def verdict(row: dict[str, Any]) -> str:
     if row["error"]:
-        return "could not be scored: timeout"
+        return "could not be scored: transport timeout"
     return "could not be read" if "unparseable" in row["evidence"] else "scored"
 
 
@@ -318,6 +318,7 @@ def test_it_opens_replies_of_a_task_without_sets_and_of_one_stage(browser, tmp_p
     replies = []
     for number in range(5):
         names = {"prompt_id": f"p{number}", "set_id": f"p{number}", "prompt": "?"}
+        names |= {"split": "test", "components": {}, "error": None, "outcome": None}
         metadata = {"question": f"What is {number}?", "gold": "yes" if number % 2 else "no"}
         reply = {
             "completion": f"answer {number}",

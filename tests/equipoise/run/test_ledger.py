@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import read_json
-from equipoise.run import ledger
 from equipoise.run.ledger import Ledger
 
 
@@ -18,17 +16,6 @@ def test_the_change_of_another_ledger_is_read_and_kept(tmp_path: Path) -> None:
     first.update({"device": "cpu"})
     assert second.read()["seconds"] == {"baseline": 1.0, "final": 2.0}
     assert second.read()["device"] == "cpu"
-
-
-def test_a_file_that_nobody_changed_is_read_once(tmp_path: Path, monkeypatch) -> None:
-    reads: list[Path] = []
-    monkeypatch.setattr(ledger, "read_json", lambda path: reads.append(path) or read_json(path))
-    kept = Ledger(tmp_path / "provenance.json")
-    kept.create({"hashes": {}})
-    kept.record_hash("model", "a")
-    kept.record_hash("model", "a")
-    assert kept.read()["hashes"] == {"model": "a"}
-    assert len(reads) == 3, "after each of three writes"
 
 
 def test_what_was_written_is_read_as_json_holds_it(tmp_path: Path) -> None:

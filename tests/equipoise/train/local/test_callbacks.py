@@ -41,7 +41,7 @@ def test_a_checkpoint_holds_the_rollouts_of_its_own_step(tmp_path: Path):
         (tmp_path / f"checkpoint-{step}").mkdir()
         sealing.on_save(arguments, state, TrainerControl())
     kept = [read_kept(tmp_path / f"checkpoint-{step}" / "rollouts.jsonl") for step in (1, 2)]
-    assert [[row["completion"] for row in each] for each in kept] == [
+    assert [[rollout.completion for _, rollout, _ in each] for each in kept] == [
         ["reply 1"],
         ["reply 1", "reply 2"],
     ]

@@ -217,7 +217,8 @@ def test_what_the_actor_kept_of_a_step_is_written_with_its_row(watch, scorer, jo
         watch.on_metrics({"loss": 0.5}, step, "train")
         watch.on_metrics({"total_step_time": 2.0}, step, "timing/train")
     written = [
-        (row["step"], row["completion"], row["value"]) for row in read_kept(job.run.training)
+        (step, rollout.completion, score.value)
+        for step, rollout, score in read_kept(job.run.training)
     ]
     assert written == [(1, "A", 1.0), (1, "B", 1.0), (2, "A", 1.0), (2, "B", 1.0)]
 
