@@ -71,12 +71,9 @@ def run_facts(run: RunFiles) -> list[tuple[str, str]]:
 
 def _added_steps(run: RunFiles) -> str:
     """List by how many steps the run grew, and from which on."""
-    entries = [e for e in as_list(run.provenance.get("grown")) if isinstance(e, dict)]
     return "; ".join(
-        "{:,.0f} in place of {:,.0f}, from step {:,.0f}".format(
-            *(number(entry.get(key)) or 0 for key in ("steps", "steps_before", "from_step"))
-        )
-        for entry in entries
+        "{steps:,} in place of {steps_before:,}, from step {from_step:,}".format(**entry)
+        for entry in run.provenance.get("grown", [])
     )
 
 
@@ -169,9 +166,8 @@ def _short(count: float) -> str:
 def alerts(run: RunFiles) -> tuple[Alert, ...]:
     """Nothing where nothing is wrong."""
     alarm = AlarmMonitor(run).alarm
-    changed = changed_models(run.provenance.get("usage"))
+    changed = changed_models(run.provenance.get("usage", {}))
     return (
-        *_other_sizes(run),
         *_lost(run),
         *policy_alerts(run),
         *((Alert(alarm.text, "training"),) if alarm else ()),
@@ -181,15 +177,6 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
         *(() if run.audited else _no_signal(run)),
         *_cut_off(run),
     )
-
-
-def _other_sizes(run: RunFiles) -> Iterator[Alert]:
-    """Both stages ask the same prompts, equally often."""
-    counted = (number(run.evaluations[stage].get("n_rollouts")) for stage in run.stages)
-    sizes = [size for size in counted if size is not None]
-    if len(set(sizes)) > 1:
-        counts = " and ".join(f"{size:,.0f}" for size in sizes)
-        yield Alert(f"The two evaluations differ in their size: {counts} generations.", "verdicts")
 
 
 def _lost(run: RunFiles) -> Iterator[Alert]:

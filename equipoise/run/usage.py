@@ -101,15 +101,14 @@ class Meter:
         }
 
 
-def changed_models(usage: Any) -> list[str]:
+def changed_models(usage: Mapping[str, Any]) -> list[str]:
     """A sentence for each model that was asked and not always answered by the same one.
 
     `usage` is that of provenance.json. Servers that name no fingerprint say nothing of a change.
     """
-    calls = usage.get("calls") if isinstance(usage, Mapping) else None
     sentences = []
-    for model, counts in calls.items() if isinstance(calls, Mapping) else ():
-        names = sorted(counts) if isinstance(counts, Mapping) else []
+    for model, counts in usage.get("calls", {}).items():
+        names = sorted(counts)
         for kind, words in ((MODEL, "the answering model"), (FINGERPRINT, "its fingerprint")):
             answered = [name.removeprefix(kind) for name in names if name.startswith(kind)]
             if len(answered) > 1:

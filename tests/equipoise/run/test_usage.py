@@ -11,7 +11,7 @@ from environments.chat import Budget, Source
 from environments.chat.accounting import Accounts, Usage
 from equipoise.run import usage
 from equipoise.run.ledger import Ledger
-from equipoise.run.usage import Meter, changed_models
+from equipoise.run.usage import Meter
 
 
 @pytest.fixture
@@ -77,11 +77,6 @@ def test_a_server_that_names_no_fingerprint_has_changed_nothing(provenance: Path
 def test_what_answered_an_earlier_run_of_this_process_is_not_told(provenance: Path) -> None:
     Accounts("judge", Budget()).add_sources([Source("judge-0", "fp_0")])
     assert not answered(provenance, Meter(), Source("judge-1", "fp_1"))
-
-
-@pytest.mark.parametrize("damaged", [None, [], {"calls": []}, {"calls": {"judge": [1]}}, {}])
-def test_usage_that_cannot_be_read_tells_of_no_change(damaged: object) -> None:
-    assert changed_models(damaged) == []
 
 
 def test_what_was_asked_before_the_run_is_not_its_own(provenance: Path) -> None:
