@@ -3,7 +3,6 @@
 Preparation and check of a task are hooks of its data module, see data_prep/contract.py.
 """
 
-import difflib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from dotenv import load_dotenv
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from tyro.conf import Positional
 from yaml import YAMLError
@@ -39,6 +38,7 @@ from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.dry_run import Row
 from equipoise.config.flags import tasks
 from equipoise.config.task_code import add_working_folder, set_size
+from equipoise.config.validate import validate
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.hub import clear_errors
 from equipoise.models.libraries import offline
@@ -379,27 +379,18 @@ def read_settings(model: type[DataSettings], words: Sequence[str]) -> DataSettin
             "prepare.invalid-word", f"{mismatches[0]!r} is no key=value, such as seed=1", _KEYS
         )
     try:
-        values = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)), resolve=True)
-        return model.model_validate(values)
+        values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)), resolve=True)
     except (OmegaConfBaseException, YAMLError) as error:
         raise UsageError(
             "prepare.invalid-yaml", f"a value is no YAML: {str(error).splitlines()[0]}", _KEYS
         ) from None
-    except ValidationError as error:
-        keys = [key.partition("=")[0] for key, _ in described_keys(model)]
-        lines = [_fault(problem, keys) for problem in error.errors(include_url=False)]
+    settings, problems = validate(values, model)
+    if settings is None:
+        lines = [": ".join(filter(None, (p.keys[0], p.message))) for p in problems]
         raise UsageError(
             "prepare.invalid-settings", "\n  ".join(["the settings are wrong:", *lines]), _KEYS
-        ) from None
-
-
-def _fault(problem: Any, keys: Sequence[str]) -> str:
-    key = ".".join(map(str, problem["loc"]))
-    if problem["type"] != "extra_forbidden":
-        message = problem["msg"].removeprefix("Value error, ")
-        return f"{key}: {message}" if key else message
-    matches = difflib.get_close_matches(key, keys, n=1)
-    return f"{key}: unknown key" + (f", did you mean {matches[0]}?" if matches else "")
+        )
+    return settings
 
 
 def described_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
