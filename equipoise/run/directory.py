@@ -1,7 +1,7 @@
 """The run directory: one place for everything that a run leaves behind.
 
 results/<task>/<name>/
-  config.yaml  provenance.json  prompts.jsonl  reference.jsonl
+  config.yaml  provenance.json  manifest.json  prompts.jsonl  reference.jsonl
   baseline/  final/         rollouts.jsonl, evaluation.json, of the trained model greedy.jsonl
   probe/                    probe.json, and the scored replies of policies without skill
   comparison.json           before against after, metric by metric
