@@ -32,6 +32,7 @@ pytestmark = pytest.mark.deep
 
 FEW = ("equipoise.evaluation.bootstrap_draws=50", "equipoise.evaluation.permutations=20")
 GENERATIONS = 4
+SMOKE = "--config=nemo_configs/smoke.yaml"
 
 
 def replies(records: list[Any], seed: int) -> list[Rollout]:
@@ -76,21 +77,14 @@ def run(whole: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def edited(change: Callable[[list[str]], list[str]]) -> Callable[[Path], str]:
-    def edit(run: Path) -> str:
-        path = run / "final" / "rollouts.jsonl"
-        path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
-        return "final/rollouts.jsonl"
-
-    return edit
-
-
-def a_third_changed(lines: list[str]) -> list[str]:
+def replies_changed(run: Path) -> str:
     """Other replies with the scores of the old ones, in as many bytes."""
-    rows = [json.loads(line) for line in lines]
+    path = run / "final" / "rollouts.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows[::3]:
         row["completion"] = "x" * len(row["completion"])
-    return [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return "final/rollouts.jsonl was changed"
 
 
 def unlisted(run: Path) -> str:
@@ -98,50 +92,52 @@ def unlisted(run: Path) -> str:
     return "run.unlisted-files"
 
 
-def deleted(name: str) -> Callable[[Path], str]:
-    def delete(run: Path) -> str:
-        (run / name).unlink()
-        return name
-
-    return delete
+def weights_changed(run: Path) -> str:
+    path = run / "final_checkpoint" / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    return "adapter_model.safetensors was changed"
 
 
-DAMAGES = {
-    "replies are gone": deleted("final/rollouts.jsonl"),
-    "the evaluation is gone": deleted("final/evaluation.json"),
-    "prompts are gone": deleted("prompts.jsonl"),
-    "the reference is gone": deleted("reference.jsonl"),
-    "the configuration is gone": deleted("config.yaml"),
-    "the provenance is gone": deleted("provenance.json"),
-    "the last line is lost": edited(lambda lines: lines[:-1]),
-    "the last line is doubled": edited(lambda lines: [*lines, lines[-1]]),
-    "half of the replies are gone": edited(lambda lines: lines[::2]),
-    "a third of the replies is changed": edited(a_third_changed),
-    "no manifest": unlisted,
-}
-COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
-    "compare": lambda run, out: (f"{run}/baseline", f"{run}/final", f"--output-dir={out}"),
-    "export gym": lambda run, out: (str(run), f"--output-dir={out}"),
-    "export verifiers": lambda run, out: (str(run), f"--output-dir={out}"),
-}
+def model_gone(run: Path) -> str:
+    shutil.rmtree(run / "final_checkpoint")
+    return "final_checkpoint is missing"
 
 
-@pytest.mark.parametrize(
-    ("command", "damage"),
-    [
-        *(("compare", damage) for damage in DAMAGES),
-        *((c, "no manifest") for c in COMMANDS),
-    ],
-)
+Command = tuple[str, Callable[[Path], str], Callable[[Path, Path], tuple[str, ...]]]
+COMMANDS: list[Command] = [
+    ("compare", replies_changed, lambda run, _: (f"{run}/baseline", f"{run}/final")),
+    ("compare", unlisted, lambda run, _: (f"{run}/baseline", f"{run}/final")),
+    ("gate", replies_changed, lambda run, _: (f"{run}/baseline", f"{run}/final")),
+    ("export gym", unlisted, lambda run, out: (str(run), f"--output-dir={out}")),
+    ("export verifiers", replies_changed, lambda run, out: (str(run), f"--output-dir={out}")),
+    ("convert", weights_changed, lambda run, out: (str(run), str(out))),
+    ("merge-lora", model_gone, lambda run, out: (str(run), str(out))),
+    ("evaluate", unlisted, lambda run, _: ("fairness", f"--model={run}", "--limit=4")),
+    (
+        "grpo_fairness",
+        weights_changed,
+        lambda run, _: (SMOKE, f"--model-name={run / 'final_checkpoint'}"),
+    ),
+]
+WITH_CACHE = ("evaluate", "grpo_fairness")
+
+
+@pytest.mark.parametrize(("command", "damage", "words"), COMMANDS)
 def test_what_is_not_as_it_was_written_is_refused_by_its_name(
-    command: str, damage: str, run: Path, tmp_path: Path
+    command: str,
+    damage: Callable[[Path], str],
+    words: Callable[[Path, Path], tuple[str, ...]],
+    run: Path,
+    tmp_path: Path,
 ) -> None:
-    told = DAMAGES[damage](run)
-    said = started(command, *COMMANDS[command](run, tmp_path / "out"), code=1)
+    told, out = damage(run), tmp_path / "out"
+    cache = (f"equipoise.cache_dir={tmp_path / 'cache'}",) if command in WITH_CACHE else ()
+    places = (f"--output-dir={out}",) if command in ("compare", "gate", *WITH_CACHE) else ()
+    said = started(command, *words(run, out), *places, *cache, code=1)
     error = said[said.index("error [") :]
     assert told in error and "from a copy" in error
     assert len(error.splitlines()) == 2, error
-    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
+    assert not [path for path in out.rglob("*") if path.is_file()]
 
 
 def test_stages_of_another_size_are_compared_with_a_warning(run: Path, tmp_path: Path) -> None:
@@ -159,49 +155,3 @@ def test_stages_of_another_size_are_compared_with_a_warning(run: Path, tmp_path:
     told = f"do not have the same number of replies to these prompts: {len(lines)} against"
     assert told in said
     assert told in (tmp_path / "out" / "compare.html").read_text()
-
-
-def weights_cut(run: Path) -> str:
-    path = run / "final_checkpoint" / "adapter_model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1])
-    return "adapter_model.safetensors has"
-
-
-def weights_changed(run: Path) -> str:
-    path = run / "final_checkpoint" / "adapter_model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
-    return "adapter_model.safetensors was changed"
-
-
-def model_gone(run: Path) -> str:
-    shutil.rmtree(run / "final_checkpoint")
-    return "final_checkpoint is missing"
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [weights_cut, weights_changed, model_gone, unlisted],
-)
-@pytest.mark.parametrize("command", ["convert", "merge-lora", "evaluate"])
-def test_a_model_that_is_not_the_one_that_was_trained_is_refused(
-    command: str, damage: Callable[[Path], str], run: Path, tmp_path: Path
-) -> None:
-    told = damage(run)
-    words: tuple[str, ...] = (str(run), str(tmp_path / "out"))
-    if command == "evaluate":
-        places = (f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path / 'cache'}")
-        words = ("fairness", f"--model={run}", "--limit=4", *places)
-    said = started(command, *words, code=1)
-    assert told in said and "from a copy" in said
-
-
-@pytest.mark.parametrize("damage", [weights_cut, weights_changed, unlisted])
-def test_training_goes_on_from_no_model_that_was_changed(
-    damage: Callable[[Path], str], run: Path, tmp_path: Path
-) -> None:
-    told = damage(run)
-    cache = f"equipoise.cache_dir={tmp_path / 'cache'}"
-    words = (f"--model-name={run / 'final_checkpoint'}", cache, f"--output-dir={tmp_path}")
-    said = started("grpo_fairness", "--config=nemo_configs/smoke.yaml", *words, code=1)
-    assert told in said
-    assert "from a copy" in said

@@ -64,6 +64,13 @@ def test_a_changed_figure_is_named_and_its_stage_made_again(run: RunDirectory):
     assert checked(run) == []
 
 
+@pytest.mark.parametrize("name", ["baseline/evaluation.json", "reference.jsonl"])
+def test_what_is_missing_is_named(run: RunDirectory, name: str):
+    (run.root / name).unlink()
+    with refusal("run.damaged-files", f"{name} is missing"):
+        open_run(run.root)
+
+
 def test_what_is_gone_whole_is_said_once(run: RunDirectory):
     shutil.rmtree(run.final_checkpoint)
     assert checked(run) == [f"{run.root}: final_checkpoint is missing; it is made again"]
