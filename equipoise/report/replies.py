@@ -249,9 +249,8 @@ def address(run: RunFiles, reply: Reply) -> str:
 
 
 def _address(stage: str, reply: Reply) -> str:
-    # What encodeURIComponent leaves as it is; half of a pair of surrogates has no place there.
-    name = reply.prompt_id.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return f"#reply/{stage}/{quote(name, safe=_UNQUOTED)}/1"
+    # As encodeURIComponent has it.
+    return f"#reply/{stage}/{quote(reply.prompt_id, safe=_UNQUOTED)}/1"
 
 
 def _packed(content: Mapping[str, Any]) -> str:
