@@ -180,7 +180,7 @@ def test_too_many_failures_end_training_with_a_checkpoint(loaded, config, tmp_pa
     config = config.model_copy(update={"checkpointing": kept})
     rows: list[Row] = []
     history = HistoryCallback(tmp_path / "history.csv", rows.append, Meter())
-    stop = StopCallback(monitor, lambda: False, lambda: None)
+    stop = StopCallback(monitor, lambda: False)
     callbacks = [stop, history, CheckpointCallback(history.path)]
     trainer = build_trainer(
         trainable(loaded, config), loaded, RECORDS, score, config, tmp_path, callbacks

@@ -19,7 +19,6 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import write_rollouts
 from equipoise.run.seals import record_files
 from equipoise.statistics.compare import compare, comparison_dict
-from equipoise.terminal.console import Reporter
 from equipoise.train.pipeline import start_run
 from equipoise.train.stages.around_training import write_evaluation
 from tests.command import ROOT
@@ -50,7 +49,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "fairness", Options((ROOT / "nemo_configs/smoke.yaml",), assignments=words)
     )
     records = build_prompts(PromptSettings(num_samples=96))
-    start_run(loaded, records, Reporter(), run, "run")
+    start_run(loaded, records, run, "run")
     environment: Any = make_environment(loaded.environment_class, loaded.env_settings)
     reference = replies(records, seed=0)
     write_rollouts(run.reference, reference)

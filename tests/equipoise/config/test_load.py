@@ -175,8 +175,8 @@ class TestProblems:
         words = ("grpo.num_prompts_per_step=6", "policy.train_micro_batch_size=7")
         found = problems(*words, "data.shuffle=true", "env.fairness.rewards=1")
         assert [line.split(": ")[1] for line in found] == [
-            *("env.fairness.rewards", "grpo.num_prompts_per_step", "data.shuffle"),
-            "policy.train_micro_batch_size",
+            *("env.fairness.rewards", "grpo.num_prompts_per_step"),
+            *("policy.train_micro_batch_size", "data.shuffle"),
         ]
 
     def test_interpolations_of_each_other_are_reported(self, problems):

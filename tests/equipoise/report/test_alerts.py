@@ -55,13 +55,6 @@ def test_a_judge_that_is_another_one_is_told_and_one_that_stays_is_not():
     assert alert.section == "provenance"
 
 
-def test_stages_of_another_size_are_told_first():
-    stages = {"before": {"n_rollouts": 3072}, "after": {"n_rollouts": 1536}}
-    first, second = told(run(stages, accuracy="worse"))
-    assert "3,072 and 1,536 generations" in first
-    assert second.startswith("Worse: accuracy")
-
-
 def test_many_replies_that_failed_or_could_not_be_read_are_told_and_few_are_not():
     stages = {"before": {"n_failed": 1, "n_rollouts": 100}, "after": {"n_failed": 2}}
     assert told(run(stages)) == []

@@ -77,7 +77,7 @@ def test_every_key_but_the_number_of_steps_is_refused_by_name(run: RunDirectory,
 
 
 def test_a_configuration_that_was_edited_by_hand_is_no_way_around(run: RunDirectory) -> None:
-    run.config.write_text(run.config.read_text().replace("lr: 0.0001\n", "lr: 0.0007\n"))
+    run.config.write_text(run.config.read_text().replace("lr: ", "lr: 1"))
     with refusal("resume.changed-folder", "config.yaml was changed"):
         asked(run)
 
