@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.fairness.decision import MAX_WEEKS, coordinate
@@ -54,14 +54,14 @@ def test_two_policies_alike_in_every_field_are_apart() -> None:
     assert energy(support, together, apart) == pytest.approx(4 + 2 - 2 * 5**0.5 / 2 - 3)
 
 
-@settings(max_examples=5)
-@given(two_policies(), st.integers(2, 4), st.integers(2, 4))
-def test_the_estimate_is_unbiased(
-    policies: tuple[Array, Array, Array], generations: int, drawn: int
-) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_the_estimate_is_unbiased(seed: int) -> None:
     """Of few replies, a tenth of them unreadable."""
-    support, first, second = policies
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
+    highest = [levels[-1] + 1 for levels in FORM.scored.values()]
+    support = np.column_stack([rng.integers(highest, size=(5, 5)), rng.random(5)])
+    first, second = rng.dirichlet(np.ones(5), size=2)
+    generations, drawn = rng.integers(2, 5, size=2).tolist()
 
     def replies(chances: Array, number: int) -> Points:
         rows = rng.choice(len(support), p=chances, size=(4_000, len(RACES), number))
@@ -72,7 +72,7 @@ def test_the_estimate_is_unbiased(
     found = PairMeans.of(replies(first, generations), replies(second, drawn)).blind_distance
     per_set = np.nanmean(found[~np.isnan(found).all(axis=1)], axis=1)
     error = per_set.std() / len(per_set) ** 0.5
-    assert per_set.mean() == pytest.approx(energy(support, first, second), abs=4 * error + 1e-9)
+    assert per_set.mean() == pytest.approx(energy(support, first, second), abs=4 * error)
 
 
 def test_sets_are_measured_by_themselves() -> None:
