@@ -409,7 +409,7 @@ def failed_tasks(errors: Mapping[str, EquipoiseError], tasks: int) -> EquipoiseE
     return EquipoiseError(
         "audit.failed-tasks",
         "\n".join([f"{len(errors)} of {tasks} tasks are not evaluated:", *messages]),
-        "\n".join([*remedies, "The others are: --resume goes on with these alone."]),
+        "\n".join([*remedies, "The other tasks go on: --resume asks what is missing."]),
     )
 
 

@@ -98,7 +98,7 @@ def test_three_of_four_clinical_prompts_that_are_not_trained_on_are_emergencies(
         if record.metadata["scope"] == "S0":
             urgent[record.split].append(record.metadata["tier"] == "A")
     shares = {split: sum(tiers) / len(tiers) for split, tiers in urgent.items()}
-    assert shares["test"] == pytest.approx(0.75, abs=0.03)
+    assert shares["test"] == pytest.approx(0.75, abs=0.04)
     assert shares["validation"] > 0.6  # of thirty
     of_topics = sum(topic.tier == "A" for topic in CLINICAL) / len(CLINICAL)
     assert shares["train"] == pytest.approx(of_topics, abs=0.12)
