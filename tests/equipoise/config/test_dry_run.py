@@ -41,7 +41,7 @@ def test_every_row(table):
         "prompts per step": ("32", "8 sets of 4"),
         "rollouts per step": ("256", "8 generations per prompt"),
         "updates per step": ("1", "of 256 rollouts"),
-        "micro batches per update": ("8", "of 32 rollouts"),
+        "micro batches per update": ("4", "of 64 rollouts"),
         "tokens per step": ("<= 65,536", "256 per rollout"),
         "new tokens per step": ("<= 12,288", "48 per rollout"),
         "steps": ("60", ""),
@@ -66,7 +66,7 @@ def test_a_scale_of_several_nodes(table):
     assert found["parameters"][0] == "70,553,706,496"
     assert found["trained parameters"] == ("351,272,960", "LoRA of rank 32")
     # 40 validation prompts fill no batch of 128, so NeMo-RL takes them in one that is not full.
-    assert found["validation generations"] == ("7,040", "11 times 16 of 40 prompts")
+    assert found["validation generations"] == ("3,520", "11 times 8 of 40 prompts")
 
 
 def test_memory_is_shown_with_its_parts_and_formulas_or_why_it_is_not(table):
