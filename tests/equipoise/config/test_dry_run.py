@@ -41,7 +41,7 @@ def test_every_row(table):
         "prompts per step": ("32", "8 sets of 4"),
         "rollouts per step": ("256", "8 generations per prompt"),
         "updates per step": ("1", "of 256 rollouts"),
-        "micro batches per update": ("4", "of 64 rollouts"),
+        "micro batches per update": ("8", "of 32 rollouts"),
         "tokens per step": ("<= 65,536", "256 per rollout"),
         "new tokens per step": ("<= 12,288", "48 per rollout"),
         "steps": ("60", ""),

@@ -35,7 +35,7 @@ medium on_policy_distillation.enabled=true -> on_policy_distillation.enabled
 medium grpo.stop_at_validation_metric=accuracy grpo.stop_at_validation_threshold=0.9
     -> grpo.stop_at_validation_metric -> nemo-rl.early-stop
 large MEGATRON.optimizer.lr=1.0e-6 -> MEGATRON.optimizer.lr
-    -> megatron-keys.divergent-value | 1e-06 | policy.optimizer.kwargs.lr | 1e-05
+    -> megatron-keys.divergent-value | 1e-06 | policy.optimizer.kwargs.lr | 5e-05
 large MEGATRON.peft.enabled=false -> MEGATRON.peft.enabled -> megatron-keys.divergent-value
 large MEGATRON.peft.dim=8 -> MEGATRON.peft.dim -> megatron-keys.divergent-value | LORA.dim | 32
 large policy.scheduler=[{"name":torch.optim.lr_scheduler.ConstantLR,"kwargs":{}}]
