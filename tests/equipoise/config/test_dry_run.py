@@ -66,7 +66,7 @@ def test_a_scale_of_several_nodes(table):
     assert found["parameters"][0] == "70,553,706,496"
     assert found["trained parameters"] == ("351,272,960", "LoRA of rank 32")
     # 40 validation prompts fill no batch of 128, so NeMo-RL takes them in one that is not full.
-    assert found["validation generations"] == ("3,520", "11 times 8 of 40 prompts")
+    assert found["validation generations"] == ("7,040", "11 times 16 of 40 prompts")
 
 
 def test_memory_is_shown_with_its_parts_and_formulas_or_why_it_is_not(table):
