@@ -267,7 +267,11 @@ def pairs(job: Any, number: int) -> Iterator[dict[str, Any]]:
 
 
 #: As many steps as the others have CPU seconds, and larger ones.
-_GRPO = ("policy.optimizer.kwargs.lr=1e-2", "grpo.max_num_steps=12")
+_GRPO = (
+    *("policy.optimizer.kwargs.lr=1e-2", "grpo.max_num_steps=12"),
+    'policy.scheduler=[{"name": "torch.optim.lr_scheduler.LinearLR", '
+    '"kwargs": {"start_factor": 1.0, "end_factor": 0.0, "total_iters": 12}}]',
+)
 GRPO, EXPERT = "GRPO", "expert iteration"
 METHODS: Mapping[str, Method] = {
     GRPO: Method("our reward", _GRPO),
