@@ -77,13 +77,13 @@ def run(whole: Path, tmp_path: Path) -> Path:
 
 
 def replies_changed(run: Path) -> str:
-    """Other replies with the scores of the old ones, in as many bytes."""
+    """Other replies with the scores of the old ones."""
     path = run / "final" / "rollouts.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows[::3]:
         row["completion"] = "x" * len(row["completion"])
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    return "final/rollouts.jsonl was changed"
+    return "final/rollouts.jsonl"
 
 
 def unlisted(run: Path) -> str:
