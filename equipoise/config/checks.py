@@ -99,7 +99,7 @@ def _sets_stay_together(case: Case) -> Iterator[Problem]:
 
 
 def _rollouts_come_in_groups(case: Case) -> Iterator[Problem]:
-    """VLLM's asynchronous engine is no problem: see equipoise/train/nemo_rl/together.py."""
+    """VLLM's asynchronous engine is not a problem: its replies wait for their sets."""
     generation = case.config.policy.generation
     asynchronous = {
         "policy.generation.use_async_rollouts": generation.use_async_rollouts,

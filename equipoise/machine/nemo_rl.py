@@ -14,12 +14,7 @@ from equipoise.config.load import count_gpus
 from equipoise.config.memory import host_bytes, in_gb
 from equipoise.config.models import model_shape
 from equipoise.config.nemo_rl.assumptions import OWN_CLUSTER, RELEASE, TRIED, is_tried
-from equipoise.config.nemo_rl.installation import (
-    Installation,
-    find_installation,
-    find_python,
-    needs_of,
-)
+from equipoise.config.nemo_rl.installation import Installation, find_installation, find_python
 from equipoise.errors import EquipoiseError
 from equipoise.machine.checks import Case, Finding, Job, failure, ok, unchecked, warning
 from equipoise.machine.software import (
@@ -62,16 +57,16 @@ else:
 
 def installation(case: Case) -> Installation:
     """The NeMo-RL that this run can use. Raises `EquipoiseError`."""
-    return usable_installation(case.config, describe_cluster(case.config), smaller(case.config))
+    return usable_installation(describe_cluster(case.config), smaller(case.config))
 
 
-def usable_installation(config: Config, machines: str, instead: str = "") -> Installation:
-    """The NeMo-RL with all that the run assumes of it; what to run `instead` is told without one.
+def usable_installation(machines: str, instead: str = "") -> Installation:
+    """Find NeMo-RL; say what to run `instead` where there is none.
 
     Raises `EquipoiseError`.
     """
     try:
-        return find_installation(needs_of(config))
+        return find_installation()
     except EquipoiseError as error:
         raise EquipoiseError(
             error.code,

@@ -88,7 +88,7 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
     """Refuse an engine that is not there. For NeMo-RL's the process goes on in NeMo-RL's Python."""
     if loaded.engine == "nemo_rl" and rehearse:
-        usable_installation(loaded.config, "a CPU")
+        usable_installation("a CPU")
         return
     case = Case(loaded, purpose="start")
     if loaded.engine == "nemo_rl" and not is_launched():

@@ -1,30 +1,28 @@
-"""The environment's actor as NeMo-RL's own `create_env` starts it, in a Ray of two nodes.
+"""The environment's actor in a Ray of two nodes.
 
 NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_environment_actor.py
 """
 
-import inspect
 import json
-from pathlib import Path
 
 import pytest
 
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Rollout
-from environments.fairness import FairnessSettings
+from equipoise.config import Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import write_rollouts
 from tests.contract.rehearsal import needs_checkout, needs_extra
 
 pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()]
-NAME = "fairness"
-BESIDE_DRIVER = {"node": "driver", "num_gpus": 0.0, "resources": {}}
 
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory):
     """Two nodes on this machine; the driver is on the first, the second is a judge's."""
     from equipoise.config.nemo_rl.installation import find_installation
-    from equipoise.train.nemo_rl.engine import prepare_process, register
+    from equipoise.train.nemo_rl.engine import prepare_process
 
     find_installation().make_importable()
     prepare_process()
@@ -36,33 +34,25 @@ def ray(tmp_path_factory):
     )
     cluster.add_node(num_cpus=1, resources={"judge": 1})
     ray.init(address=cluster.address, log_to_driver=False)
-    register(NAME)
     yield ray
     ray.shutdown()
     cluster.shutdown()
 
 
 @pytest.fixture
-def settings(tmp_path):
-    """What the configuration's `env.fairness` is, without its placement."""
-    return {
-        "class_name": "environments.fairness.FairnessEnvironment",
-        "settings": FairnessSettings().model_dump(mode="json"),
-        "cache_dir": str(tmp_path),
-        "reference": str(tmp_path / "reference.jsonl"),
-        "kept": {"most": 1, "seed": 7},
-    }
-
-
-@pytest.fixture
-def start(ray, settings):
-    """Starts an actor; all are killed at the end."""
+def start(ray, tmp_path):
+    """Starts an actor as a run does; all are killed at the end."""
     actors = []
 
     def start(**placement):
-        from nemo_rl.environments.utils import create_env
+        from equipoise.train.nemo_rl.actor import start_environment
 
-        actors.append(create_env(NAME, {**settings, "placement": BESIDE_DRIVER | placement}))
+        values = {f"equipoise.environment_actor.{name}": v for name, v in placement.items()}
+        values |= {"equipoise.cache_dir": str(tmp_path), "grpo.num_generations_per_prompt": 2}
+        values |= {"policy.train_global_batch_size": 8}
+        settings = [Setting("", key, value) for key, value in values.items()]
+        loaded = load_config("fairness", Options((CONFIG_FOLDER / "local.yaml",), (*settings,)))
+        actors.append(start_environment(loaded, RunDirectory(tmp_path)))
         return actors[-1]
 
     yield start
@@ -114,7 +104,13 @@ def request():
         for r in batch
     ]
     infos = [
-        {"prompt_id": r.prompt_id, "set_id": r.set_id, "split": r.split, "metadata": r.metadata}
+        {
+            "prompt_id": r.prompt_id,
+            "set_id": r.set_id,
+            "split": r.split,
+            "metadata": r.metadata,
+            "tokens": 9,
+        }
         for r in batch
     ]
     return logs, infos
@@ -135,45 +131,25 @@ def test_it_can_be_placed_on_a_node_with_a_named_resource(ray, start):
     assert node_of(ray, start(node="any", resources={"judge": 0.5})) != here
 
 
-def test_the_buffer_of_asynchronous_grpo_is_beside_the_driver(ray, start):
-    """NeMo-RL's own class, made as its trainer makes it."""
-    from nemo_rl.algorithms import async_utils
-    from nemo_rl.algorithms.async_utils.replay_buffer import ReplayBufferImpl
-
-    from equipoise.train.nemo_rl.hooks import whole_sets
-
-    names = inspect.signature(ReplayBufferImpl).parameters
-    settings = {name: False for name in names if name.startswith("drop_incomplete")}
-    with whole_sets(start(), 4):
-        made = [
-            async_utils.ReplayBuffer.options(runtime_env={}).remote(max_size=8, **settings)
-            for _ in range(2)
-        ]
-    here = ray.get_runtime_context().get_node_id()
-    assert {node_of(ray, actor) for actor in made} == {here}
-    for actor in made:
-        ray.kill(actor)
-
-
 def test_it_says_what_it_cannot_see(ray, start, tmp_path):
     (tmp_path / "there").touch()
     paths = [str(tmp_path / "there"), str(tmp_path / "elsewhere")]
     assert ray.get(start().unseen.remote(paths)) == paths[1:]
 
 
-def test_restarted_by_ray_it_has_its_reference_again(ray, start, settings):
+def test_restarted_by_ray_it_has_its_reference_again(ray, start, tmp_path):
     actor = start()
     with pytest.raises(ray.exceptions.RayTaskError, match="set_reference"):
         step(ray, actor)
-    write_rollouts(Path(settings["reference"]), rollouts())
+    write_rollouts(RunDirectory(tmp_path).reference, rollouts())
     ray.get(actor.load_reference.remote())
     before = step(ray, actor)
     ray.kill(actor, no_restart=False)
     assert step(ray, actor) == before
 
 
-def test_it_hands_what_is_kept_of_a_step_to_the_driver(ray, start, settings):
-    write_rollouts(Path(settings["reference"]), rollouts())
+def test_it_hands_what_is_kept_of_a_step_to_the_driver(ray, start, tmp_path):
+    write_rollouts(RunDirectory(tmp_path).reference, rollouts())
     actor = start()
     rewards = step(ray, actor)
     summary = ray.get(actor.summary.remote("train"))

@@ -5,6 +5,7 @@ NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_nemo_
 
 import csv
 import importlib
+import inspect
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -20,12 +22,13 @@ import torch
 
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
+from environments.awaited_sets import sibling_means
 from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.config import load_config
+from equipoise.config.nemo_rl.assumptions import unmet
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.config.training_words import parse_flags
 from equipoise.train.nemo_rl.engine import prepare_process
-from equipoise.train.nemo_rl.scoring import without_failures
 from tests.contract.rehearsal import SMALL, needs_checkout, needs_extra
 from tests.refusals import refusal
 
@@ -47,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(folder: Path) -> Start:
     def start(*arguments: str, recipe: str = "grpo_fairness") -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, f"recipes/{recipe}.py", "--rehearse", *arguments],
+            [sys.executable, f"recipes/{recipe}.py", *arguments],
             cwd=ROOT,
             env=os.environ | {"HF_HUB_OFFLINE": "1"},
             text=True,
@@ -62,7 +65,9 @@ def start(folder: Path) -> Start:
 def new(start: Start, folder: Path) -> Start:
     def new(name: str, *arguments: str) -> "subprocess.Popen[str]":
         places = (f"--run-name={name}", f"--output-dir={folder}")
-        return start(*SMALL, *places, f"equipoise.cache_dir={folder / 'cache'}", *arguments)
+        return start(
+            "--rehearse", *SMALL, *places, f"equipoise.cache_dir={folder / 'cache'}", *arguments
+        )
 
     return new
 
@@ -76,6 +81,15 @@ def finished(process: "subprocess.Popen[str]", code: int = 0) -> str:
 def history(run: Path) -> list[dict[str, str]]:
     with (run / "training_history.csv").open() as file:
         return list(csv.DictReader(file))
+
+
+def test_it_has_all_that_is_called() -> None:
+    find_installation().make_importable()
+    prepare_process()
+    assert list(unmet()) == []
+    grpo = importlib.import_module("nemo_rl.algorithms.grpo")
+    made = inspect.signature(grpo.setup).return_annotation
+    assert len(get_args(made)) == 13  # as many as recipe.py takes
 
 
 class TestARehearsal:
@@ -176,7 +190,7 @@ class TestARehearsal:
 def test_two_policies_in_training_and_generation_end_a_run_with_a_checkpoint(
     new: Start, folder: Path
 ) -> None:
-    """With a bound that rounding alone exceeds."""
+    """With a bound that rounding alone exceeds: the first step shows it, and the second ends."""
     words = ("equipoise.max_token_mult_prob_error=1", "equipoise.failure_window=1")
     process = new("apart", "--config=nemo_configs/small.yaml", *words)
     output = " ".join(finished(process, 1).split())
@@ -251,7 +265,7 @@ def test_sigterm_ends_the_step_with_a_checkpoint_and_resume_finishes(
     process.send_signal(signal.SIGTERM)
     output = finished(process, code=130)
     assert "--resume" in output
-    done = len(history(run))
+    done = len(history(run))  # of two steps or more, the last is a saved one
     assert 2 <= done < 60
     info = json.loads((run / "checkpoints" / f"step_{done}" / "training_info.json").read_text())
     assert info["train:env/parse_rate"] == pytest.approx(float(history(run)[-1]["env/parse_rate"]))
@@ -274,23 +288,21 @@ class Either(dict[str, bool]):
     __getattr__ = dict.__getitem__
 
 
-def test_a_rehearsal_on_gpus_has_nemo_rls_own_workers_in_this_python(tmp_path: Path) -> None:
+def test_a_rehearsal_on_gpus_has_nemo_rls_own_workers_in_this_python() -> None:
     find_installation().make_importable()
     prepare_process()
     backend = importlib.import_module("equipoise.train.nemo_rl.rehearsal.backend")
-    registry, train = backend.ACTOR_ENVIRONMENT_REGISTRY, backend.grpo.grpo_train
+    registry = backend.ACTOR_ENVIRONMENT_REGISTRY
     with pytest.MonkeyPatch.context() as patch:
         for name, python in list(registry.items()):
             patch.setitem(registry, name, python)  # as it was, afterwards
-        with backend.gpu_workers(tmp_path / "last.safetensors"):
-            assert set(registry.values()) == {sys.executable}
-            assert backend.grpo.grpo_train is not train
-    assert backend.grpo.grpo_train is train
+        backend.use_this_python()
+        assert set(registry.values()) == {sys.executable}
     workers = {name.rpartition(".")[2] for name in registry}
     assert workers >= {"DTensorPolicyWorkerV2", "VllmGenerationWorker", "VllmAsyncGenerationWorker"}
 
 
-def test_a_rehearsal_has_a_worker_for_a_cpu_or_none(tmp_path: Path) -> None:
+def test_a_rehearsal_has_a_worker_for_a_cpu_or_none() -> None:
     find_installation().make_importable()
     prepare_process()
     backend = importlib.import_module("equipoise.train.nemo_rl.rehearsal.backend")
@@ -301,7 +313,7 @@ def test_a_rehearsal_has_a_worker_for_a_cpu_or_none(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         registry = dict(backend.ACTOR_ENVIRONMENT_REGISTRY)
         patch.setattr(backend, "ACTOR_ENVIRONMENT_REGISTRY", registry)
-        with backend.cpu_workers(1, tmp_path / "last.safetensors"):
+        with backend.cpu_workers(1):
             policy = backend.lm_policy.resolve_policy_worker_cls
             generation = backend.vllm_generation.resolve_generation_worker_cls
             assert policy(dtensor, {}) in registry
@@ -339,7 +351,7 @@ class TestAdvantages:
         rollouts = [Rollout(str(int(p)), "", "train", "", "") for p in prompts]
         down = Failure("server_error", "down")
         scores = [Score(v, error=down if v is None else None) for v in values]
-        rewards = torch.tensor(without_failures(rollouts, scores))
+        rewards = torch.tensor(sibling_means(rollouts, scores))
         settings = Either(use_leave_one_out_baseline=False, normalize_rewards=normalize)
         grpo = estimator.GRPOAdvantageEstimator(settings, {})
         return grpo.compute_advantage(prompts, rewards, torch.ones(len(values), 1)).squeeze(1)

@@ -12,7 +12,6 @@ import sys
 import time
 from collections import Counter
 from copy import deepcopy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,18 +19,15 @@ from omegaconf import OmegaConf
 
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import write_prompts
-from environments.base import Failure, Score
-from environments.contract import Environment as Contract
-from environments.fairness import FairnessEnvironment, FairnessSettings
+from environments.fairness import FairnessSettings
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
-from equipoise.run.rollouts import rollout_of
+from equipoise.run.rollouts import rollout_of, write_rollouts
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.engine import prepare_process
-from equipoise.train.nemo_rl.scoring import NOT_GENERATED, StepScorer
-from equipoise.train.nemo_rl.together import collecting, scored_together
+from equipoise.train.nemo_rl.process import before_nemo_rl, with_room_to_wait
 from tests.contract.rehearsal import needs_checkout, needs_extra
 
 pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()]
@@ -48,7 +44,13 @@ def ray():
     import ray
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # NeMo-RL has a `tests`, too
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"worker_process_setup_hook": before_nemo_rl},
+    )
     yield ray
     ray.shutdown()
 
@@ -128,23 +130,6 @@ class Replies:
         yield 0, output
 
 
-class SomeFail(Contract):
-    """The environment, but one in nine of its replies cannot be scored."""
-
-    measure = None
-
-    def __init__(self, environment):
-        self.name, self.scope, self.inner = environment.name, environment.scope, environment
-
-    def score(self, rollouts):
-        return [
-            Score(None, error=Failure("server_error", "down"))
-            if random.Random(r.completion + r.prompt_id).random() < 1 / 9
-            else score
-            for r, score in zip(rollouts, self.inner.score(rollouts), strict=True)
-        ]
-
-
 @pytest.fixture(scope="module")
 def records():
     """Whole sets of the training split."""
@@ -177,30 +162,31 @@ def batch(records):
 
 
 @pytest.fixture
-def scorer(reference):
-    environment = FairnessEnvironment(FairnessSettings())
-    environment.set_reference(reference)
-    return StepScorer(SomeFail(environment))
+def start(ray, reference, tmp_path):
+    """Starts the environment's actor, whose sets wait for so many seconds."""
+    from equipoise.train.nemo_rl.actor import EnvironmentActor
+
+    path, settings = tmp_path / "reference.jsonl", FairnessSettings().model_dump(mode="json")
+    write_rollouts(path, reference)
+    name = "environments.fairness.FairnessEnvironment"
+    actors = []
+
+    def start(limit=60.0):
+        arguments = (name, settings, str(tmp_path), str(path), GENERATIONS, 1, 7, limit)
+        actors.append(EnvironmentActor.options(num_cpus=0).remote(*arguments))
+        return actors[-1]
+
+    yield start
+    for actor in actors:
+        ray.kill(actor)
 
 
-def actor_of(scorer):
-    """Stands where the environment's actor does."""
-    import ray
-
-    from equipoise.train.nemo_rl.together import single_turn_return
-
-    def step(messages, metadata):
-        return ray.put(single_turn_return(scorer.rewards(messages, metadata), metadata))
-
-    return SimpleNamespace(step=SimpleNamespace(remote=step))
-
-
-def run(function, batch, scorer, generation):
+def run(function, batch, actor, generation):
     return function(
         policy_generation=generation,
         input_batch=deepcopy(batch),  # synchronous rollouts write into it
         tokenizer=Bytes(),
-        task_to_env={"fairness": actor_of(scorer)},
+        task_to_env={"fairness": actor},
         max_seq_len=100_000,
         max_rollout_turns=1,
     )
@@ -225,43 +211,39 @@ def replies(batch):
     return ["".join(m["content"] for m in log[1:]) for log in batch["message_log"]]
 
 
-def test_whole_sets_are_scored_as_synchronous_rollouts_are_failures_included(batch, scorer):
-    """Rewards to the last digit, advantages, and which scores failed."""
+def asynchronous(lost=None):
+    """An engine in whose loop more replies wait than it has threads."""
+    assert SETS * 4 * GENERATIONS > 32
+    return with_room_to_wait(Replies(True, lost), 1000)
+
+
+def test_whole_sets_are_scored_as_synchronous_rollouts_are(ray, batch, start):
     rollouts = importlib.import_module("nemo_rl.experience.rollouts")
-    synchronous, _ = run(rollouts.run_multi_turn_rollout, batch, scorer, Replies(False))
-    failed = [score.value is None for score in scorer._calls[-1][1]]
-    together = scored_together(rollouts.run_async_multi_turn_rollout)
-    asynchronous, metrics = run(together, batch, scorer, Replies(True))
-    assert replies(asynchronous) == replies(synchronous)
-    assert len(set(replies(asynchronous))) > 10
-    assert [score.value is None for score in scorer._calls[-1][1]] == failed
-    assert 0 < sum(failed) < len(failed) // 4
-    assert torch.equal(asynchronous["total_reward"], synchronous["total_reward"])
-    assert len(asynchronous["total_reward"].unique()) > 10
-    assert torch.equal(advantages(asynchronous), advantages(synchronous))
-    assert metrics["mean_total_reward"] == pytest.approx(float(synchronous["total_reward"].mean()))
+    actor = start()
+    together, _ = run(rollouts.run_multi_turn_rollout, batch, actor, Replies(False))
+    row = ray.get(actor.summary.remote("train")).row
+    alone, metrics = run(rollouts.run_async_multi_turn_rollout, batch, actor, asynchronous())
+    assert replies(alone) == replies(together)
+    assert len(set(replies(alone))) > 10
+    assert torch.allclose(alone["total_reward"], together["total_reward"], atol=1e-6)
+    assert len(alone["total_reward"].unique()) > 10
+    assert torch.allclose(advantages(alone), advantages(together), atol=1e-5)
+    assert ray.get(actor.summary.remote("train")).row == pytest.approx(row, nan_ok=True)
+    assert metrics["mean_total_reward"] == pytest.approx(float(together["total_reward"].mean()))
 
 
-def test_without_it_a_set_comes_in_pieces(batch, scorer):
+def test_a_reply_that_never_came_costs_its_own_set_alone(batch, start):
     rollouts = importlib.import_module("nemo_rl.experience.rollouts")
-    with pytest.raises(RuntimeError, match="Error in sample"):
-        run(rollouts.run_async_multi_turn_rollout, batch, scorer, Replies(True))
-
-
-def test_a_reply_that_never_came_costs_its_own_set_alone(batch, scorer):
-    rollouts = importlib.import_module("nemo_rl.experience.rollouts")
-    together = scored_together(rollouts.run_async_multi_turn_rollout)
-    whole, _ = run(together, batch, scorer, Replies(True))
+    actor = start(limit=5.0)
+    whole, _ = run(rollouts.run_async_multi_turn_rollout, batch, actor, asynchronous())
     lost = batch["message_log"][0][0]["content"]
-    cut, _ = run(together, batch, scorer, Replies(True, lost))
+    cut, _ = run(rollouts.run_async_multi_turn_rollout, batch, actor, asynchronous(lost))
     assert replies(cut).count("") == 1
     touched = 4 * GENERATIONS
-    assert torch.equal(cut["total_reward"][touched:], whole["total_reward"][touched:])
+    assert torch.allclose(cut["total_reward"][touched:], whole["total_reward"][touched:])
+    assert not cut["total_reward"][:touched].any()
     assert not advantages(cut)[:touched].any()
     assert advantages(whole)[:touched].any()
-    errors = [score.error for score in scorer._calls[-1][1]]
-    assert errors[:touched] == [NOT_GENERATED] * touched
-    assert NOT_GENERATED not in errors[touched:]
 
 
 def test_asynchronous_grpo_has_prompts_to_spare(records, tmp_path):
@@ -279,243 +261,84 @@ def test_asynchronous_grpo_has_prompts_to_spare(records, tmp_path):
     assert len(spared) == 40
 
 
-class TestAsynchronousGrpo:
+def test_the_groups_of_asynchronous_grpo_have_the_rewards_of_their_sets(
+    ray, records, batch, start, master_config
+):
     """NeMo-RL's own collector fills its own buffer, from generations of a random length."""
+    from nemo_rl.algorithms.async_utils import AsyncTrajectoryCollector, ReplayBuffer
+    from nemo_rl.algorithms.async_utils.replay_buffer import ReplayBufferImpl
 
-    @pytest.fixture
-    def start(self, ray, records, reference, master_config):
-        """Starts a buffer and a collector; as many groups of `step` as `broken` fail."""
-        actors = []
-
-        def start(broken=0, step=0, batches=None, prompts=4, tolerated=None, restored=None):
-            environment = ray.remote(Environment).remote(reference)
-            buffer = whole_sets_module().WholeSets.remote(environment, 4, **self.buffer_settings())
-            if restored:
-                ray.get(buffer.load_state_dict.remote(restored, prompts, 0, 1))
-            collector = ray.remote(max_concurrency=4)(breaking(broken, step)).remote(
-                policy_generation=Replies(True),
-                tokenizer=Bytes(),
-                task_to_env=collecting({"fairness": environment}),
-                master_config=master_config(prompts, broken if tolerated is None else tolerated),
-                replay_buffer=buffer,
-            )
-            actors.extend([environment, buffer, collector])
-            ray.get(collector.start_collection.remote(batches or self.batches(records)))
-            return buffer, collector
-
-        yield start
-        for actor in actors:
-            ray.kill(actor)
-
-    @staticmethod
-    def buffer_settings():
-        """Main's buffer has one more setting."""
-        module = importlib.import_module("nemo_rl.algorithms.async_utils.replay_buffer")
-        names = inspect.signature(module.ReplayBufferImpl).parameters
-        return {"max_size": 8} | {n: False for n in names if n.startswith("drop_incomplete")}
-
-    @pytest.fixture
-    def master_config(self, tmp_path):
-        """What a run of ours would give the collector, on main with failures that it tolerates."""
-        from nemo_rl.algorithms.grpo import MasterConfig
-        from nemo_rl.utils.config import load_config as read
-
-        base = find_installation().base_config
-        options = Options((CONFIG_FOLDER / "medium.yaml",), (NEMO_RL,))
-        loaded = load_config("fairness", options)
-        ours = nemo_rl_config(loaded, base, RunDirectory(tmp_path), "model")
-        OmegaConf.save(OmegaConf.create(ours), tmp_path / "nemo_rl.yaml")
-        merged = OmegaConf.to_container(read(tmp_path / "nemo_rl.yaml"), resolve=True)
-
-        def master_config(prompts, tolerated):
-            sizes = {"num_prompts_per_step": prompts, "num_generations_per_prompt": GENERATIONS}
-            asynchronous = merged["grpo"]["async_grpo"] | {"max_generation_failures": tolerated}
-            grpo = merged["grpo"] | sizes | {"async_grpo": asynchronous}
-            policy = merged["policy"] | {"max_total_sequence_length": 100_000}
-            return MasterConfig(**merged | {"grpo": grpo, "policy": policy})
-
-        return master_config
-
-    @staticmethod
-    def batches(records, times=1, prompts=4):
-        """Whole sets, one a batch or more, as our dataset orders them."""
-        from nemo_rl.data.collate_fn import rl_collate_fn
-
-        from equipoise.train.nemo_rl.dataset import datum
-
-        rows = [rl_collate_fn([datum(r, "fairness", Bytes(), None, 0)]) for r in records]
-        from nemo_rl.distributed.batched_data_dict import BatchedDataDict
-
-        every = rows * times
-        sets = [every[start : start + prompts] for start in range(0, len(every), prompts)]
-        return [BatchedDataDict.from_batches(one) for one in sets]
-
-    @staticmethod
-    def take(ray, buffer, step, prompts=4):
-        """As the trainer does: ask until the step's groups are there."""
-        wanted = {"num_prompt_groups": prompts, "current_weight_version": step, "max_age_steps": 1}
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if sampled := ray.get(buffer.sample.remote(**wanted)):
-                return sampled["trajectories"]
-            time.sleep(0.05)
-        raise AssertionError(f"the groups of step {step} never came")
-
-    def trained(self, ray, buffer, collector, steps):
-        """The groups of every step, new weights after each."""
-        for step in range(steps):
-            yield self.take(ray, buffer, step)
-            collector.set_weight_version.remote(step + 1)
-
-    def test_steps_are_whole_sets_with_the_rewards_of_synchronous_rollouts(
-        self, ray, start, batch, scorer
-    ):
-        rollouts = importlib.import_module("nemo_rl.experience.rollouts")
-        synchronous, _ = run(rollouts.run_multi_turn_rollout, batch, scorer, Replies(False))
-        asked = [info["prompt_id"] for info in synchronous["extra_env_info"]]
-        expected = rows_of(asked, replies(synchronous), synchronous["total_reward"])
-        on_average = rows_of(asked, replies(synchronous), advantages(synchronous))
-        buffer, collector = start()
-        for groups in self.trained(ray, buffer, collector, SETS):
-            assert len({g["batch"]["extra_env_info"][0]["set_id"] for g in groups}) == 1
-            step = type(groups[0]["batch"]).from_batches([group["batch"] for group in groups])
-            prompts = [info["prompt_id"] for info in step["extra_env_info"]]
-            for prompt, got in rows_of(prompts, replies(step), advantages(step)).items():
-                assert got == on_average.pop(prompt)
-            for group in groups:
-                ids = [info["prompt_id"] for info in group["batch"]["extra_env_info"]]
-                got = rows_of(ids, replies(group["batch"]), group["batch"]["total_reward"])
-                assert got == {ids[0]: expected.pop(ids[0])}
-                mean = float(group["batch"]["total_reward"].mean())
-                assert group["rollout_metrics"]["mean_total_reward"] == pytest.approx(mean)
-        assert not expected
-
-    @pytest.mark.parametrize("step", [0, 1])
-    def test_a_group_that_fails_is_made_up_for_by_another_set(self, ray, start, records, step):
-        """That of step 1 fails when weights are there with which NeMo-RL begins with step 2."""
-        buffer, collector = start(broken=1, step=step, batches=self.batches(records, times=2))
-        for groups in self.trained(ray, buffer, collector, SETS):
-            assert len({g["batch"]["extra_env_info"][0]["set_id"] for g in groups}) == 1
-            assert len({g["batch"]["extra_env_info"][0]["prompt_id"] for g in groups}) == 4
-
-    def test_where_no_prompts_are_left_a_step_does_not_wait_for_ever(self, ray, start, records):
-        buffer, _ = start(broken=1, batches=self.batches(records)[:1])
-        with pytest.raises(ray.exceptions.RayTaskError, match="the prompts are used up"):
-            self.take(ray, buffer, 0)
-
-    def test_a_group_that_fails_beyond_what_main_tolerates_is_told(self, ray, start, records):
-        """The trainer asks while it waits; v0.7.0 tolerates every failure, and has no such key."""
-        if not hasattr(whole_sets_module().CollectorImpl, "check_health"):
-            pytest.skip("this NeMo-RL counts no failures")
-        _, collector = start(broken=1, tolerated=0, batches=self.batches(records, times=2))
-        with pytest.raises(ray.exceptions.RayTaskError, match="a group broke"):
-            self.unhealthy(ray, collector)
-
-    @staticmethod
-    def unhealthy(ray, collector):
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            ray.get(collector.check_health.remote())
-            time.sleep(0.05)
-
-    def test_what_a_restored_step_lacks_is_filled_up_with_whole_sets(
-        self, ray, start, records, batch, scorer
-    ):
-        """One set of two was saved. Both get the rewards of their set, whoever generated it."""
-        rollouts = importlib.import_module("nemo_rl.experience.rollouts")
-        collected, _ = run(rollouts.run_async_multi_turn_rollout, batch, NoReward(), Replies(True))
-        before = whole_sets_module().WholeSetsImpl(None, 4, **self.buffer_settings())
-        for first in range(0, 7 * GENERATIONS, GENERATIONS):  # but for the last of the second set
-            group = collected.slice(first, first + GENERATIONS)
-            before.add({"batch": group, "rollout_metrics": {}}, 0, 0)
-        later = self.batches(records[8:] + records[:8], prompts=8)
-        buffer, _ = start(batches=later, prompts=8, restored=before.state_dict())
-        groups = self.take(ray, buffer, 0, prompts=8)
-        assert set_ids(groups) == {records[0].set_id: 4, records[8].set_id: 4}
-        step = type(collected).from_batches([group["batch"] for group in groups])
-        again = scorer.rewards(step["message_log"], step["extra_env_info"])
-        assert step["total_reward"].tolist() == torch.tensor(again).tolist()
-
-    def test_a_restored_buffer_holds_whole_sets_alone(self, ray, start, records):
-        module = whole_sets_module()
-        before = module.WholeSetsImpl(None, 4, **self.buffer_settings())
-        for row in self.batches(records)[:2]:
-            for prompt in range(row.size):
-                group = row.slice(prompt, prompt + 1).repeat_interleave(GENERATIONS)
-                if (before.size(), prompt) != (4, 3):  # the last of the second set
-                    before.add({"batch": group, "rollout_metrics": {}}, prompt % 2, 1)
-        after = module.WholeSetsImpl(None, 4, **self.buffer_settings())
-        after.load_state_dict(before.state_dict(), 8, 1, 1)
-        assert after.size() == 4
-        assert after.get_trajectories_needed(1, 8, 1) == 4  # one set, not one prompt
-        assert after.trajectory_versions == [0] * 4  # one age
+    rollouts = importlib.import_module("nemo_rl.experience.rollouts")
+    actor = start()
+    together, _ = run(rollouts.run_multi_turn_rollout, batch, actor, Replies(False))
+    ids = [info["prompt_id"] for info in together["extra_env_info"]]
+    expected = rows_of(ids, replies(together), together["total_reward"])
+    names = inspect.signature(ReplayBufferImpl).parameters  # main's has one more
+    settings = {name: False for name in names if name.startswith("drop_incomplete")}
+    buffer = ReplayBuffer.options(num_cpus=0).remote(max_size=8, **settings)
+    collector = AsyncTrajectoryCollector.options(num_cpus=0).remote(
+        policy_generation=asynchronous(),
+        tokenizer=Bytes(),
+        task_to_env={"fairness": actor},
+        master_config=master_config,
+        replay_buffer=buffer,
+    )
+    try:
+        ray.get(collector.start_collection.remote(sets_of(records)))
+        for step in range(SETS):
+            for group in take(ray, buffer, step):
+                prompt = group["batch"]["extra_env_info"][0]["prompt_id"]
+                rewards = group["batch"]["total_reward"]
+                (row,) = rows_of([prompt] * 9, replies(group["batch"]), rewards).values()
+                assert row == pytest.approx(expected.pop(prompt), abs=1e-6)
+            ray.get(collector.set_weight_version.remote(step + 1))
+    finally:
+        ray.kill(collector)
+        ray.kill(buffer)
+    assert not expected
 
 
 def rows_of(prompts, texts, rewards):
-    """By prompt: what was replied, and what it got, in no order."""
+    """By prompt: what its replies got, in their order."""
     rows = {}
-    for prompt, text, reward in zip(prompts, texts, rewards.tolist(), strict=True):
+    for prompt, text, reward in zip(prompts, texts, rewards.tolist(), strict=False):
         rows.setdefault(prompt, []).append((text, reward))
-    return {prompt: sorted(both) for prompt, both in rows.items()}
+    return {prompt: [reward for _, reward in sorted(both)] for prompt, both in rows.items()}
 
 
-def set_ids(groups):
-    """How many groups each set has."""
-    return Counter(group["batch"]["extra_env_info"][0]["set_id"] for group in groups)
+def sets_of(records):
+    """Batches of a set each, as our dataset orders them."""
+    from nemo_rl.data.collate_fn import rl_collate_fn
+    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+
+    from equipoise.train.nemo_rl.dataset import datum
+
+    rows = [rl_collate_fn([datum(r, "fairness", Bytes(), None, 0)]) for r in records]
+    return [BatchedDataDict.from_batches(rows[start : start + 4]) for start in range(0, 12, 4)]
 
 
-class NoReward:
-    """Stands where a scorer does, as our collector's environment: it ends the conversation."""
-
-    def rewards(self, messages, metadata):
-        return [0.0] * len(messages)
-
-
-def whole_sets_module():
-    return importlib.import_module("equipoise.train.nemo_rl.whole_sets")
-
-
-def breaking(groups, step):
-    """Our collector, in which as many groups of a step fail when the others have ended."""
-
-    class Breaking(whole_sets_module().CollectorImpl):
-        def __init__(self, **settings):
-            super().__init__(**settings)
-            self.left = groups
-
-        def breaks(self, of_step):
-            self.left -= of_step == step
-            return of_step == step and self.left >= 0
-
-        def _run_prompt_group_worker(self, batch, version, of_step, *rest):  # of v0.7.0
-            if self.breaks(of_step):
-                batch = None
-                while self.current_weight_version < of_step:  # the trainer takes the step before
-                    time.sleep(0.05)
-                time.sleep(2)  # until the collector has nothing to begin, and sleeps
-            super()._run_prompt_group_worker(batch, version, of_step, *rest)
-
-        async def _enqueue_rollout_group(self, **group):  # of main, from whose batch it comes
-            if self.breaks(group["target_weight_version"]):
-                while self.current_weight_version < group["target_weight_version"]:
-                    await asyncio.sleep(0.05)
-                await asyncio.sleep(2)
-                raise RuntimeError("a group broke")
-            await super()._enqueue_rollout_group(**group)
-
-    return Breaking
+def take(ray, buffer, step):
+    """Ask until a step's groups are there, as the trainer does."""
+    wanted = {"num_prompt_groups": 4, "current_weight_version": step, "max_age_steps": 1}
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        if sampled := ray.get(buffer.sample.remote(**wanted)):
+            return sampled["trajectories"]
+        time.sleep(0.05)
+    raise AssertionError(f"the groups of step {step} never came")
 
 
-class Environment:
-    """What the environment's actor does."""
+@pytest.fixture
+def master_config(tmp_path):
+    """What a run of ours would give the collector."""
+    from nemo_rl.algorithms.grpo import MasterConfig
+    from nemo_rl.utils.config import load_config as read
 
-    def __init__(self, reference):
-        find_installation().make_importable()
-        environment = FairnessEnvironment(FairnessSettings())
-        environment.set_reference(reference)
-        self.scorer = StepScorer(SomeFail(environment))
-
-    def step(self, messages, metadata):
-        from equipoise.train.nemo_rl.together import single_turn_return
-
-        return single_turn_return(self.scorer.rewards(messages, metadata), metadata)
+    base = find_installation().base_config
+    loaded = load_config("fairness", Options((CONFIG_FOLDER / "medium.yaml",), (NEMO_RL,)))
+    ours = nemo_rl_config(loaded, base, RunDirectory(tmp_path), "model")
+    OmegaConf.save(OmegaConf.create(ours), tmp_path / "nemo_rl.yaml")
+    merged = OmegaConf.to_container(read(tmp_path / "nemo_rl.yaml"), resolve=True)
+    sizes = {"num_prompts_per_step": 4, "num_generations_per_prompt": GENERATIONS}
+    policy = merged["policy"] | {"max_total_sequence_length": 100_000}
+    return MasterConfig(**merged | {"grpo": merged["grpo"] | sizes, "policy": policy})

@@ -4,7 +4,6 @@ Runs against the checkout that NEMO_RL_PATH names, with what it imports from the
 """
 
 import os
-import shutil
 import typing
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ from omegaconf import OmegaConf
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
-from equipoise.config.nemo_rl.assumptions import unmet
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import DATASET, nemo_rl_config
@@ -164,18 +162,8 @@ def test_megatron_learns_as_the_flags_say(written):
     assert megatron["optimizer"]["clip_grad"] == 1.0
 
 
-def test_a_later_nemo_rl_without_the_first_dtensor_worker_can_be_used(nemo_rl, tmp_path):
-    """It has neither the key `_v2` nor the worker that `false` asks for."""
-    root = tmp_path / "later"
-    for folder in ("nemo_rl", "examples"):
-        shutil.copytree(Path(os.environ["NEMO_RL_PATH"]) / folder, root / folder)
-    (root / "nemo_rl/models/policy/workers/dtensor_policy_worker.py").unlink(missing_ok=True)
-    base = root / "examples" / "configs" / "grpo_math_1B.yaml"
-    lines = base.read_text().splitlines(keepends=True)
-    base.write_text("".join(line for line in lines if "_v2:" not in line))
-    assert list(unmet(root, ("run", "async", "rehearsal"))) == []
+def test_no_key_is_set_that_a_later_nemo_rl_lacks(written):
+    """After v0.7.0 there is neither `_v2` nor the worker that `false` asks for."""
     for scale in SCALES:
-        options = Options((CONFIG_FOLDER / f"{scale}.yaml",), (NEMO_RL,))
-        loaded = load_config("fairness", options)
-        ours = nemo_rl_config(loaded, base, RunDirectory(tmp_path / "run"), "model")
+        _, ours, _ = written("fairness", scale)
         assert "_v2" not in set(keys(ours["policy"]["dtensor_cfg"]))

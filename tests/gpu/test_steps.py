@@ -165,7 +165,7 @@ NEMO_RL = """
 from importlib.metadata import version
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.train.nemo_rl.engine import prepare_process
-find_installation(["rehearsal"]).make_importable()
+find_installation().make_importable()
 say = lambda *names: print(*[f"{name}=={version(name)}" for name in names])
 """
 #: What the processes of a rehearsal on GPUs import.

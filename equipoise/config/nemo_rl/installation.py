@@ -7,20 +7,12 @@ import importlib.util
 import os
 import runpy
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from equipoise.config.nemo_rl.assumptions import (
-    EVERY_RUN,
-    IMAGE,
-    RELEASE,
-    TRIED,
-    Need,
-    unmet,
-)
-from equipoise.config.schema import Config
+from equipoise.config.nemo_rl.assumptions import IMAGE, RELEASE
 from equipoise.errors import EquipoiseError
 
 #: Names a checkout of NeMo-RL, for machines without its container.
@@ -47,11 +39,6 @@ class Installation:
     """A NeMo-RL that can be run; `root` holds nemo_rl/ and examples/."""
 
     root: Path
-
-    @property
-    def script(self) -> Path:
-        """Path of the version's own driver."""
-        return self.root / "examples" / "run_grpo.py"
 
     @property
     def base_config(self) -> Path:
@@ -85,17 +72,10 @@ def is_installed() -> bool:
     return root is not None and _python(root) is not None
 
 
-def needs_of(config: Config) -> list[Need]:
-    """Return a run's needs of NeMo-RL, see assumptions.py."""
-    async_grpo = config.grpo.async_grpo
-    return ["run", "async"] if async_grpo and async_grpo.enabled else ["run"]
-
-
-def find_installation(needs: Collection[Need] = EVERY_RUN) -> Installation:
+def find_installation() -> Installation:
     """Find the NeMo-RL at `NEMO_RL_PATH`, or else the importable one.
 
-    Raises `EquipoiseError` with the next step when there is none, or when it lacks what these
-    `needs` assume of it.
+    Raises `EquipoiseError` with the next step when there is none, or one without its examples.
     """
     root = find_root()
     if root is None:
@@ -108,14 +88,14 @@ def find_installation(needs: Collection[Need] = EVERY_RUN) -> Installation:
                 "the package index, and holds no code"
             )
         raise EquipoiseError("nemo-rl.no-installation", message, _REMEDY)
-    missing = list(unmet(root, needs))
-    if missing:
+    installation = Installation(root)
+    if not installation.base_config.is_file():
         raise EquipoiseError(
             "nemo-rl.unusable-installation",
-            f"the NeMo-RL at {root} cannot be used: {'; '.join(missing)}",
-            f"Equipoise was tried with {' and '.join(TRIED)}. {_REMEDY}",
+            f"the NeMo-RL at {root} has no {installation.base_config.relative_to(root)}",
+            _REMEDY,
         )
-    return Installation(root)
+    return installation
 
 
 def find_python(root: Path) -> Path:

@@ -1,24 +1,38 @@
 """The one Ray actor that serves every environment to NeMo-RL."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ray
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from environments.awaited_sets import AwaitedSets
 from environments.chat.accounting import spent
+from equipoise.config import LoadedConfig
 from equipoise.models.task_environment import build_environment
+from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import choose, read_rollouts
-from equipoise.train.nemo_rl.process import beside_driver
-from equipoise.train.nemo_rl.scoring import MessageLog, StepScorer, StepSummary
-from equipoise.train.nemo_rl.together import single_turn_return
+from equipoise.train.nemo_rl.process import WAITING
+from equipoise.train.nemo_rl.scoring import (
+    MessageLog,
+    StepScorer,
+    StepSummary,
+    single_turn_return,
+    to_rollouts,
+)
+from equipoise.train.stages.job import score_within_budget
+
+#: Seconds from a set's first reply to its last.
+_LIMIT = 1800.0
 
 
-@ray.remote(max_restarts=-1, max_task_retries=-1)
-class _Actor(EnvironmentInterface):
+@ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=WAITING)
+class EnvironmentActor(EnvironmentInterface):
     """Scores in a process of its own; all that it needs to start again is in its arguments."""
 
     def __init__(
@@ -27,21 +41,41 @@ class _Actor(EnvironmentInterface):
         settings: Mapping[str, Any],
         cache_dir: str,
         reference: str,
-        kept: Mapping[str, int],
+        generations: int,
+        kept: int,
+        seed: int,
+        limit: float = _LIMIT,
     ) -> None:
         environment = build_environment(class_name, settings, cache_dir)
-        self._scorer = StepScorer(
-            environment, partial(choose, limit=kept["most"], seed=kept["seed"])
+        self._scorer = StepScorer(environment, partial(choose, limit=kept, seed=seed))
+        self._generations = generations
+        self._sets = AwaitedSets(
+            partial(score_within_budget, environment),
+            scope=environment.scope,
+            set_size=environment.set_size,
+            limit=limit,
+            on_scores=self._scorer.keep,
         )
         self._reference = Path(reference)
         if self._reference.exists():
             self.load_reference()
 
-    def step(
+    async def step(
         self, message_log_batch: Sequence[MessageLog], metadata: list[dict[str, Any]]
     ) -> EnvironmentReturn:
-        """Score a batch; every conversation ends with its first reply."""
-        return single_turn_return(self._scorer.rewards(message_log_batch, metadata), metadata)
+        """Score a batch of whole sets, or one reply when its set is there.
+
+        NeMo-RL's synchronous rollouts bring the former, its asynchronous ones the latter. Every
+        conversation ends with its first reply.
+        """
+        self._scorer.count(metadata)
+        rollouts = to_rollouts(message_log_batch, metadata)
+        if len(rollouts) > 1:
+            rewards = await asyncio.to_thread(self._scorer.rewards, rollouts)
+        else:
+            call = ray.get_runtime_context().get_task_id()  # the same where Ray tries it again
+            rewards = [(await self._sets.ask(rollouts[0], self._generations, call)).number]
+        return single_turn_return(rewards, metadata)
 
     def load_reference(self) -> None:
         """Hand the frozen model's rollouts to an environment that needs them."""
@@ -72,26 +106,32 @@ class _Actor(EnvironmentInterface):
         """Nothing is open."""
 
 
-class EnvironmentActor:
-    """A stand-in for the actor's class: it starts `_Actor` where the configuration says.
+def start_environment(loaded: LoadedConfig, run: RunDirectory) -> Any:
+    """Start the actor where `equipoise.environment_actor` says."""
+    ours, placement = loaded.config.equipoise, loaded.config.equipoise.environment_actor
+    options: dict[str, Any] = {"num_gpus": placement.num_gpus, "resources": placement.resources}
+    if placement.node != "any":  # there it reads what the driver reads, packages and caches too
+        node = ray.get_runtime_context().get_node_id()
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
+    # Without a CPU of its own, for NeMo-RL's workers may hold them all.
+    return EnvironmentActor.options(num_cpus=0, **options).remote(
+        ours.environment,
+        loaded.env_settings.model_dump(mode="json"),
+        str(Path(ours.cache_dir).expanduser().resolve()),
+        str(run.reference.resolve()),
+        loaded.config.grpo.num_generations_per_prompt,
+        ours.training_rollouts.sets,
+        loaded.config.grpo.seed,
+    )
 
-    NeMo-RL calls `EnvironmentActor.options(runtime_env=...).remote(settings)` with the
-    configuration's `env.<name>`, and says of no actor on which node it belongs.
-    """
 
-    @staticmethod
-    def options(**options: Any) -> SimpleNamespace:
-        """Ray's options that NeMo-RL sets; what comes back has `remote`."""
-        return SimpleNamespace(remote=partial(_start, options))
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """An actor by plain calls, which wait for its answers."""
 
+    actor: Any
 
-def _start(options: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
-    """Start an actor where `placement` says."""
-    arguments = {name: value for name, value in settings.items() if name != "placement"}
-    placement = settings["placement"]
-    # Where a resource is named, Ray sets a CPU aside, too; NeMo-RL's workers may hold them all.
-    options = {**options, "num_cpus": 0, "num_gpus": placement["num_gpus"]}
-    options["resources"] = dict(placement["resources"])
-    if placement["node"] != "any":  # there it reads what the driver reads, packages and caches too
-        options |= beside_driver()
-    return _Actor.options(**options).remote(**arguments)
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """Return the call of one of the actor's methods."""
+        remote = getattr(self.actor, method).remote
+        return lambda *arguments: ray.get(remote(*arguments))

@@ -1,4 +1,4 @@
-"""From our configuration to the YAML that NeMo-RL's own `run_grpo.py` reads.
+"""From our configuration to the YAML that NeMo-RL's loader reads.
 
 The file names the installed version's `grpo_math_1B.yaml` as its `defaults`, so that NeMo-RL's
 loader fills in what is not set and the version decides its own defaults. Sections are merged over
@@ -35,14 +35,15 @@ def nemo_rl_config(
     base: Path,
     run: RunDirectory,
     model_name: str,
-    validated: str = VALIDATION_SPLIT,
+    *,
+    validates: bool = True,
 ) -> dict[str, Any]:
-    """Return the configuration for `examples/run_grpo.py --config`, as plain values.
+    """Return the configuration for NeMo-RL's loader, as plain values.
 
     `base` is the version's own `examples/configs/grpo_math_1B.yaml`, `model_name` the name or the
-    folder of the model, for which `policy.model_name` may have a word. `validated` is the
-    split that NeMo-RL validates on; it must have prompts. All paths become absolute, for NeMo-RL's
-    workers have their own working directories.
+    folder of the model, for which `policy.model_name` may have a word. `validates` says whether
+    there are prompts to validate on. All paths become absolute, for NeMo-RL's workers have their
+    own working directories.
     """
     resolved = deepcopy({key: value for key, value in loaded.resolved.items() if key != _OURS})
     wandb = loaded.config.logger.wandb
@@ -50,10 +51,13 @@ def nemo_rl_config(
     return {
         "defaults": str(base.resolve()),
         **resolved,
-        "grpo": resolved["grpo"] | _grpo(loaded.config),
+        "grpo": resolved["grpo"] | _grpo(loaded.config) | {"val_at_end": validates},
         "policy": resolved["policy"] | _policy(loaded.config, model_name),
-        "data": _data(loaded, run, validated),
-        "env": {**_REPLACES_BASE, loaded.environment_class.name: _environment(loaded, run)},
+        "data": _data(loaded, run, validates=validates),
+        "env": {
+            **_REPLACES_BASE,
+            loaded.environment_class.name: loaded.env_settings.model_dump(mode="json"),
+        },
         "checkpointing": resolved["checkpointing"] | checkpointing,
         "logger": resolved["logger"]
         | {
@@ -65,15 +69,14 @@ def nemo_rl_config(
 
 
 def _grpo(config: Config) -> dict[str, Any]:
-    """Training is one epoch over our schedule; the first and the last validation are ours to use.
+    """Training is one epoch over our schedule; the baseline takes the first validation's place.
 
     NeMo-RL counts rows, and a validation prompt has as many as a prompt has generations.
     """
     grpo, rows = config.grpo, config.grpo.num_generations_per_prompt
     return {
         "max_num_epochs": 1,
-        "val_at_start": True,
-        "val_at_end": True,
+        "val_at_start": False,
         "val_batch_size": (grpo.val_batch_size or _VALIDATION_BATCH) * rows,
         "max_val_samples": (grpo.max_val_samples or EVERY_PROMPT) * rows,
     }
@@ -97,7 +100,7 @@ def _policy(config: Config, model_name: str) -> dict[str, Any]:
     return changed
 
 
-def _data(loaded: LoadedConfig, run: RunDirectory, validated: str) -> dict[str, Any]:
+def _data(loaded: LoadedConfig, run: RunDirectory, *, validates: bool) -> dict[str, Any]:
     """Return the whole section; every key that NeMo-RL reads is named: none comes from its base."""
     config, grpo = loaded.config, loaded.config.grpo
     room = config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens
@@ -115,8 +118,10 @@ def _data(loaded: LoadedConfig, run: RunDirectory, validated: str) -> dict[str, 
         "num_workers": config.data.num_workers,
         "use_multiple_dataloader": False,
         "train": _entry(loaded, run, TRAIN_SPLIT) | schedule,
-        "validation": _entry(loaded, run, validated)
-        | {"generations": grpo.num_generations_per_prompt},
+        "validation": _entry(loaded, run, VALIDATION_SPLIT)
+        | {"generations": grpo.num_generations_per_prompt}
+        if validates
+        else None,
         "default": {
             "prompt_file": None,
             "system_prompt_file": None,
@@ -131,19 +136,6 @@ def _entry(loaded: LoadedConfig, run: RunDirectory, split: str) -> dict[str, Any
         "env_name": loaded.environment_class.name,
         "prompts": _absolute(run.prompts),
         "split": split,
-    }
-
-
-def _environment(loaded: LoadedConfig, run: RunDirectory) -> dict[str, Any]:
-    """Return the arguments of our Ray actor, which Ray needs again to restart it, and its place."""
-    ours = loaded.config.equipoise
-    return {
-        "class_name": ours.environment,
-        "settings": loaded.env_settings.model_dump(mode="json"),
-        "cache_dir": _absolute(Path(ours.cache_dir).expanduser()),
-        "reference": _absolute(run.reference),
-        "kept": {"most": ours.training_rollouts.sets, "seed": loaded.config.grpo.seed},
-        "placement": ours.environment_actor.model_dump(mode="json"),
     }
 
 

@@ -67,7 +67,7 @@ def datum(
     return {
         "message_log": [{"role": "user", "content": text, "token_ids": ids}],
         "length": len(ids),
-        "extra_env_info": metadata_of(record),
+        "extra_env_info": metadata_of(record) | {"tokens": len(ids)},
         "loss_multiplier": 1.0,
         "idx": idx,
         "task_name": task,

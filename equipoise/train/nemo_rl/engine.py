@@ -1,20 +1,15 @@
-"""The NeMo-RL engine: what is done before, around and after NeMo-RL's own `run_grpo.py`."""
+"""The NeMo-RL engine: what is done before NeMo-RL is imported, and after it has trained."""
 
 import io
 import os
 import re
-import runpy
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import (
-    AbstractContextManager,
     contextmanager,
-    nullcontext,
     redirect_stderr,
     redirect_stdout,
 )
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,7 +21,7 @@ from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.config import Config
-from equipoise.config.nemo_rl.installation import Installation, find_installation, needs_of
+from equipoise.config.nemo_rl.installation import Installation, find_installation
 from equipoise.config.schedule import total_steps
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.machine.conversion import converting
@@ -44,17 +39,16 @@ from equipoise.run.history import keep_steps
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.seals import record_files
 from equipoise.terminal.console import Reporter, escaped
-from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl.checkpoints import (
     how_to_convert,
     latest_checkpoint,
-    seal_newest,
     usable_checkpoint,
 )
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
-from equipoise.train.nemo_rl.process import before_nemo_rl, reason_of
+from equipoise.train.nemo_rl.evaluations import is_drawn, score_final
+from equipoise.train.nemo_rl.process import before_nemo_rl
+from equipoise.train.nemo_rl.recipe import Course, Rehearsal, run_grpo
 from equipoise.train.nemo_rl.scoring import templated
-from equipoise.train.nemo_rl.watch import Watch, score_final
 from equipoise.train.stages.alarms import watching_steps
 from equipoise.train.stages.around_training import begin_training
 from equipoise.train.stages.job import Job
@@ -111,14 +105,6 @@ class _Escaping(io.TextIOWrapper):
 # --- engine ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """Changes of a rehearsal: what stands in for NeMo-RL's workers, and when it is stopped."""
-
-    stand_in: Callable[[], AbstractContextManager[None]] = nullcontext
-    stop_after: int | None = None  # steps
-
-
 _FOR_REAL = Rehearsal()
 
 
@@ -126,7 +112,7 @@ def prepare(
     config: Config, records: Sequence[PromptRecord], model_name: str
 ) -> Callable[[Job], None]:
     """Refuse what would fail after minutes. Returns what runs a job."""
-    find_installation(needs_of(config))
+    find_installation()
     check_start(config, records, model_name)
     return run
 
@@ -220,7 +206,10 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     job.run.ledger.record_hash("model", identity)
     job.run.ledger.record_hash(CHAT_TEMPLATE, template_hash(loaded))
     job.run.ledger.update({"nemo_rl": installation.version})
-    train(job, installation, write_config(job, installation), rehearsal)
+    path = write_config(job, installation)
+    train(job, installation, path, rehearsal)
+    if not is_drawn(job):  # asynchronous training has ended the workers: they start again
+        train(job, installation, path, rehearsal)
     score_final(job)
     export(job, installation)
 
@@ -245,11 +234,10 @@ def export(job: Job, installation: Installation) -> None:
 
 
 def write_config(job: Job, installation: Installation) -> Path:
-    """nemo_rl.yaml in the run directory: what `run_grpo.py` reads."""
-    validation, evaluation = VALIDATION_SPLIT, job.config.equipoise.evaluation.split
-    validated = validation if job.split(validation) else evaluation
+    """Write nemo_rl.yaml into the run directory: what NeMo-RL's loader reads."""
     base, path = installation.base_config, job.run.root / "nemo_rl.yaml"
-    config = nemo_rl_config(job.loaded, base, job.run, job.model_name, validated)
+    validates = bool(job.split(VALIDATION_SPLIT))
+    config = nemo_rl_config(job.loaded, base, job.run, job.model_name, validates=validates)
     # Asynchronous GRPO takes no notice of the end of its prompts.
     config["grpo"]["max_num_steps"] = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
@@ -261,7 +249,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     newest = usable_checkpoint(job.run.checkpoints, job.reporter.warn)
     done = newest.step if newest else 0
-    if done >= steps:
+    if done >= steps and is_drawn(job):
         return
     keep_steps(job.run.history, done)
     rollouts.keep_steps(job.run.training, done)
@@ -272,102 +260,29 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
     run_id = job.run.ledger.read()["run_id"]
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
-    if done:
+    if 0 < done < steps:
         begin_training(job, steps)
     one_converts = converting(job.config, job.model_name, os.environ, job.reporter.say)
     with one_converts, watching_steps(job, steps, done) as take, job.timed("nemo_rl"):
-        watch = Watch(job, steps, take, rehearsal.stop_after)
-        with output_to(log, job.reporter), _nemo_rl(watch, rehearsal), one_error(watch):
-            run_script(installation.script, config)
-    for monitor in (watch.monitor, watch.mismatch):
-        if monitor.exceeded:
-            raise monitor.error()
-    seal_newest(job.run.checkpoints)
-    newest = latest_checkpoint(job.run.checkpoints)
-    if newest is None or newest.step < steps:
-        raise Stopped
+        course = Course(done, steps, take, rehearsal)
+        with output_to(log, job.reporter), rehearsal.stand_in(), _ray_ended():
+            run_grpo(job, config, course)
     record_files(job.run, job.run.history, job.run.training.parent)
 
 
 @contextmanager
-def _nemo_rl(watch: Watch, rehearsal: Rehearsal) -> Iterator[None]:
-    """NeMo-RL imported, followed, and Ray stopped at the end."""
+def _ray_ended() -> Iterator[None]:
+    """End Ray, and what it has put into the environment, with the block."""
     import ray
 
-    from equipoise.train.nemo_rl.hooks import watched
-
-    register(watch.job.environment.name)
     joined = os.environ.get("RAY_ADDRESS")
-    with rehearsal.stand_in():
-        try:
-            with watched(watch):
-                yield
-        finally:
-            ray.shutdown()
-            os.environ.pop("RAY_ADDRESS", None)  # of a Ray that has ended
-            if joined:
-                os.environ["RAY_ADDRESS"] = joined
-
-
-@contextmanager
-def one_error(watch: Watch) -> Iterator[None]:
-    """Raise one `EquipoiseError` for what NeMo-RL refuses before it trains.
-
-    The traceback goes into the log. Bugs keep theirs, and so does a GPU that is full.
-    """
     try:
         yield
-    except EquipoiseError:
-        raise
-    except Exception as error:
-        full = isinstance(error, getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError))
-        if watch.begun or full:
-            raise
-        if _RAY_STARTS & {frame.name for frame in traceback.extract_tb(error.__traceback__)}:
-            refusal = _no_ray(error)
-        elif isinstance(error, _REFUSALS) or type(error).__module__.startswith("ray."):
-            refusal = EquipoiseError(
-                "nemo-rl.refused",
-                f"NeMo-RL did not start: {reason_of(error)}",
-                "Change what it names. nemo_rl.log has the traceback, and nemo_rl.yaml what it "
-                "has read.",
-            )
-        else:
-            raise
-        traceback.print_exception(error)
-        # What NeMo-RL has made calls Ray when it is deleted, so not after Ray's end.
-        traceback.clear_frames(error.__traceback__)
-        raise refusal from error
-
-
-#: How NeMo-RL and its workers refuse a configuration: pydantic's errors are values, too.
-_REFUSALS = (AssertionError, ValueError, NotImplementedError, RuntimeError)
-#: NeMo-RL's function and the rehearsal's.
-_RAY_STARTS = {"init_ray", "start_ray"}
-
-
-def _no_ray(error: Exception) -> EquipoiseError:
-    """Say what to do where Ray has not started, or cannot be joined."""
-    address = os.environ.get("RAY_ADDRESS")
-    remedy = (
-        f"RAY_ADDRESS is {address}: unset it, or start Ray there."
-        if address
-        else "On a loaded machine start again; else end another Ray with `ray stop --force`, and "
-        "see whether RAY_TMPDIR (/tmp) has room. Its logs are in session_latest/logs there."
-    )
-    return EquipoiseError("nemo-rl.no-ray", f"Ray did not start: {reason_of(error)}", remedy)
-
-
-def register(name: str) -> None:
-    """Tell NeMo-RL about our actor: which Python runs it, and what `env.<name>` is."""
-    from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
-    from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
-    from nemo_rl.environments.utils import ENV_REGISTRY, register_env
-
-    actor = "equipoise.train.nemo_rl.actor.EnvironmentActor"
-    ACTOR_ENVIRONMENT_REGISTRY[actor] = PY_EXECUTABLES.SYSTEM
-    if name not in ENV_REGISTRY:
-        register_env(name, actor)
+    finally:
+        ray.shutdown()
+        os.environ.pop("RAY_ADDRESS", None)  # of a Ray that has ended
+        if joined:
+            os.environ["RAY_ADDRESS"] = joined
 
 
 def prepare_process() -> None:
@@ -377,12 +292,3 @@ def prepare_process() -> None:
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     if mode := wandb_mode():
         os.environ["WANDB_MODE"] = mode  # without a key NeMo-RL would ask for one
-
-
-def run_script(script: Path, config: Path) -> None:
-    """Run a script of NeMo-RL's with a configuration, as its command line does."""
-    arguments, sys.argv = sys.argv, [str(script), "--config", str(config)]
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    finally:
-        sys.argv = arguments

@@ -1,8 +1,10 @@
-"""Processes of NeMo-RL: what must be so before one imports it, where actors run, why one failed."""
+"""Processes of NeMo-RL: what must be so before one imports it, and in which replies wait."""
 
 import sys
 from typing import Any
 
+#: More than the replies that can wait for their sets.
+WAITING = 100_000
 #: Characters of an error that a message shows.
 _SHOWN = 500
 
@@ -20,20 +22,6 @@ def before_nemo_rl() -> None:
     sys.modules["nemo_automodel"] = None  # type: ignore[assignment]
 
 
-def beside_driver() -> dict[str, Any]:
-    """Ray's options for an actor on the driver's node, the one that surely has our code and files.
-
-    Call it in the driver. The actor takes no CPU, for NeMo-RL's workers may hold them all, and a
-    head node may have none.
-    """
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    node = ray.get_runtime_context().get_node_id()
-    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return {"num_cpus": 0, "scheduling_strategy": strategy}
-
-
 def reason_of(error: Exception) -> str:
     """Name an error of NeMo-RL's in one line; Ray's own texts are tracebacks."""
     cause = getattr(error, "cause", None) or error  # of a task of Ray's
@@ -42,3 +30,38 @@ def reason_of(error: Exception) -> str:
     text = " ".join(lines[-1:] if died else lines)
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return f"{type(cause).__name__}: {shown}"
+
+
+def with_room_to_wait(generation: Any, replies: int) -> Any:
+    """Return NeMo-RL's generation, in whose event loops so many replies can wait for rewards.
+
+    A reply waits for its set in a thread of the loop's default executor, which has 32 at most: the
+    rest of the set could not come. The loop runs this generator before it asks for a reward. The
+    class is local, so it travels to NeMo-RL's own actors by value: they need not have Equipoise.
+    """
+
+    class Generation:
+        def __init__(self, generation: Any) -> None:
+            self._generation = generation
+            self._wide: Any = None  # made where it runs, for it cannot be sent
+
+        def __reduce__(self) -> Any:
+            return Generation, (self._generation,)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._generation, name)
+
+        async def generate_async(self, *args: Any, **kwargs: Any) -> Any:
+            import asyncio
+            import weakref
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._wide = self._wide or weakref.WeakSet()
+            loop = asyncio.get_running_loop()
+            if loop not in self._wide:
+                self._wide.add(loop)
+                loop.set_default_executor(ThreadPoolExecutor(replies))
+            async for row, output in self._generation.generate_async(*args, **kwargs):
+                yield row, output
+
+    return Generation(generation)

@@ -15,13 +15,6 @@ from equipoise.train.stages.job import score_within_budget
 
 MessageLog = Sequence[Mapping[str, Any]]
 
-#: NeMo-RL's asynchronous rollouts go on without the reply that the generation failed to give.
-NOT_GENERATED = Failure("server_error", "the reply was not generated, see nemo_rl.log")
-
-
-class MissingSiblingsError(ValueError):
-    """A failed score would have to become a number that its group does not give."""
-
 
 def metadata_of(record: PromptRecord) -> dict[str, Any]:
     """Return what travels with a prompt through NeMo-RL (`extra_env_info`)."""
@@ -56,52 +49,13 @@ def to_rollouts(
     ]
 
 
-def is_generated(messages: MessageLog) -> bool:
-    """Whether a conversation has a reply, be it an empty one."""
-    return any(message["role"] == "assistant" for message in messages)
-
-
-def score_generated(
-    environment: Environment, rollouts: Sequence[Rollout], generated: Sequence[bool]
-) -> list[Score]:
-    """Ask the environment for scores; a reply that was not generated costs the group that needs it.
-
-    That is its counterfactual set, or its prompt's generations, where these are scored together,
-    and the rollout alone where they are not.
-    """
-    keys = [
-        {"set": rollout.set_id, "prompt": rollout.prompt_id, "rollout": str(row)}[environment.scope]
-        for row, rollout in enumerate(rollouts)
-    ]
-    missing = {key for key, present in zip(keys, generated, strict=True) if not present}
-    complete = [rollout for key, rollout in zip(keys, rollouts, strict=True) if key not in missing]
-    scores = iter(score_within_budget(environment, complete) if complete else ())
-    return [Score(None, error=NOT_GENERATED) if key in missing else next(scores) for key in keys]
-
-
-def without_failures(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
-    """Rewards in which a failed score is the mean of its prompt's valid siblings.
-
-    NeMo-RL takes numbers alone. With that one the failed rollout has advantage 0, and the
-    baseline of its siblings is what it would be without it. Where all of a prompt's scores failed,
-    all are 0 and so are their advantages. Raises `MissingSiblingsError` for a failed score of a
-    rollout that came alone: its siblings are in other calls.
-    """
-    number = Counter(rollout.prompt_id for rollout in rollouts)
-    failed = [r for r, score in zip(rollouts, scores, strict=True) if score.value is None]
-    if alone := [rollout.prompt_id for rollout in failed if number[rollout.prompt_id] == 1]:
-        raise MissingSiblingsError(
-            f"{len(alone)} rollouts failed and came without siblings, the first of {alone[0]}"
-        )
-    return sibling_means(rollouts, scores)
-
-
 @dataclass(frozen=True, slots=True)
 class StepSummary:
     """One step of one split: a row for the history, and why scores failed, None for the others."""
 
     row: dict[str, float]
     errors: tuple[Failure | None, ...]
+    prompt_tokens: int = 0
     sample: Sample = ()  # what is kept of the step's rollouts
 
 
@@ -109,21 +63,34 @@ class StepSummary:
 class StepScorer:
     """Scores what NeMo-RL sends, and keeps it until the driver asks for the step's summary.
 
-    One call is of one split, and holds whole groups: a step, or one of its batches.
+    One call is of one split, and holds whole groups: a step, one of its batches, or sets of it.
     """
 
     environment: Environment
     choose: Choice = nothing
-    _calls: list[tuple[list[Rollout], list[Score]]] = field(init=False, default_factory=list)
+    _calls: list[tuple[Sequence[Rollout], Sequence[Score]]] = field(
+        init=False, default_factory=list
+    )
+    _tokens: Counter[str] = field(init=False, default_factory=Counter)  # of prompts, by split
 
-    def rewards(
-        self, messages: Sequence[MessageLog], metadata: Sequence[Mapping[str, Any]]
-    ) -> list[float]:
-        """Return the reward of each message log. Raises `IncompleteSetError` on a part of a set."""
-        rollouts = to_rollouts(messages, metadata)
-        scores = score_generated(self.environment, rollouts, [is_generated(m) for m in messages])
+    def rewards(self, rollouts: Sequence[Rollout]) -> list[float]:
+        """Return the rewards. Raises `IncompleteSetError` on a part of a set.
+
+        NeMo-RL takes numbers alone: a failed score is the mean of its prompt's valid siblings, so
+        its advantage is 0, and the baseline of the others is what it would be without it.
+        """
+        scores = score_within_budget(self.environment, rollouts)
+        self.keep(rollouts, scores)
+        return sibling_means(rollouts, scores)
+
+    def keep(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> None:
+        """Keep what was scored."""
         self._calls.append((rollouts, scores))
-        return without_failures(rollouts, scores)
+
+    def count(self, metadata: Sequence[Mapping[str, Any]]) -> None:
+        """Count the tokens of the prompts that were replied to."""
+        for info in metadata:
+            self._tokens[info["split"]] += info["tokens"]
 
     def summary(self, split: str) -> StepSummary | None:
         """Summarise what was scored of a split since the last call; None when nothing was."""
@@ -135,4 +102,24 @@ class StepScorer:
             return None
         row = step_row(self.environment, rollouts, scores)
         sample = self.choose(rollouts, scores) if split == TRAIN_SPLIT else ()
-        return StepSummary(row, tuple(score.error for score in scores), sample)
+        errors = tuple(score.error for score in scores)
+        return StepSummary(row, errors, self._tokens.pop(split, 0), sample)
+
+
+def single_turn_return(rewards: Sequence[float], metadata: list[Any]) -> Any:
+    """Return NeMo-RL's `EnvironmentReturn` of conversations that are over.
+
+    Observations are empty, for NeMo-RL appends them to the sequence that it trains on.
+    """
+    import torch
+    from nemo_rl.environments.interfaces import EnvironmentReturn
+
+    count = len(rewards)
+    return EnvironmentReturn(
+        observations=[{"role": "environment", "content": ""}] * count,
+        metadata=metadata,
+        next_stop_strings=[None] * count,
+        rewards=torch.tensor(rewards, dtype=torch.float32),
+        terminateds=torch.ones(count),
+        answers=None,
+    )

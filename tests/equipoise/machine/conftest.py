@@ -16,13 +16,6 @@ from equipoise.machine.checks import Case
 
 SCALES = ("local", "small", "medium", "large")
 LOCAL, SMALL, MEDIUM, LARGE = (("--config", str(CONFIG_FOLDER / f"{s}.yaml")) for s in SCALES)
-#: Asynchronous GRPO on two GPUs of one node.
-ASYNC = (
-    *("grpo.async_grpo.enabled=true", "policy.generation.vllm_cfg.async_engine=true"),
-    *("loss_fn.use_importance_sampling_correction=true", "cluster.gpus_per_node=2"),
-    "policy.generation.colocated.enabled=false",
-    "policy.generation.colocated.resources.gpus_per_node=1",
-)
 MakeCase = Callable[..., Case]
 
 

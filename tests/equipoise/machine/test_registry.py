@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.errors import EquipoiseError
 from equipoise.machine import registry, software
 from equipoise.machine.nemo_rl import usable_installation
 from equipoise.machine.registry import CHECKS, refuse_unfit
-from tests.equipoise.machine.conftest import ASYNC, LARGE, SMALL
-from tests.nemo_rl_checkout import write_checkout
+from tests.equipoise.machine.conftest import LARGE, SMALL
 from tests.refusals import refusal
 
 LLAMA = ("--model-name", "meta-llama/Llama-3.3-70B-Instruct", "--device=cpu", "--engine=local")
@@ -52,18 +50,10 @@ def test_a_model_that_the_machine_cannot_hold_is_refused_and_one_that_fits_is_no
         start("--model-name", name, "--device=cpu", "--engine=local")
 
 
-def test_a_rehearsal_that_lacks_nemo_rl_is_not_told_to_rehearse(case):
-    config = case("fairness").config
+def test_a_rehearsal_that_lacks_nemo_rl_is_not_told_to_rehearse():
     with refusal("nemo-rl.no-installation", "and a CPU") as error:
-        usable_installation(config, "a CPU")
+        usable_installation("a CPU")
     assert "--rehearse" not in error.value.remedy
-
-
-def test_what_the_installed_nemo_rl_lacks_for_this_run_is_said(monkeypatch, tmp_path, start):
-    write_checkout(tmp_path)
-    monkeypatch.setenv("NEMO_RL_PATH", str(tmp_path))
-    with pytest.raises(EquipoiseError, match=r"has no nemo_rl/.*/replay_buffer\.py"):
-        start(*SMALL, "--engine=nemo_rl", *ASYNC)
 
 
 def test_a_start_asks_neither_the_network_nor_the_driver():

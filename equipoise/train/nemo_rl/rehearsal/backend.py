@@ -1,18 +1,17 @@
 """NeMo-RL's own cluster, worker groups, policy and generation, with workers that need no GPU.
 
-Or with its own workers, on GPUs, see `gpu_workers`.
+Or with its own workers, on GPUs, see `use_this_python`.
 """
 
-import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
-from nemo_rl.algorithms import grpo
 from nemo_rl.distributed import virtual_cluster
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
@@ -23,7 +22,6 @@ from nemo_rl.models.policy.utils import resolve_policy_worker_cls
 from equipoise.errors import EquipoiseError
 from equipoise.train.nemo_rl.rehearsal.comparison import Rollouts, write_rollouts
 from equipoise.train.nemo_rl.rehearsal.ray_cluster import start_ray
-from equipoise.train.nemo_rl.together import replaced
 
 _REPLACED = "nemo_rl.models.policy.workers.dtensor_policy_worker_v2.DTensorPolicyWorkerV2"
 _OURS = "equipoise.train.nemo_rl.rehearsal"
@@ -34,11 +32,10 @@ _ROLLOUTS = 64
 
 
 @contextmanager
-def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
+def cpu_workers(gpus: int) -> Iterator[None]:
     """Have NeMo-RL start a Ray that believes in `gpus` GPUs, with workers that run on the CPU.
 
-    A Ray that RAY_ADDRESS names is joined as NeMo-RL does. When training ends, its last rollouts
-    are written to a file, see comparison.py.
+    A Ray that RAY_ADDRESS names is joined as NeMo-RL does.
     """
     joins = "RAY_ADDRESS" in os.environ
     reach_ray = virtual_cluster.init_ray if joins else partial(start_ray, gpus)
@@ -49,21 +46,28 @@ def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
         replaced(lm_policy, "resolve_policy_worker_cls", _policy_worker_of),
         replaced(vllm_generation, "resolve_generation_worker_cls", _generation_worker_of),
         replaced(virtual_cluster, "init_ray", reach_ray),
-        replaced(grpo, "grpo_train", _keeping(grpo.grpo_train, last_rollouts)),
     ):
         yield
 
 
-@contextmanager
-def gpu_workers(last_rollouts: Path) -> Iterator[None]:
-    """Leave Ray and workers to NeMo-RL, and run all of them in this Python.
+def use_this_python() -> None:
+    """Have NeMo-RL's own workers run in this Python, on GPUs.
 
     It has to have what they import, for NeMo-RL would make an environment for each kind.
     """
     system = virtual_cluster.PY_EXECUTABLES.SYSTEM
     ACTOR_ENVIRONMENT_REGISTRY.update(dict.fromkeys(ACTOR_ENVIRONMENT_REGISTRY, system))
-    with replaced(grpo, "grpo_train", _keeping(grpo.grpo_train, last_rollouts)):
+
+
+@contextmanager
+def replaced(module: ModuleType, name: str, replacement: Any) -> Iterator[None]:
+    """Replace `module.name` while the block runs."""
+    original = getattr(module, name)
+    setattr(module, name, replacement)
+    try:
         yield
+    finally:
+        setattr(module, name, original)
 
 
 def _policy_worker_of(name: str, config: Any) -> str:
@@ -90,38 +94,10 @@ def _no_worker(name: str) -> EquipoiseError:
     )
 
 
-def _keeping(train: Callable[..., None], path: Path) -> Callable[..., None]:
-    """Make `grpo_train` write its last rollouts, as both sides see them, when it ends."""
-    signature = inspect.signature(train)
-
-    @wraps(train)
-    def train_and_keep(*args: Any, **kwargs: Any) -> None:
-        path.unlink(missing_ok=True)
-        arguments = signature.bind(*args, **kwargs).arguments
-        policy, generation = arguments["policy"], arguments["policy_generation"]
-        with _last_of(generation) as last:
-            train(*args, **kwargs)
-        if last:  # else it ended before anything was generated, and says why
-            write_rollouts(path, _seen_by_both(policy, last[0]))
-
-    return train_and_keep
-
-
-@contextmanager
-def _last_of(generation: Any) -> Iterator[list[Any]]:
-    """Keep the batch that was generated last."""
-    generate = generation.generate
-    last: list[Any] = []
-
-    def generate_and_keep(*args: Any, **kwargs: Any) -> Any:
-        last[:] = [generate(*args, **kwargs)]
-        return last[0]
-
-    generation.generate = generate_and_keep
-    try:
-        yield last
-    finally:
-        del generation.generate  # a cycle would keep its workers beyond the end of Ray
+def keep_rollouts(path: Path, policy: Any, output: Any) -> None:
+    """Write the last rollouts as both sides see them; there are none where parts were kept."""
+    if output is not None:
+        write_rollouts(path, _seen_by_both(policy, output))
 
 
 def _seen_by_both(policy: Any, output: Any) -> Rollouts:

@@ -1,17 +1,18 @@
 """Runs a rehearsal: half of the steps, a stop with a checkpoint, the other half."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import Config
-from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.config.schedule import total_steps
 from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl.checkpoints import latest_checkpoint
-from equipoise.train.nemo_rl.engine import Rehearsal
 from equipoise.train.nemo_rl.engine import prepare as prepare_nemo_rl
 from equipoise.train.nemo_rl.engine import run as run_nemo_rl
+from equipoise.train.nemo_rl.recipe import Rehearsal
 from equipoise.train.nemo_rl.rehearsal.comparison import compare_policies, rollouts_file
 from equipoise.train.nemo_rl.rehearsal.shrink import on_gpus
 from equipoise.train.stages.job import Job
@@ -35,7 +36,6 @@ def prepare(
     config: Config, records: Sequence[PromptRecord], model_name: str
 ) -> Callable[[Job], None]:
     """Refuse what would fail after minutes. Returns what rehearses a job."""
-    find_installation(["rehearsal"])
     prepare_nemo_rl(config, records, model_name)
     return run
 
@@ -50,7 +50,7 @@ def run(job: Job) -> None:
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
         _first_half(job, steps // 2)
-    run_nemo_rl(job, Rehearsal(lambda: _workers(job)))
+    run_nemo_rl(job, Rehearsal(lambda: _workers(job), at_end=partial(_keep_rollouts, job)))
     compare_policies(job, exact=not on_gpus())
     job.reporter.say(f"not covered: {', '.join(not_covered(job.config))}; see docs/nemo-rl.md")
 
@@ -75,7 +75,7 @@ def not_covered(config: Config) -> Iterator[str]:
 
 def _first_half(job: Job, steps: int) -> None:
     try:
-        run_nemo_rl(job, Rehearsal(lambda: _workers(job), stop_after=steps))
+        run_nemo_rl(job, Rehearsal(lambda: _workers(job), stop_at=steps))
     except Stopped:
         newest = latest_checkpoint(job.run.checkpoints)
         if newest is None or newest.step != steps:
@@ -83,10 +83,20 @@ def _first_half(job: Job, steps: int) -> None:
         job.reporter.say(f"stopped after step {steps} as a signal would, going on from there")
 
 
-def _workers(job: Job) -> AbstractContextManager[None]:
-    """Imported when NeMo-RL can be."""
-    from equipoise.train.nemo_rl.rehearsal.backend import cpu_workers, gpu_workers
+@contextmanager
+def _workers(job: Job) -> Iterator[None]:
+    """Put the workers in place; imported when NeMo-RL can be."""
+    from equipoise.train.nemo_rl.rehearsal.backend import cpu_workers, use_this_python
 
     if on_gpus():
-        return gpu_workers(rollouts_file(job.run.root))
-    return cpu_workers(job.config.cluster.gpus, rollouts_file(job.run.root))
+        use_this_python()
+        yield
+    else:
+        with cpu_workers(job.config.cluster.gpus):
+            yield
+
+
+def _keep_rollouts(job: Job, policy: Any, output: Any) -> None:
+    from equipoise.train.nemo_rl.rehearsal.backend import keep_rollouts
+
+    keep_rollouts(rollouts_file(job.run.root), policy, output)

@@ -1,38 +1,86 @@
-"""What is assumed of NeMo-RL stands on one page, and is checked without importing it."""
+"""What is called of NeMo-RL stands in one table, and a start reads the installed one against it."""
 
 import ast
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from equipoise.config.nemo_rl.assumptions import ASSUMPTIONS, is_tried, unmet
-from tests.nemo_rl_checkout import write_checkout
+from equipoise.config.nemo_rl import assumptions
+from equipoise.config.nemo_rl.assumptions import CALLED, Called, is_tried, unmet
 
 ROOT = Path(__file__).resolve().parents[4]
+REHEARSAL = ROOT / "equipoise" / "train" / "nemo_rl" / "rehearsal"
 
 
-def imports():
-    """Every `from nemo_rl.x import y` in our code, as the module and the name."""
-    for path in (ROOT / "equipoise").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            module = node.module if isinstance(node, ast.ImportFrom) else None
-            if module and module.partition(".")[0] == "nemo_rl":
-                yield from ((module, alias.name) for alias in node.names)
+def sources():
+    """The syntax of every module of ours that no rehearsal brings."""
+    for path in sorted((ROOT / "equipoise").rglob("*.py")):
+        if not path.is_relative_to(REHEARSAL):
+            yield path, ast.parse(path.read_text("utf-8"))
 
 
-def test_all_that_is_imported_is_on_the_page():
-    pages: dict[str, set[str]] = {}
-    for a in ASSUMPTIONS:
-        pages.setdefault(a.file, set()).update(name.partition(".")[0] for name in a.names)
+def imports(tree):
+    """Every `from nemo_rl.x import y`, as the module and the name."""
+    for node in ast.walk(tree):
+        module = node.module if isinstance(node, ast.ImportFrom) else None
+        if module and module.partition(".")[0] == "nemo_rl":
+            yield from ((module.removeprefix("nemo_rl."), alias) for alias in node.names)
 
-    def is_assumed(module: str, name: str) -> bool:
-        path = module.replace(".", "/")
-        inner = (f"{path}/{name}.py", f"{path}/{name}/__init__.py")  # the name is a module
-        return name in pages.get(f"{path}.py", ()) or any(file in pages for file in inner)
 
-    found = list(imports())
-    assert len(found) > 15
-    assert [pair for pair in found if not is_assumed(*pair)] == []
+def test_all_that_is_imported_is_in_the_table():
+    table = {(called.module, called.name.partition(".")[0]) for called in CALLED}
+    modules = {called.module for called in CALLED}
+    found = [pair for _, tree in sources() for pair in imports(tree)]
+    assert len(found) > 10
+    for module, alias in found:
+        assert (module, alias.name) in table or f"{module}.{alias.name}" in modules
+
+
+def test_nothing_of_nemo_rl_is_assigned_but_by_a_rehearsals_stand_ins():
+    """Neither `module.name = x`, nor setattr, nor an entry of one of its dictionaries."""
+    files = {path for path, tree in sources() for _ in assigned(tree)}
+    files |= {
+        path
+        for path in REHEARSAL.rglob("*.py")
+        for _ in assigned(ast.parse(path.read_text("utf-8")))
+    }
+    assert files == {REHEARSAL / "backend.py"}
+
+
+def assigned(tree):
+    """What of NeMo-RL a module assigns, by the names under which it imports it."""
+    theirs = {alias.asname or alias.name for _, alias in imports(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
+            targets = getattr(node, "targets", None) or [node.target]
+            changed = [t for t in targets if isinstance(t, ast.Attribute | ast.Subscript)]
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            changes = name in {"setattr", "delattr", "update", "replaced", "setitem", "patch"}
+            changed = [*node.args[:1], node.func] if changes else []
+        else:
+            continue
+        for target in changed:
+            root = target
+            while isinstance(root, ast.Attribute | ast.Subscript):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id in theirs:
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from nemo_rl.algorithms import grpo\ngrpo.Logger = 1",
+        "from nemo_rl.algorithms import grpo as g\nsetattr(g, 'Logger', 1)",
+        "from nemo_rl.environments.utils import ENV_REGISTRY\nENV_REGISTRY['x'] = 1",
+        "from nemo_rl.environments.utils import ENV_REGISTRY\nENV_REGISTRY.update(x=1)",
+    ],
+)
+def test_an_assignment_is_found(text):
+    assert list(assigned(ast.parse(text)))
 
 
 @pytest.mark.parametrize(
@@ -50,32 +98,19 @@ def test_a_version_was_tried_or_not(version, tried):
     assert is_tried(version) == tried
 
 
-def test_what_is_assumed_is_enough(tmp_path):
-    write_checkout(tmp_path)
-    assert list(unmet(tmp_path)) == []
-    lacks = list(unmet(tmp_path, ("run", "async", "rehearsal")))
-    assert any("it has no nemo_rl/models/policy/utils.py" in lack for lack in lacks)
-    # A method counts with its class.
-    (tmp_path / "nemo_rl" / "distributed" / "virtual_cluster.py").write_text(
-        "init_ray = SYSTEM = 1\nclass PY_EXECUTABLES:\n    OTHER = 1\n"
-    )
-    (lack,) = unmet(tmp_path)
-    assert "virtual_cluster.py has no PY_EXECUTABLES.SYSTEM (" in lack
-
-
-@pytest.mark.parametrize(
-    ("text", "lack"),
-    [
-        ("class ENV_REGISTRY: pass\nimport register_env", None),
-        ("from x import y as register_env\nENV_REGISTRY: dict = {}", None),
-        ("try:\n    import register_env\nexcept ImportError: pass\nENV_REGISTRY = 1", None),
-        ("def register_env(): ENV_REGISTRY = 1", "has no ENV_REGISTRY (registers"),
-        ("# ENV_REGISTRY register_env", "has no ENV_REGISTRY, register_env"),
-        ("def register_env(:", "has no ENV_REGISTRY, register_env"),
-    ],
-)
-def test_a_name_counts_where_it_can_be_imported(tmp_path, text, lack):
-    write_checkout(tmp_path)
-    (tmp_path / "nemo_rl" / "environments" / "utils.py").write_text(text)
-    found = list(unmet(tmp_path))
-    assert found == [] if lack is None else (lack in found[0] and len(found) == 1)
+def test_a_function_a_method_and_a_parameter_that_are_missing_are_named(monkeypatch):
+    module = ModuleType("nemo_rl.toy")
+    module.train = lambda policy, logger: None
+    monkeypatch.setitem(sys.modules, "nemo_rl", ModuleType("nemo_rl"))
+    monkeypatch.setitem(sys.modules, "nemo_rl.toy", module)
+    lacks = {
+        Called("toy", "train", "a.py", "policy logger"): "",
+        Called("toy", "train", "a.py", "policy state"): "nemo_rl.toy.train lacks state (a.py)",
+        Called("toy", "Logger.log", "a.py"): "has no attribute 'Logger'",
+        Called("gone", "train", "a.py"): "No module named 'nemo_rl.gone'",
+    }
+    for called, lack in lacks.items():
+        monkeypatch.setattr(assumptions, "CALLED", (called,))
+        found = list(unmet())
+        assert len(found) == bool(lack)
+        assert not lack or lack in found[0]

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.config.nemo_rl import installation
 from equipoise.config.nemo_rl.installation import find_installation, find_python, is_installed
-from tests.nemo_rl_checkout import RUN_FILES, write_checkout
+from tests.nemo_rl_checkout import write_checkout
 from tests.refusals import refusal
 
 
@@ -23,7 +23,6 @@ def checkout(tmp_path, monkeypatch):
 def test_a_checkout_is_found_without_importing_it(checkout):
     found = find_installation()
     assert (found.root, found.version) == (checkout, "0.7.0")
-    assert found.script.is_file()
     assert found.base_config.is_file()
     assert "nemo_rl" not in sys.modules
 
@@ -63,13 +62,9 @@ def test_the_python_of_a_checkout_is_that_of_its_environment_or_one_that_is_name
     assert not is_installed()
 
 
-def test_an_old_version_and_a_wheel_without_examples_say_what_they_lack(checkout):
-    (checkout / "examples" / "run_grpo.py").unlink()
-    with refusal("nemo-rl.unusable-installation", "it has no examples/run_grpo.py"):
-        find_installation()
-    for name in RUN_FILES:
-        (checkout / name).write_text("of another time")
-    with refusal("nemo-rl.unusable-installation", *RUN_FILES, "v0.7.0"):
+def test_a_wheel_without_examples_is_refused(checkout):
+    (checkout / "examples" / "configs" / "grpo_math_1B.yaml").unlink()
+    with refusal("nemo-rl.unusable-installation", "examples/configs/grpo_math_1B.yaml"):
         find_installation()
 
 

@@ -7,7 +7,6 @@ Equipoise, in the other tests there.
 """
 
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -37,71 +36,10 @@ class EnvironmentInterface:
     """`nemo_rl.environments.interfaces.EnvironmentInterface`."""
 
 
-class ReplayBufferImpl:
-    """`nemo_rl.algorithms.async_utils.replay_buffer.ReplayBufferImpl`, without ages."""
-
-    def __init__(self, max_size: int) -> None:
-        self.max_size = max_size
-        self.trajectories: list[tuple[dict[str, Any], int]] = []  # with the step that takes them
-
-    def add(self, trajectory: dict[str, Any], weight_version: int, target: int) -> str:
-        self.trajectories.append((trajectory, target))
-        return "success"
-
-    def size(self) -> int:
-        return len(self.trajectories)
-
-    def sample(
-        self, num_prompt_groups: int, current_weight_version: int, max_age_steps: int
-    ) -> dict[str, Any] | None:
-        mine = [kept for kept in self.trajectories if kept[1] == current_weight_version]
-        if len(mine) < num_prompt_groups:
-            return None
-        for kept in mine[:num_prompt_groups]:
-            self.trajectories.remove(kept)
-        groups = [trajectory for trajectory, _ in mine[:num_prompt_groups]]
-        return {"trajectories": groups, "avg_trajectory_age": 0.0}
-
-    def has_complete_batch(self, *_: Any) -> bool:
-        return bool(self.trajectories)
-
-
-class AsyncTrajectoryCollectorImpl:
-    """The class of `nemo_rl.algorithms.async_utils.trajectory_collector`'s actor."""
-
-    def __init__(self, replay_buffer: Any) -> None:
-        self.replay_buffer, self.running, self.pending = replay_buffer, True, 0
-        self._generation_limit_cleared = threading.Event()
-
-    def start_collection(self, dataloader: Any) -> None:
-        for batch in dataloader:
-            self._process_batch(batch)
-
-    def _process_batch(self, batch: Any) -> None:
-        self.pending += 1
-
-    def wait_for_pending_generations(self) -> None:
-        self.pending = 0
-
-    def _calculate_target_weights(self, generation_weight_version: int) -> list[int]:
-        return [generation_weight_version + 1]
-
-    def _should_pause_for_generation_limits(self) -> bool:
-        return False
-
-
-class AsyncTrajectoryCollector:
-    """Ray's actor class of it."""
-
-    __ray_metadata__ = SimpleNamespace(modified_class=AsyncTrajectoryCollectorImpl)
-
-
 def modules() -> dict[str, ModuleType]:
     """What is imported of NeMo-RL, and the packages around it, for `sys.modules`."""
     held = {
         "nemo_rl.environments.interfaces": (EnvironmentInterface, EnvironmentReturn),
-        "nemo_rl.algorithms.async_utils.replay_buffer": (ReplayBufferImpl,),
-        "nemo_rl.algorithms.async_utils.trajectory_collector": (AsyncTrajectoryCollector,),
     }
     parts = [name.split(".") for name in held]
     packages = {".".join(names[:n]) for names in parts for n in range(1, len(names))}

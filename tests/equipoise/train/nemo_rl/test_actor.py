@@ -1,5 +1,7 @@
 """The environment's actor: on which node it starts, and what it knows when Ray restarts it."""
 
+import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -34,32 +36,26 @@ def module(monkeypatch):
 
 
 @pytest.fixture
-def settings(tmp_path):
-    """`env.<name>` of what NeMo-RL reads."""
-    return {
-        "class_name": f"{__name__}.Compares",
-        "settings": {},
-        "cache_dir": str(tmp_path),
-        "reference": str(tmp_path / "reference.jsonl"),
-        "kept": {"most": 1, "seed": 7},
-        "placement": {"node": "driver", "num_gpus": 0.0, "resources": {}},
-    }
+def arguments(tmp_path):
+    """What the actor is started with."""
+    return (f"{__name__}.Compares", {}, str(tmp_path), str(tmp_path / "reference.jsonl"), 2, 1, 7)
 
 
 @pytest.fixture
-def started(module, settings, monkeypatch):
-    """Ray's options for the actor as NeMo-RL's `create_env` starts it."""
-    asked = []
+def started(module, job, monkeypatch):
+    """Ray's options for the actor."""
 
     def options(**options):
-        return SimpleNamespace(remote=lambda **arguments: asked.append((options, arguments)))
+        return SimpleNamespace(remote=lambda *_: options)
 
     def start(**placement):
-        environment = {**settings, "placement": settings["placement"] | placement}
-        module.EnvironmentActor.options(runtime_env={"py_executable": "p"}).remote(environment)
-        return asked[-1][0]
+        ours = job.config.equipoise
+        actor = ours.environment_actor.model_copy(update=placement)
+        ours = ours.model_copy(update={"environment_actor": actor})
+        config = job.config.model_copy(update={"equipoise": ours})
+        return module.start_environment(replace(job.loaded, config=config), job.run)
 
-    monkeypatch.setattr(module, "_Actor", SimpleNamespace(options=options))
+    monkeypatch.setattr(module, "EnvironmentActor", SimpleNamespace(options=options))
     return start
 
 
@@ -72,7 +68,6 @@ class TestPlacement:
 
     def test_it_needs_no_cpu_for_nemo_rls_workers_may_hold_them_all(self, started):
         assert started()["num_cpus"] == 0
-        assert started()["runtime_env"] == {"py_executable": "p"}
 
     def test_it_can_be_where_a_resource_is(self, started):
         options = started(node="any", resources={"judge": 0.5})
@@ -84,15 +79,14 @@ class TestARestart:
     """Ray builds the actor again from its first arguments, and nobody calls it before a step."""
 
     @pytest.fixture
-    def build(self, module, settings):
-        arguments = {name: value for name, value in settings.items() if name != "placement"}
-        return lambda: module._Actor.__ray_metadata__.modified_class(**arguments)
+    def build(self, module, arguments):
+        return lambda: module.EnvironmentActor.__ray_metadata__.modified_class(*arguments)
 
     def test_ray_restarts_it_and_tries_calls_again(self, module):
-        options = module._Actor._default_options
+        options = module.EnvironmentActor._default_options
         assert (options["max_restarts"], options["max_task_retries"]) == (-1, -1)
 
-    def test_it_has_its_reference_again(self, build, settings, tmp_path):
+    def test_it_has_its_reference_again(self, build, tmp_path):
         first = build()
         reference = [Rollout(f"p{n}", f"p{n}", "train", "Q", "A") for n in range(3)]
         write_rollouts(tmp_path / "reference.jsonl", reference)
@@ -101,7 +95,7 @@ class TestARestart:
         assert self.step(build()) == before == [1.0, 0.0]
 
     def step(self, actor):
-        return actor.step(*self.replies()).rewards.tolist()
+        return asyncio.run(actor.step(*self.replies())).rewards.tolist()
 
     @staticmethod
     def replies():
@@ -109,5 +103,23 @@ class TestARestart:
             [{"role": "user", "content": "Q"}, {"role": "assistant", "content": reply}]
             for reply in "AB"
         ]
-        info = {"prompt_id": "p", "set_id": "p", "split": "train", "metadata": {}}
+        info = {"prompt_id": "p", "set_id": "p", "split": "train", "metadata": {}, "tokens": 3}
         return logs, [info] * 2
+
+
+def test_replies_that_come_alone_wait_for_their_set(module, arguments, tmp_path, monkeypatch):
+    """And are scored as those that come together are; the summary has them all."""
+    write_rollouts(tmp_path / "reference.jsonl", [Rollout("p", "p", "train", "Q", "A")])
+    calls = iter(range(9))
+    context = SimpleNamespace(get_task_id=lambda: next(calls))
+    monkeypatch.setattr(module.ray, "get_runtime_context", lambda: context)
+    actor = module.EnvironmentActor.__ray_metadata__.modified_class(*arguments)
+    logs, infos = TestARestart.replies()
+
+    async def ask():
+        steps = [actor.step([log], [info]) for log, info in zip(logs, infos, strict=True)]
+        return [answer.rewards.item() for answer in await asyncio.gather(*steps)]
+
+    assert asyncio.run(ask()) == [1.0, 0.0]
+    summary = actor.summary("train")
+    assert (len(summary.errors), summary.prompt_tokens) == (2, 6)

@@ -26,11 +26,12 @@ LINEAR = {
 def written(tmp_path):
     """The values of nemo_rl.yaml."""
 
-    def write(task, scale, *settings):
+    def write(task, scale, *settings, validates=True):
         options = Options((CONFIG_FOLDER / f"{scale}.yaml",), (ENGINE, *settings))
         loaded = load_config(task, options)
         base = Path("/opt/nemo-rl/examples/configs/grpo_math_1B.yaml")
-        return nemo_rl_config(loaded, base, RunDirectory(tmp_path), "model")
+        run = RunDirectory(tmp_path)
+        return nemo_rl_config(loaded, base, run, "model", validates=validates)
 
     return write
 
@@ -62,11 +63,18 @@ class TestShipped:
         assert not adapts("lm_head", lora["target_modules"], lora["exclude_modules"])
         assert not adapts("output_layer", peft["target_modules"], peft.get("exclude_modules", ()))
 
-    def test_no_path_depends_on_the_node_or_its_user(self, scale, task, written, tmp_path):
-        ours = written(task, scale)["env"]
-        (environment,) = [value for name, value in ours.items() if name != "_override_"]
-        assert Path(environment["cache_dir"]).is_absolute()
-        assert environment["reference"] == str(tmp_path / "reference.jsonl")
+
+def test_no_path_depends_on_the_node_or_its_user(written, tmp_path):
+    data = written("fairness", "small")["data"]
+    assert data["train"]["prompts"] == data["validation"]["prompts"]
+    assert data["train"]["prompts"] == str(tmp_path / "prompts.jsonl")
+
+
+def test_without_prompts_to_validate_on_there_is_no_validation(written):
+    """Of the last step either; our final evaluation is another one."""
+    config = written("fairness", "small", validates=False)
+    assert (config["data"]["validation"], config["grpo"]["val_at_end"]) == (None, False)
+    assert written("fairness", "small")["grpo"]["val_at_end"]
 
 
 def test_without_a_scheduler_the_learning_rate_is_constant(written):

@@ -1,0 +1,170 @@
+"""The order of a run around NeMo-RL's functions, its time in a Slurm job, and its refusals."""
+
+import sys
+import time
+from functools import partial
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from equipoise.terminal.exits import Stopped
+from equipoise.train.nemo_rl import recipe
+from equipoise.train.nemo_rl.recipe import Course, Rehearsal, one_error, run_grpo, save_by
+from tests.refusals import refusal
+
+STEPS = 4
+ENDED = ["monitor ends", "checkpoints are whole", "vLLM ends", "workers end"]
+
+
+@pytest.fixture
+def nemo(job, monkeypatch):
+    """Run a job on functions that note their calls; `saves` are the steps with a checkpoint."""
+    calls = []
+
+    def note(name, result=None):
+        return lambda *_, **__: (calls.append(name), result)[1]
+
+    def grpo_train(logger, **_):
+        calls.append("train")
+        nemo.loop(logger)
+
+    grpo = ModuleType("grpo")
+    grpo.grpo_train, grpo.validate = grpo_train, None
+    grpo.refit_policy_generation = note("refit")
+    monkeypatch.setitem(sys.modules, "nemo_rl.algorithms", SimpleNamespace(grpo=grpo))
+    nemo = SimpleNamespace(
+        calls=calls,
+        policy=SimpleNamespace(shutdown=note("workers end")),
+        generation=SimpleNamespace(finish_generation=note("finish"), shutdown=note("vLLM ends")),
+        logger=SimpleNamespace(gpu_monitor=SimpleNamespace(stop=note("monitor ends"))),
+        checkpointer=SimpleNamespace(shutdown=note("checkpoints are whole")),
+        config=SimpleNamespace(
+            checkpointing={"checkpoint_must_save_by": None, "save_period": 2},
+            policy={"generation": {"colocated": {"enabled": True}}},
+        ),
+        environment=None,
+        task_to_env={},
+        loop=lambda history: None,
+        **dict.fromkeys(("loader", "val_loader", "tokenizer", "loss", "state")),
+    )
+    monkeypatch.setattr(recipe, "_set_up", lambda *_: nemo)
+    monkeypatch.setattr(recipe, "refuse_other_version", lambda: None)
+    monkeypatch.setattr(recipe, "refuse_other_view", note("look"))
+    monkeypatch.setattr(recipe, "before_first_step", note("before"))
+    monkeypatch.setattr(recipe, "after_last_step", note("after"))
+
+    def run(done=0, saves=STEPS):
+        (folder := job.run.checkpoints / f"step_{saves}").mkdir(parents=True)
+        (folder / "training_info.json").write_text("{}")
+        rehearsal = Rehearsal(at_end=note("at end"))
+        run_grpo(job, None, Course(done, STEPS, print, rehearsal))
+
+    nemo.run = run
+    return nemo
+
+
+def test_a_run_is_evaluated_before_and_after_training(nemo):
+    nemo.run()
+    before, after = ["refit", "before", "finish"], ["refit", "after", "finish"]
+    assert nemo.calls == ["look", *before, "train", *after, "at end", *ENDED]
+
+
+def test_a_resumed_run_has_its_baseline_and_a_trained_one_is_not_trained_again(nemo):
+    nemo.run(done=2)
+    assert "before" not in nemo.calls
+    nemo.calls.clear()
+    nemo.run(done=STEPS, saves=STEPS + 1)
+    assert nemo.calls == ["look", "refit", "after", "finish", "at end", *ENDED]
+
+
+def test_a_run_that_nemo_rl_ended_for_its_time_is_stopped(nemo):
+    nemo.config.checkpointing["checkpoint_must_save_by"] = "00:04:00:00"
+    nemo.loop = lambda history: setattr(history, "taken", 2)
+    with pytest.raises(Stopped):
+        nemo.run(saves=2)
+    assert "after" not in nemo.calls
+
+
+def test_a_run_that_ended_before_its_last_step_for_no_known_reason_is_an_error(nemo):
+    """V0.7.0 prints an error of asynchronous training, and returns."""
+    nemo.loop = lambda history: setattr(history, "taken", 3)
+    with refusal("nemo-rl.early-end", "after step 3 of 4"):
+        nemo.run(saves=2)
+
+
+def test_asynchronous_training_ends_its_workers_and_another_start_evaluates(nemo, job, monkeypatch):
+    monkeypatch.setattr(recipe, "is_asynchronous", lambda config: True)
+    nemo.config.grpo = {"async_grpo": {"max_trajectory_age_steps": 2}}
+    grpo = sys.modules["nemo_rl.algorithms"].grpo
+
+    def async_grpo_train(max_trajectory_age_steps, dataloader, logger, **_):
+        nemo.calls.append(("train", max_trajectory_age_steps))
+
+    grpo.async_grpo_train = async_grpo_train
+    nemo.run()
+    assert ("train", 2) in nemo.calls
+    assert "after" not in nemo.calls
+
+
+def test_a_stop_by_failures_is_their_error(nemo):
+    def loop(history):
+        history.raise_error = partial(refuse, ValueError("failures"))
+        raise Stopped
+
+    nemo.loop = loop
+    with pytest.raises(ValueError, match="failures"):
+        nemo.run(saves=2)
+    assert nemo.calls[-4:] == ENDED
+
+
+def test_a_slurm_job_saves_before_its_end():
+    end = {"SLURM_JOB_END_TIME": str(int(time.time()) + 300 + 26 * 3600 + 61)}
+    assert save_by(None, end) in ("01:02:01:01", "01:02:01:00")
+    assert save_by("00:03:00:00", end) == "00:03:00:00"
+    assert save_by(None, {}) is None
+    assert save_by(None, {"SLURM_JOB_END_TIME": "0"}) == "00:00:00:00"
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+class ActorDiedError(RuntimeError):
+    """As Ray's, whose text is a traceback."""
+
+    __module__ = "ray.exceptions"
+
+
+def init_ray():
+    """NeMo-RL's, where Ray's start fails."""
+    raise Exception("The current node timed out during startup.")
+
+
+def refuse(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "says"),
+    [
+        (init_ray, "nemo-rl.no-ray", "Exception: The current node timed out"),
+        (partial(refuse, AssertionError("TP\n  must be 1")), "nemo-rl.refused", "TP must be 1"),
+        (partial(refuse, ActorDiedError("Traceback\n x\nno heads")), "nemo-rl.refused", "no heads"),
+    ],
+)
+def test_what_nemo_rl_refuses_is_one_error_and_its_traceback_is_in_the_log(
+    fails, code, says, capfd
+):
+    with refusal(code, says), one_error():
+        fails()
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_bug_keeps_its_traceback():
+    with pytest.raises(TypeError), one_error():
+        raise TypeError
+
+
+def test_a_version_that_lacks_what_is_called_is_refused(monkeypatch):
+    monkeypatch.setattr(recipe, "unmet", lambda: iter(["nemo_rl.x lacks y (recipe.py)"]))
+    with refusal("nemo-rl.other-version", "nemo_rl.x lacks y", "v0.7.0"):
+        recipe.refuse_other_version()
