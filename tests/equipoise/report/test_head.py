@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.report.head import usage_facts
+from equipoise.report.head import run_notes, usage_facts
 from equipoise.report.run_files import RunFiles
 
 
@@ -41,3 +41,8 @@ def test_what_is_not_known_is_left_out():
 def test_a_provenance_that_a_hand_has_changed_is_no_error(usage):
     assert facts(usage) == {"Time": "1:06:40"}
     assert not dict(usage_facts(RunFiles(provenance={"seconds": [usage]})))
+
+
+def test_a_run_that_a_stand_in_judged_says_so():
+    notes = run_notes(RunFiles(provenance={"stand_in": "no model judges"}))
+    assert notes[-1] == "no model judges."
