@@ -8,7 +8,10 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -30,6 +33,8 @@ _SHAREABLE = re.compile(
 _NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{1,12})?")
 _PATH = re.compile(r"~?/[^\n]*|\.{1,2}/[^\n]*|[A-Za-z]:[\\/][^\n]*")
 _LARGEST = 2**63
+#: Values that one key may lead to by interpolation; in a stranger's run they could double for ever.
+_MOST = 500
 #: No section lies this deep; an interpolation that contains itself does.
 _DEEPEST = 32
 
@@ -41,6 +46,7 @@ class Composition:
     values: dict[str, Any]
     raw: dict[str, Any]  # the merged tree with its interpolations
     origins: dict[str, Origin]
+    references: dict[str, list[str]]
     problems: tuple[Problem, ...]
 
 
@@ -55,13 +61,27 @@ def compose(sources: Sequence[Source]) -> Composition:
         _overlay(merged, source.tree)
         for key, value in leaves(source.tree):
             _claim(key, isinstance(value, dict), source.origin, origins)
+    references = {key: list(_references(value)) for key, value in leaves(merged)}
     problems = [problem for source in sources for problem in source.problems]
+    tree = deepcopy(merged)
+    counted: dict[str, int] = {}
+    for key in references:
+        if _leads_to_many(key, references, counted):
+            problems.append(
+                Problem(
+                    "config.too-many-values",
+                    (key,),
+                    f"its interpolations lead to more than {_MOST:,} values",
+                )
+            )
+            *sections, name = key.split(SEPARATOR)
+            del reduce(getitem, sections, tree)[name]
     _register("oc.env", _shareable_variable, replace=True)
     try:
-        values = _resolve(OmegaConf.create(merged), "", problems)
+        values = _resolve(OmegaConf.create(tree), "", problems)
     finally:
         _register("oc.env", oc.env, replace=True)
-    return Composition(values, merged, origins, tuple(problems))
+    return Composition(values, merged, origins, references, tuple(problems))
 
 
 def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
@@ -91,13 +111,34 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
     return {key: (first, second) for key, (first, second) in pairs.items() if first != second}
 
 
-def references(value: Any) -> Iterator[str]:
+def _references(value: Any) -> Iterator[str]:
     """The keys in the interpolations of a value."""
     if isinstance(value, str):
         yield from _REFERENCE.findall(value)
     elif isinstance(value, list | dict):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from references(item)
+            yield from _references(item)
+
+
+def _leads_to_many(
+    key: str, references: Mapping[str, Sequence[str]], counted: dict[str, int]
+) -> bool:
+    try:
+        return _count_values(key, references, counted) > _MOST
+    except RecursionError:
+        return True
+
+
+def _count_values(
+    key: str, references: Mapping[str, Sequence[str]], counted: dict[str, int]
+) -> int:
+    """How many values are read for a key; what refers to itself is for OmegaConf to refuse."""
+    if key not in counted:
+        counted[key] = 0
+        leaves = [key] if key in references else [leaf for leaf in references if within(leaf, key)]
+        named = [name for leaf in leaves for name in references[leaf]]
+        counted[key] = len(leaves) + sum(_count_values(n, references, counted) for n in named)
+    return counted[key]
 
 
 def _claim(key: str, is_section: bool, origin: Origin, origins: dict[str, Origin]) -> None:

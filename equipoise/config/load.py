@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from data_prep.contract import DataModule, DataSettings
 from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.checks import Case, Engine, check_config
-from equipoise.config.compose import Composition, compose, leaves, references
+from equipoise.config.compose import Composition, compose, leaves
 from equipoise.config.flags import CONFIG_FOLDER, Options
 from equipoise.config.nemo_rl.installation import is_installed, is_launched
 from equipoise.config.nemo_rl.keys import whole_schema
@@ -209,6 +209,6 @@ def _kept_scheduler(composition: Composition, engine: Engine) -> Any:
 
     NeMo-RL's checkpoints hold the schedule that a run began with.
     """
-    raw = composition.raw["policy"].get("scheduler")
-    follows = set(references(raw)) == {"grpo.max_num_steps"} and engine == "local"
-    return raw if follows else composition.values["policy"].get("scheduler")
+    follows = set(composition.references.get("policy.scheduler", ())) == {"grpo.max_num_steps"}
+    tree = composition.raw if follows and engine == "local" else composition.values
+    return tree["policy"].get("scheduler")

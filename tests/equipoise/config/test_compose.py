@@ -124,3 +124,20 @@ def test_a_resolver_that_is_there_already_stays():
         assert words("x=${mul:2,3}").values == {"x": "theirs"}
     finally:
         OmegaConf.clear_resolver("mul")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("number", "value", "said"),
+    [
+        (40, "${{a{0}}}${{a{0}}}", "lead to more than 500 values"),
+        (40, "${{max:${{a{0}}},${{a{0}}}}}", "lead to more than 500 values"),
+        (120, "${{a{0}}}", "recursion depth"),
+    ],
+)
+def test_interpolations_without_end_are_problems(number, value, said, order, tmp_path):
+    """Each key has the one before it in its value."""
+    lines = ["a0: x", *(f"a{n}: '{value.format(n - 1)}'" for n in range(1, number))]
+    found = compose([read(tmp_path, "mine.yaml", "\n".join(lines[::order]))])
+    assert any(said in problem.message for problem in found.problems)
+    assert found.values["a0"] == "x"
