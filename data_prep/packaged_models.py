@@ -34,8 +34,6 @@ _SPECIAL_TOKENS = {
     "pad_token": "<|endoftext|>",
     "unk_token": "<|endoftext|>",
 }
-#: The hashes of a folder's files; written last and checked before the folder is used.
-_SEAL = "sha256.json"
 
 
 class PackagedModelError(SetupError):
@@ -102,7 +100,7 @@ def located_model(name: str, cache: Path) -> str:
     """The folder of `smollm2`, made in `cache` where it is not; any other name as it is.
 
     Of several processes one makes it and the others wait; an interrupted one leaves nothing under
-    its name, and a folder whose files were damaged is made again. Raises `PackagedModelError`.
+    its name. Raises `PackagedModelError`.
     """
     if name != SMOLLM2:
         return name
@@ -111,8 +109,8 @@ def located_model(name: str, cache: Path) -> str:
         shipped_file(name)  # without the package nothing is made
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
-        if not _is_whole(folder):
-            write_folder(folder, partial(_fill, _known_file(name)))
+        if not folder.is_dir():
+            write_folder(folder, partial(_convert, _known_file(name)))
     return str(folder)
 
 
@@ -129,11 +127,6 @@ def _known_file(name: str) -> Path:
             "packaged-model.other-file", f"{file} is not the file that is known here as {name}"
         )
     return file
-
-
-def _fill(weights: Path, folder: Path) -> None:
-    _convert(weights, folder)
-    write_json(folder / _SEAL, {file.name: hash_file(file) for file in sorted(folder.iterdir())})
 
 
 def _convert(weights: Path, folder: Path) -> None:
@@ -190,11 +183,3 @@ def _tokenizer(weights: Path) -> "PreTrainedTokenizerFast":
         chat_template=read.chat_template,
         clean_up_tokenization_spaces=False,
     )
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        seal = read_json(folder / _SEAL)
-        return bool(seal == {name: hash_file(folder / name) for name in seal})
-    except (OSError, ValueError, TypeError):
-        return False

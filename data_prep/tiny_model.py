@@ -6,11 +6,11 @@ It exists to show and test the pipeline and says nothing of any clinical model.
 import hashlib
 import json
 import random
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -31,6 +31,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from data_prep.files import write_folder
 from data_prep.warm_start import Example, WarmStart
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
@@ -59,48 +60,26 @@ Ids = NDArray[np.int32]
 # The tokenizer's own record of a text takes far more memory than its ids.
 _ENCODED_AT_ONCE = 1000
 
-#: The hashes of a folder's files; written last and checked before the folder is used.
-SEAL = "sha256.json"
-
 
 def warm_start(examples: Sequence[Example], settings: WarmStart, cache: Path) -> Path:
     """The folder of the trained model; an equal one in `cache` is taken as it is.
 
     The folder's name is the hash of the examples, the settings and this module. Of several
-    processes one builds and the others wait. An interrupted build leaves nothing under that name,
-    and a folder whose files were damaged is built again.
+    processes one builds and the others wait. An interrupted build leaves nothing under that name.
     """
     folder = cache / f"tiny-{_content_hash(examples, settings)}"
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
-        if not _is_whole(folder):
-            _build(examples, settings, folder)
+        if not folder.is_dir():
+            write_folder(folder, partial(_build, examples, settings))
     return folder
 
 
 def _build(examples: Sequence[Example], settings: WarmStart, folder: Path) -> None:
-    scratch = folder.with_suffix(".building")
-    shutil.rmtree(scratch, ignore_errors=True)  # an interrupted build left it
     with _undisturbed():
         tokenizer = train_tokenizer(examples, settings)
-        imitate(examples, tokenizer, settings).save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
-    seal = {file.name: _file_hash(file) for file in scratch.iterdir()}
-    (scratch / SEAL).write_text(json.dumps(seal, indent=2))
-    shutil.rmtree(folder, ignore_errors=True)
-    scratch.rename(folder)
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        seal = json.loads((folder / SEAL).read_bytes())
-        return bool(seal == {name: _file_hash(folder / name) for name in seal})
-    except (OSError, ValueError):
-        return False
-
-
-def _file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+        imitate(examples, tokenizer, settings).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 What needs the weights is skipped without `--extra smollm2`.
 """
 
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,30 +117,6 @@ class TestFolder:
         folder = Path(located_model(SMOLLM2, tmp_path / "cache"))
         assert located_model(SMOLLM2, tmp_path / "cache") == str(folder)
         assert (self.made, (folder / "model.safetensors").read_bytes()) == (1, b"other")
-
-    @pytest.mark.parametrize("file", ["model.safetensors", "config.json", "sha256.json"])
-    def test_it_is_made_again_when_it_is_damaged(self, tmp_path: Path, file: str) -> None:
-        folder = Path(located_model(SMOLLM2, tmp_path))
-        before = (folder / file).read_bytes()
-        (folder / file).write_bytes(b"[1]")
-        located_model(SMOLLM2, tmp_path)
-        assert (self.made, (folder / file).read_bytes()) == (2, before)
-        (folder / file).unlink()
-        located_model(SMOLLM2, tmp_path)
-        assert (self.made, (folder / file).read_bytes()) == (3, before)
-
-    def test_its_identity_does_not_hang_on_the_order_of_the_disk(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Folders list their files in any order, and the list of hashes is one of the files."""
-        listed, identities = Path.iterdir, set()
-        for down in (False, True):
-            with monkeypatch.context() as patch:
-                order = partial(sorted, reverse=down)
-                patch.setattr(Path, "iterdir", lambda path, order=order: order(listed(path)))
-                folder = located_model(SMOLLM2, tmp_path / str(down))
-            identities.add(model_identity(folder))
-        assert (self.made, len(identities)) == (2, 1)
 
     def test_an_interrupted_one_leaves_nothing_under_its_name(self, tmp_path: Path) -> None:
         cache = tmp_path / "cache"
