@@ -66,7 +66,6 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object per line."""
     write_lines(path, (_json(row) + "\n" for row in rows))
 
 
@@ -79,7 +78,6 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises `DamagedFileError`."""
     return parse_json(path, path.read_bytes())
 
 

@@ -71,7 +71,6 @@ class _Line(BaseModel, extra="forbid", strict=True):
 
 
 def manifest_path(path: Path) -> Path:
-    """The path of the manifest of a prompt file."""
     return path.with_suffix(".manifest.json")
 
 

@@ -40,7 +40,6 @@ def seeded_digest(seed: int, name: str) -> bytes:
 
 
 def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:
-    """One of them, each as likely as another."""
     return items[int(rng.integers(len(items)))]
 
 

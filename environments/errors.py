@@ -10,7 +10,6 @@ class CodedError(Exception):
         self.message = message
 
     def __str__(self) -> str:
-        """The message alone."""
         return self.message
 
 

@@ -202,5 +202,4 @@ def structure_of(annotation: Any) -> Any:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file's content, for provenance."""
     return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"

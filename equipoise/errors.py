@@ -17,7 +17,6 @@ class EquipoiseError(CodedError):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        """The message, and the remedy on a line of its own."""
         return f"{self.message}\n{self.remedy}" if self.remedy else self.message
 
 

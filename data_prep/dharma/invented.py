@@ -105,12 +105,10 @@ class Slot:
 
     @property
     def template(self) -> str:
-        """The wording, with places for its topics."""
         return PARTS[self.kind][1][self.number]
 
     @property
     def family(self) -> str:
-        """The name of the wording, which is never in two splits."""
         return _family(PARTS[self.kind][0], self.number)
 
     @property

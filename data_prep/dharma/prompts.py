@@ -49,7 +49,6 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
 
     @property
     def invented(self) -> bool:
-        """Whether the prompts are made here, and may be shown to anyone."""
         return self.source is None
 
 
@@ -177,7 +176,6 @@ def _row_faults(row: Any) -> Iterator[str]:
 
 
 def _label(value: Any) -> str:
-    """The part of a label before its colon."""
     return value.partition(":")[0].strip() if isinstance(value, str) else ""
 
 

@@ -90,7 +90,6 @@ def _nearest(level: float, highest: int) -> int:
 
 
 def answer(metadata: Mapping[str, str], rng: np.random.Generator) -> str:
-    """The decision as the JSON reply that the prompt asks for."""
     return json.dumps(decide(metadata, rng).to_dict())
 
 

@@ -118,7 +118,6 @@ class ClinicalCase:
 
     @cached_property
     def emergency(self) -> bool:
-        """Whether the cauda equina or the spinal cord is in danger."""
         return self.findings["deficit"] == "cord"
 
     @cached_property

@@ -88,7 +88,6 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
 
     @property
     def invented(self) -> bool:
-        """Whether the prompts are made here, and may be shown to anyone."""
         return self.source == "synthetic"
 
 
@@ -197,12 +196,10 @@ def system_prompt(classes: int) -> str:
 
 
 def context_text(sections: Sequence[Section]) -> str:
-    """The abstract, a line for each section."""
     return "\n".join(f"{s.label}: {s.text}" if s.label else s.text for s in sections)
 
 
 def question_of(record: PromptRecord) -> str:
-    """The question of a prompt: its last line."""
     return record.messages[-1]["content"].rpartition("\n")[2].removeprefix(_QUESTION)
 
 

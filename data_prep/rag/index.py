@@ -230,7 +230,6 @@ class Source:
 
     @classmethod
     def of_path(cls, path: Path) -> "Source":
-        """A corpus on disk. Raises `DataError`."""
         return cls(corpus_hash(path), lambda: read_corpus(path))
 
 

@@ -140,7 +140,6 @@ def _people(seed: int) -> Mapping[Kind, Mapping[str, str]]:
 
 
 def entry_id(kind: Kind, role: str) -> str:
-    """The id of the entry that names the person."""
     return f"{kind.colour}-{kind.shape}/{role}"
 
 

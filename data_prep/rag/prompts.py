@@ -189,7 +189,6 @@ def question_of(record: PromptRecord) -> Question:
 
 
 def questions_of(records: Sequence[PromptRecord]) -> list[Question]:
-    """The questions of records, in their order."""
     return [question_of(record) for record in records]
 
 

@@ -151,5 +151,4 @@ def spent() -> dict[str, dict[str, float]]:
 
 
 def added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    """The sum of counters, name by name."""
     return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in {**first, **second}}

@@ -204,7 +204,6 @@ class ChatClient:
         return self._takes_schema
 
     async def close(self) -> None:
-        """End every connection."""
         await self._session.close()
 
     async def ask(self, missing: Missing) -> dict[bytes, ChatReply]:

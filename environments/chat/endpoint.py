@@ -83,12 +83,10 @@ class EndpointModel:
 
     @property
     def name(self) -> str:
-        """The model's name at the endpoint."""
         return self._settings.model
 
     @property
     def identity(self) -> str:
-        """See `EndpointSettings.identity`."""
         return self._settings.identity
 
     def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:

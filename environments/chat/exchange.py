@@ -73,7 +73,6 @@ class _Message(BaseModel):
 
     @property
     def has_reasoning(self) -> bool:
-        """Whether the server has set reasoning apart."""
         return bool(self.reasoning_content or self.reasoning or isinstance(self.content, list))
 
 

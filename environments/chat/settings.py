@@ -132,7 +132,6 @@ class ModelSettings(_Section):
 
     @property
     def is_stand_in(self) -> bool:
-        """Whether no model is named."""
         return self.endpoint is None and self.model_name is None
 
 
@@ -152,7 +151,6 @@ class ApiKey:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that authorise a request."""
         return {"Authorization": f"Bearer {self._value}"} if self._value else {}
 
     def appears_in(self, text: str) -> bool:

@@ -104,7 +104,6 @@ class DharmaSettings(EnvironmentSettings, extra="forbid", frozen=True):
 
     @property
     def stand_in_judges(self) -> bool:
-        """Whether the answer key judges."""
         return self.judge.is_stand_in
 
     def prompt_problems(self, records: Sequence[PromptRecord]) -> Sequence[str]:
@@ -142,11 +141,9 @@ class DharmaEnvironment(Environment):
         self._judge = make_judge(settings.judge, self._rubric)
 
     def wanted_chat_model(self) -> str | None:
-        """The Hugging Face model that judges in this process, where the configuration says so."""
         return self.settings.judge.model_name
 
     def set_chat_model(self, model: ChatModel) -> None:
-        """Let this model judge."""
         self._judge = ModelJudge(model, rubric=self._rubric)
 
     def reward_range(self) -> tuple[float, float]:
@@ -226,11 +223,9 @@ class DharmaEnvironment(Environment):
         return self._judge
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
-        """The metrics of `metrics.py`."""
         return measure_dharma(rollouts, scores)
 
     def constant_replies(self) -> Sequence[str]:
-        """Replies that might earn much on any prompt."""
         return CONSTANT_REPLIES
 
     def trivial_replies(

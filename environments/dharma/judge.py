@@ -170,7 +170,6 @@ class Judge(Protocol):
 
 
 def label_request(prompt: str, rubric: Rubric = SHIPPED) -> ChatRequest:
-    """Ask for the label of a prompt."""
     return _request(rubric.label_prompt, {"The prompt": prompt}, PromptLabel)
 
 
@@ -219,7 +218,6 @@ class ModelJudge:
 
     @property
     def identity(self) -> str:
-        """The model and its parameters."""
         return self._model.identity
 
     def check(self) -> str | None:
@@ -229,11 +227,9 @@ class ModelJudge:
         return rated.text if isinstance(rated, Failure) else None
 
     def label(self, prompts: Sequence[str]) -> list[PromptLabel | Failure]:
-        """Labels in order."""
         return self._ask([label_request(prompt, self._rubric) for prompt in prompts], PromptLabel)
 
     def rate(self, exchanges: Sequence[Exchange]) -> list[Ratings | Failure]:
-        """Ratings in order."""
         return self._ask([rate_request(exchange, self._rubric) for exchange in exchanges], Ratings)
 
     def usage(self) -> dict[str, Any]:

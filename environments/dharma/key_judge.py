@@ -91,7 +91,6 @@ class KeyJudge:
         ]
 
     def usage(self) -> dict[str, Any]:
-        """Return nothing: no model is asked."""
         return {}
 
 

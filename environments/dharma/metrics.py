@@ -300,7 +300,6 @@ def _sum(statistic: str, subsets: Sequence[int], sums: Array) -> Array:
 
 
 def _share(statistic: str, subsets: Sequence[int], sums: Array) -> Array:
-    """A statistic per reply of the subsets."""
     return quotient(_sum(statistic, subsets, sums), _trials(statistic, subsets, sums))
 
 

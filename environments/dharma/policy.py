@@ -158,7 +158,6 @@ def read_decision(answer: Any) -> Decided:
 
 
 def hash_text(text: str) -> str:
-    """The hash of a text, as provenance holds it."""
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 

@@ -153,12 +153,10 @@ def _scopes(words: Sequence[str]) -> Counter[DomainScope]:
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """The words of a text in small letters."""
     return tuple(_WORD.findall(text.lower()))
 
 
 def outside_named(text: str) -> frozenset[str]:
-    """The fields outside healthcare that a text names."""
     return FIELDS_OUTSIDE.intersection(word.removesuffix("s") for word in words_of(text))
 
 

@@ -77,17 +77,14 @@ class FairnessSettings(EnvironmentSettings, extra="forbid", frozen=True):
 
     @property
     def design(self) -> Design:
-        """The audit's design."""
         return read_own_cases(self.cases_file).design() if self.cases_file else SPINE
 
     @property
     def set_size(self) -> int:
-        """One variant for each value of the attribute."""
         return len(self.design.values)
 
     @property
     def reference_size(self) -> int:
-        """Completions of the frozen model per prompt."""
         return self.reference_generations
 
     @property
@@ -126,7 +123,6 @@ class FairnessEnvironment(Environment):
 
     @property
     def reference_generations(self) -> int:
-        """Completions of the frozen model per prompt."""
         return self.settings.reference_generations
 
     def reward_range(self) -> tuple[float, float]:
@@ -222,7 +218,6 @@ class FairnessEnvironment(Environment):
         return measure_disparity(sets, anchors, self.design, wording)
 
     def constant_replies(self) -> Sequence[str]:
-        """One decision for all patients alike."""
         return constant_decisions(self.design)
 
     def trivial_replies(
@@ -233,11 +228,9 @@ class FairnessEnvironment(Environment):
         return {name: value_drawn_at_random(rollouts, self.design, seed)}
 
     def blinded(self, record: PromptRecord) -> tuple[Message, ...]:
-        """The messages without the words of a race, or of another attribute."""
         return self.design.blinded(record)
 
     def example_reply(self, record: PromptRecord) -> str | None:
-        """A decision by the findings alone; None where the prompt does not say how severe."""
         return decision_by_severity(record.metadata, self.design)
 
     def _points_of(self, rollouts: Sequence[Rollout]) -> Points:

@@ -163,7 +163,6 @@ class _Members:
         return cls({key: b for b, key in enumerate(keys)}, member)
 
     def values(self, factor: str) -> list[str]:
-        """The values of a metadata key that occur, sorted."""
         return [value for name, value in self.index if name == factor]
 
 
@@ -427,7 +426,6 @@ def _amounts(names: _Names, amount: int) -> Callable[[Array], Array]:
 
 
 def _words(names: _Names, sums: Array) -> Array:
-    """Mean number of words for each race, [..., R]."""
     return mean_of(names.blocks["words"].of(sums)[..., _OF_WORDS.index("length"), :])
 
 
@@ -438,7 +436,6 @@ def _field_range(names: _Names, field: int, sums: Array) -> Array:
 
 
 def _range(values: Array) -> Array:
-    """Largest minus smallest of the last axis."""
     return np.asarray(values.max(axis=-1) - values.min(axis=-1))
 
 

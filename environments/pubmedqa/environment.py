@@ -129,7 +129,6 @@ class PubMedQAEnvironment(Environment):
         return Score(value, components, None, _evidence(gold, reply, support), outcome.model_dump())
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
-        """The metrics of `metrics.py`."""
         return measure_answers(rollouts, scores, self._options)
 
     def constant_replies(self) -> Sequence[str]:
@@ -143,7 +142,6 @@ class PubMedQAEnvironment(Environment):
         return copied_reasons(rollouts, self._options, seed)
 
     def example_reply(self, record: PromptRecord) -> str | None:
-        """The gold answer, with a finding quoted word for word."""
         return gold_reply(record.metadata)
 
     def exports(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mapping[str, Any]:
@@ -222,5 +220,4 @@ def gold_reply(metadata: Mapping[str, Any]) -> str | None:
 
 
 def quoted(texts: Sequence[str]) -> str:
-    """Each text between quotation marks."""
     return " ".join(f'"{without_marks(text)}"' for text in texts)

@@ -50,12 +50,10 @@ class Reply:
 
     @property
     def keeps_format(self) -> bool:
-        """Whether every tag is in its place."""
         return self.tags_in_place == len(TAGS)
 
 
 def reply_text(reasoning: str, answer: str) -> str:
-    """The reply in the form that was asked for."""
     return f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>"
 
 

@@ -144,19 +144,15 @@ class RagEnvironment(Environment):
         self._seconds: dict[str, list[float]] = {"search": [0, 0], "answer": [0, 0]}
 
     def wanted_chat_model(self) -> str | None:
-        """The generator that is to run in this process."""
         return self.settings.generator.model_name
 
     def set_chat_model(self, model: ChatModel) -> None:
-        """Take the generator."""
         self._reader = ChatGenerator(model)
 
     def wanted_encoder(self) -> EncoderSettings | None:
-        """Return the encoder's settings; None for BM25 alone."""
         return None if self.settings.retriever == "bm25" else self.settings.encoder
 
     def set_encoder(self, encoder: Encoder) -> None:
-        """Take the encoder."""
         self._encoder = encoder
 
     def reward_range(self) -> tuple[float, float]:
@@ -170,7 +166,6 @@ class RagEnvironment(Environment):
         return {"index": self.open().identity, "generator": generator}
 
     def check(self) -> str | None:
-        """Ask the generator one question, where it is a model."""
         return self._reader.check() if isinstance(self._reader, ChatGenerator) else None
 
     def open(self) -> Search:
@@ -235,7 +230,6 @@ class RagEnvironment(Environment):
         return measure([rollout.prompt_id for rollout in rollouts], strata, observed)
 
     def constant_replies(self) -> Sequence[str]:
-        """See `Environment`."""
         return CONSTANT_REPLIES
 
     def trivial_replies(
@@ -243,11 +237,9 @@ class RagEnvironment(Environment):
         rollouts: Sequence[Rollout],
         seed: int,  # noqa: ARG002  nothing is drawn
     ) -> Mapping[str, Sequence[str]]:
-        """See `Environment`: plan, question and options, copied."""
         return copied_replies(rollouts)
 
     def example_reply(self, record: PromptRecord) -> str | None:
-        """Three queries in the words of the plan; None without one."""
         return planned_reply(record.metadata)
 
     def modes(self, rollouts: Sequence[Rollout]) -> Modes:

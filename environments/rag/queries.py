@@ -142,7 +142,6 @@ CONSTANT_REPLIES = (
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a question."""
     return [sentence for sentence in _SENTENCE_END.split(text) if sentence.strip()]
 
 

@@ -31,7 +31,6 @@ class Exam:
 
     @property
     def letters(self) -> tuple[str, ...]:
-        """Those of the options."""
         return tuple(letter for letter, _ in self.options)
 
 
@@ -114,7 +113,6 @@ class ChatGenerator:
 
     @property
     def identity(self) -> str:
-        """See `Reader`."""
         return f"{self._model.identity}, {PROMPT_VERSION}"
 
     def check(self) -> str | None:

@@ -61,7 +61,6 @@ class Bm25:
 
     @property
     def identity(self) -> str:
-        """See `Retriever`."""
         return f"bm25:{self._manifest.identity}"
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
@@ -107,7 +106,6 @@ class Dense:
 
     @property
     def identity(self) -> str:
-        """See `Retriever`."""
         return f"dense:{self._manifest.identity}"
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
@@ -148,7 +146,6 @@ class Fusion:
 
     @property
     def identity(self) -> str:
-        """See `Retriever`."""
         return "+".join(retriever.identity for retriever in self._retrievers)
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
@@ -182,7 +179,6 @@ class Cached:
 
     @property
     def identity(self) -> str:
-        """See `Retriever`."""
         return self._retriever.identity
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
@@ -254,7 +250,6 @@ class Search:
 
     @property
     def identity(self) -> str:
-        """The retriever's identity."""
         return self._retriever.identity
 
     def find(self, questions: Sequence[Sequence[str]]) -> list[Documents]:

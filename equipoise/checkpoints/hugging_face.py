@@ -139,7 +139,6 @@ def copy_beside(source: Path, destination: Path) -> None:
 
 
 def shards(folder: Path) -> list[Path]:
-    """The files of all ranks, where this is such a folder."""
     return sorted(path for path in folder.glob("shard-*") if _SHARD.match(path.name))
 
 

@@ -30,7 +30,6 @@ class ProbeOptions:
 
 
 def run(options: TrainOptions, reporter: Reporter) -> None:
-    """Train. Raises `EquipoiseError`."""
     _run("train", options.task, options.training.as_options(), reporter)
 
 

@@ -170,7 +170,6 @@ def _batches_are_filled(case: Case) -> Iterator[Problem]:
 
 
 def largest_divisor(number: int, upper_bound: int) -> int:
-    """The largest divisor of a number that is at most `upper_bound`."""
     return max(n for n in range(1, upper_bound + 1) if number % n == 0)
 
 

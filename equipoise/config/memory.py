@@ -102,7 +102,6 @@ _OVERHEAD = 2 * GB
 
 
 def in_gb(size: float, decimals: int = 0) -> str:
-    """Bytes in words: `80 GB`."""
     return f"{size / GB:,.{decimals}f} GB"
 
 
@@ -124,7 +123,6 @@ class Memory:
 
     @property
     def weights(self) -> float:
-        """Of the policy that is trained."""
         return self.parts[0].bytes
 
     @property

@@ -48,7 +48,6 @@ class ModelShape:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the input embeddings alone."""
         return self.vocab * self.hidden
 
     @property

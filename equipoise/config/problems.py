@@ -43,7 +43,6 @@ def within(key: str, ancestor: str) -> bool:
 
 
 def related(first: str, second: str) -> bool:
-    """Whether one of the keys lies within the other."""
     return within(first, second) or within(second, first)
 
 

@@ -84,7 +84,6 @@ class GrpoConfig(Section):
 
     @property
     def rollouts_per_step(self) -> int:
-        """All generations of a step's prompts."""
         return self.num_prompts_per_step * self.num_generations_per_prompt
 
 
@@ -318,7 +317,6 @@ class PolicyConfig(Section):
 
     @property
     def backend(self) -> DTensorConfig | MegatronConfig:
-        """The settings of what trains on NeMo-RL."""
         return self.megatron_cfg if self.megatron_cfg.enabled else self.dtensor_cfg
 
     @property
@@ -371,7 +369,6 @@ class ClusterConfig(Section):
 
     @property
     def gpus(self) -> int:
-        """Of all nodes."""
         return self.gpus_per_node * self.num_nodes
 
 

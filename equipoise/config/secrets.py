@@ -61,7 +61,6 @@ def has_secret(text: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """The text with everything masked that has the form of a key."""
     return _FORM.sub(MASK, text)
 
 

@@ -202,5 +202,4 @@ def _with_text_keys(tree: Any) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Shorten an error for a message: the first line of its text, or its kind."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

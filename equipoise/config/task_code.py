@@ -36,7 +36,6 @@ class TaskCode:
 
     @property
     def set_size(self) -> int:
-        """Prompts of a counterfactual set; 1 when the environment needs no sets."""
         return set_size(self.environment_class, self.env_settings)
 
     @property

@@ -216,5 +216,4 @@ Task = Annotated[str | None, Positional, option(f"one of {', '.join(tasks())}", 
 
 
 def parse_flags(description: str, words: Sequence[str]) -> Options:
-    """Read words of training; --help shows the description. Raises `UsageError`."""
     return read_options(TrainingWords, words, about=description).as_options()

@@ -21,7 +21,6 @@ class Workload:
     blinds: bool = False  # the environment can take out of a prompt what must not decide
 
     def steps(self, config: Config) -> int:
-        """How many steps a run trains."""
         return total_steps(self.prompts.get(TRAIN_SPLIT, 0), config)
 
 
@@ -39,7 +38,6 @@ def workload_of(
 
 
 def total_generations(config: Config, engine: Engine, workload: Workload) -> int:
-    """How many completions a run samples, stages and training together."""
     return sum(count for count, _ in generations(config, engine, workload).values())
 
 

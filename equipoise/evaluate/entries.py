@@ -94,7 +94,6 @@ class Evaluated:
 
     @property
     def reference_hash(self) -> str:
-        """Hash of the reference replies it is held against; empty without any."""
         return str(self.provenance.get("hashes", {}).get(REFERENCE, ""))
 
     def environment(self) -> Environment:
@@ -111,11 +110,9 @@ class Evaluated:
         return replace(self, items=hashes, rollouts=rollouts, scores=scores)
 
     def measured(self, items: frozenset[str]) -> Measurement:
-        """The task's metrics over these prompts."""
         return self.environment().measure(*self._replies_to(items))
 
     def halves(self, items: frozenset[str]) -> Halves | None:
-        """Halves of the replies to these prompts, see `Halves.of`."""
         return Halves.of(self.environment().measure, *self._replies_to(items))
 
     def _replies_to(self, items: frozenset[str]) -> tuple[list[Rollout], list[Score]]:

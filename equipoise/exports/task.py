@@ -107,5 +107,4 @@ def task_of_run(run: RunDirectory, folder: Path) -> tuple[Environment, RewardSet
 
 
 def write_yaml(path: Path, tree: object) -> None:
-    """Write YAML with the keys in their order."""
     write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))

@@ -129,17 +129,14 @@ class Case:
 
     @property
     def config(self) -> Config:
-        """Its values."""
         return self.configured.config
 
     @property
     def without_run(self) -> str:
-        """Say why there is no valid configuration."""
         return "the configuration is not valid" if self.invalid else "no task is named"
 
     @property
     def on_nemo_rl(self) -> bool:
-        """Whether the run is one of NeMo-RL's."""
         return self.loaded is not None and self.loaded.engine == "nemo_rl"
 
     @cached_property

@@ -252,7 +252,6 @@ def smaller(config: Config) -> str:
 
 
 def ram_bytes() -> int:
-    """The memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

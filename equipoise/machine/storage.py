@@ -138,5 +138,4 @@ def free_bytes(folder: Path) -> int:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the one in which it will be made."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())

@@ -82,7 +82,6 @@ class HuggingFaceChatModel:
         return replies
 
     def counters(self) -> dict[str, float]:
-        """Return the counts so far, named as in `EndpointModel.counters`."""
         return self._accounts.counters()
 
     def _ask(self, missing: Missing) -> dict[bytes, ChatReply]:
@@ -157,7 +156,6 @@ class _Generator:
         return render(self._loaded.tokenizer, plain)
 
     def length(self, prompt: str) -> int:
-        """Tokens of a rendered prompt."""
         return len(self._loaded.tokenizer(prompt, add_special_tokens=False)["input_ids"])
 
     def generate(self, prompts: Sequence[str], seed: int | None) -> list[_Answer]:

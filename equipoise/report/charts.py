@@ -261,7 +261,6 @@ def _new_figure(width: float, height: float) -> Figure:
 
 
 def _style(salt: str) -> AbstractContextManager[None]:
-    """The style of every chart; `salt` keeps the ids of two charts of one page apart."""
     return matplotlib.style.context(["default", _STYLE | {"svg.hashsalt": salt}])
 
 

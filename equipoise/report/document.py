@@ -113,17 +113,14 @@ class Document:
 
     @property
     def titles(self) -> Mapping[str, str]:
-        """The titles of the sections by their anchors."""
         return {section.anchor: section.title for section in self.sections}
 
     @property
     def viewer(self) -> Section | None:
-        """The section that a script opens, if there is one."""
         return next((section for section in self.sections if section.kind == "viewer"), None)
 
 
 def anchor_of(*names: str) -> str:
-    """The anchor of a section that is named by a file."""
     return re.sub(r"\W+", "-", " ".join(names))
 
 

@@ -53,7 +53,6 @@ def run_name(run: RunFiles) -> str:
 
 
 def run_title(run: RunFiles) -> str:
-    """Head the page and the card."""
     return f"{heading(task_title(run))}: {run_name(run)}"
 
 

@@ -441,7 +441,6 @@ def _scalars(held: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 def _is_filter(choices: Collection[Scalar], limit: int = _MOST_VALUES) -> bool:
-    """Whether a key with these values is a filter."""
     return 2 <= len(choices) <= limit and all(len(str(v)) <= _LONGEST_VALUE for v in choices)
 
 

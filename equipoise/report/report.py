@@ -178,7 +178,6 @@ def _is_share(pair: Pair) -> bool:
 
 
 def _describe(pair: Pair) -> str:
-    """The numbers of a chart for those who cannot see it."""
     return ", ".join(f"{figure_with_interval(e)} {stage}" for stage, e in pair.items())
 
 

@@ -105,26 +105,21 @@ class RunFiles:
         return str(self.latest.get("objective") or self.probe.get("objective") or REWARD)
 
     def name_of(self, metric: str) -> str:
-        """Return the task's name for a metric within a sentence."""
         return metric_name(metric, self.presentation.words)
 
     def note_of(self, metric: str) -> str:
-        """Return the task's note on a metric."""
         return metric_note(metric, self.presentation.words)
 
     @property
     def latest(self) -> Json:
-        """The final evaluation, else the baseline, else nothing."""
         return self.evaluations.get("after") or self.evaluations.get("before") or {}
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages that were evaluated."""
         return tuple(stage for stage in STAGES if stage in self.evaluations)
 
     @property
     def audited(self) -> bool:
-        """Whether a model was evaluated without training."""
         return isinstance(self.provenance.get("audit"), dict)
 
     @property
@@ -133,11 +128,9 @@ class RunFiles:
         return value_at(self.provenance, "audit", "own_reference") is True
 
     def when(self, stage: Stage) -> str:
-        """Return the word for a stage."""
         return "evaluated" if self.audited else stage
 
     def title_of(self, stage: Stage) -> str:
-        """The same as the heading of what is of that stage."""
         return "Evaluated" if self.audited else f"{heading(stage)} training"
 
     def pair(self, *keys: str) -> Pair:
@@ -147,7 +140,6 @@ class RunFiles:
 
     @property
     def finished(self) -> bool:
-        """Whether the model was evaluated after training."""
         return "after" in self.evaluations
 
 

@@ -117,7 +117,6 @@ def headline_metric(run: RunFiles) -> str:
 
 
 def metric_names(run: RunFiles) -> list[str]:
-    """The metrics of the evaluations, in their order."""
     return list(as_object(run.latest.get("metrics")))
 
 

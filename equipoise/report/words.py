@@ -154,7 +154,6 @@ def percent(share: float) -> str:
 
 
 def floor(value: float) -> str:
-    """A noise floor: of a ratio what it exceeds 1 by, of anything else two digits."""
     return f"{value:.3f}" if 1 <= value < 10 else figure(value, 2)
 
 
@@ -182,12 +181,10 @@ def _fixed(value: float, decimals: int, *, signed: bool = False) -> str:
 
 
 def metric_name(name: str, words: Mapping[str, Words]) -> str:
-    """Name a metric, a key of the metadata or of the evidence within a sentence."""
     return printable(words[name].label) if name in words else plain_name(name)
 
 
 def metric_note(name: str, words: Mapping[str, Words]) -> str:
-    """Return the task's note on a metric; empty if it has none."""
     return printable(words[name].note) if name in words else ""
 
 
@@ -208,7 +205,6 @@ def plain_name(name: str) -> str:
 
 
 def heading(words: str) -> str:
-    """The words as a sentence or a heading begins."""
     return words[:1].upper() + words[1:]
 
 

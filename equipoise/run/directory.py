@@ -37,12 +37,10 @@ class RunDirectory:
 
     @property
     def ledger(self) -> Ledger:
-        """The content of `provenance`."""
         return Ledger(self.provenance)
 
     @property
     def config(self) -> Path:
-        """The resolved configuration."""
         return self.root / "config.yaml"
 
     @property
@@ -52,7 +50,6 @@ class RunDirectory:
 
     @property
     def log(self) -> Path:
-        """The messages, with times, over all resumptions."""
         return self.root / "equipoise.log"
 
     @property
@@ -62,12 +59,10 @@ class RunDirectory:
 
     @property
     def prompts(self) -> Path:
-        """The prompt records, all splits."""
         return self.root / "prompts.jsonl"
 
     @property
     def reference(self) -> Path:
-        """The frozen model's rollouts that an environment compares with."""
         return self.root / "reference.jsonl"
 
     @property
@@ -87,7 +82,6 @@ class RunDirectory:
 
     @property
     def history(self) -> Path:
-        """One row per training step."""
         return self.root / "training_history.csv"
 
     @property
@@ -97,7 +91,6 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """The training checkpoints."""
         return self.root / "checkpoints"
 
     @property
@@ -107,7 +100,6 @@ class RunDirectory:
 
     @property
     def report(self) -> Path:
-        """The report; an unfinished run that stopped has one too, which says so."""
         return self.root / "report.html"
 
     @property
@@ -120,11 +112,9 @@ class RunDirectory:
         return self.root / stage / "generations.jsonl"
 
     def rollouts(self, stage: str) -> Path:
-        """Scored rollouts of the stage "baseline" or "final"."""
         return self.root / stage / "rollouts.jsonl"
 
     def evaluation(self, stage: str) -> Path:
-        """Metrics of the stage "baseline" or "final"."""
         return self.root / stage / "evaluation.json"
 
     def is_evaluated(self, stage: str) -> bool:

@@ -62,7 +62,6 @@ class Ledger:
     path: Path
 
     def create(self, content: Mapping[str, Any]) -> None:
-        """Write the first content, or another one in its place."""
         write_json(self.path, {**content, _HASH: _hash_of(content)})
 
     def read(self) -> dict[str, Any]:
@@ -171,7 +170,6 @@ def command_line() -> list[str]:
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

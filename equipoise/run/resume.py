@@ -119,5 +119,4 @@ def reached_step(run: RunDirectory) -> int:
 
 
 def _planned(run: RunDirectory) -> int:
-    """The number of steps that the stored configuration has."""
     return int(read_yaml(run.config)["grpo"]["max_num_steps"])

@@ -232,7 +232,6 @@ def choose(rollouts: Sequence[Rollout], scores: Sequence[Score], limit: int, see
 
 
 def nothing(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Sample:  # noqa: ARG001
-    """The choice of a run that keeps none."""
     return ()
 
 

@@ -67,7 +67,6 @@ class Manifest(BaseModel, frozen=True, strict=True):
             ) from None
 
     def write(self, folder: Path) -> None:
-        """Put it in the place of a folder's manifest."""
         write_json(folder / MANIFEST, self.model_dump())
 
     def damage(self, root: Path) -> list[str]:
@@ -87,7 +86,6 @@ class Manifest(BaseModel, frozen=True, strict=True):
         }
 
     def of(self, part: str) -> "Manifest":
-        """Take the entries of one file or folder."""
         return Manifest(files={n: state for n, state in self.files.items() if _part(n) == part})
 
 
@@ -302,7 +300,6 @@ def seal(folder: Path) -> None:
 
 
 def is_sealed(folder: Path) -> bool:
-    """Whether `folder` was written to its end."""
     return (folder / MANIFEST).is_file()
 
 

@@ -187,7 +187,6 @@ class _Change:
         return self.metric.guard is not None and self.metric.guard.relative
 
     def guarded(self, sums: Array) -> Array:
-        """The change in the unit of the margin."""
         return self.difference(sums) / (np.abs(self.before(sums)) if self.is_relative else 1.0)
 
 

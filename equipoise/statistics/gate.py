@@ -96,7 +96,6 @@ class Watched:
 
     @property
     def objective(self) -> str:
-        """The figure by which policies are compared."""
         return self.environment.objective
 
     def compare(self, before: Replies, after: Replies) -> WatchedMetrics:

@@ -329,7 +329,6 @@ class Shares:
 
     @property
     def share(self) -> Array:
-        """All hits of all trials, [...]."""
         return quotient(self.hits.sum(axis=-1), self.trials.sum(axis=-1))
 
     @property
@@ -391,7 +390,6 @@ def _design_effect(shares: Shares) -> Array:
 
 
 def _independent(shares: Shares) -> Array:
-    """The variance of the share, were its trials independent."""
     return quotient(shares.share * (1 - shares.share), shares.trials.sum(axis=-1))
 
 

@@ -53,12 +53,10 @@ class LearningSignal:
 
     @property
     def none(self) -> bool:
-        """Whether no update would change the model."""
         return self.tied == 1.0 and (self.groups > 0 or self.unreadable == 1.0)
 
     @property
     def little(self) -> bool:
-        """Whether few updates would change it for the better."""
         return self.tied >= MANY_TIED or self.unreadable >= _MANY_UNREADABLE
 
     def __str__(self) -> str:

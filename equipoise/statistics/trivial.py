@@ -141,7 +141,6 @@ class Measured:
         return self.objective, *itertools.islice(others, 1)
 
     def with_figure(self, name: str) -> Measurement:
-        """The measurement that has a figure."""
         return self.reward if name == REWARD else self.task
 
     def worth(self, name: str) -> float:

@@ -92,7 +92,6 @@ class Reporter:
 
     @classmethod
     def for_errors(cls) -> "Reporter":
-        """A reporter on standard error."""
         return cls(_console(stderr=True))
 
     def heading(self, text: str) -> None:
@@ -110,7 +109,6 @@ class Reporter:
         self.console.print(Text("\n".join(lines)), style=style, soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """Print a warning."""
         self.say(f"warning: {text}", style="yellow")
 
     def table(self, title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
@@ -185,7 +183,6 @@ class Reporter:
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes, seconds."""
     return str(timedelta(seconds=round(seconds)))
 
 

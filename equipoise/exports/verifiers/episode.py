@@ -56,7 +56,6 @@ class PromptsTaskset(vf.Taskset[PromptsTask, PromptsConfig]):
 
 
 def settings_of(folder: Path) -> RewardSettings:
-    """Read the settings of an exported package."""
     return RewardSettings.model_validate(read_yaml(folder / "settings.yaml"))
 
 

@@ -57,7 +57,6 @@ def _global_step(folder: Path) -> object:
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Return the folder where the trainer writes the checkpoint of a step."""
     return folder / f"{_PREFIX}{step}"
 
 
@@ -150,7 +149,6 @@ class ScheduleCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Called after the checkpoint was loaded."""
         self.schedule.go_to(state.global_step)
 
 

@@ -47,7 +47,6 @@ def prepare(
 def prepare_probe(
     config: Config, records: Sequence[PromptRecord], model_name: str
 ) -> Callable[[Job], None]:
-    """The same for the stages before training alone."""
     return partial(run_before_training, loaded=open_policy(config, records, model_name))
 
 

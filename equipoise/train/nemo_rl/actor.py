@@ -83,7 +83,6 @@ class EnvironmentActor(EnvironmentInterface):
             self._scorer.environment.set_reference(read_rollouts(self._reference))
 
     def summary(self, split: str) -> StepSummary | None:
-        """See `StepScorer.summary`."""
         return self._scorer.summary(split)
 
     def unseen(self, paths: Sequence[str]) -> list[str]:

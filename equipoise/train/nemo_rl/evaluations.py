@@ -212,7 +212,6 @@ def after_last_step(job: Job, trained: Sampler) -> None:
 
 
 def is_drawn(job: Job) -> bool:
-    """Whether the trained model's replies are kept."""
     return job.run.is_evaluated(FINAL) or job.run.generations(FINAL).exists()
 
 

@@ -84,7 +84,6 @@ class StepScorer:
         return sibling_means(rollouts, scores)
 
     def keep(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> None:
-        """Keep what was scored."""
         self._calls.append((rollouts, scores))
 
     def count(self, metadata: Sequence[Mapping[str, Any]]) -> None:

@@ -33,11 +33,9 @@ class Job:
 
     @property
     def config(self) -> Config:
-        """The configuration's values."""
         return self.loaded.config
 
     def split(self, name: str) -> list[PromptRecord]:
-        """The records of a split."""
         return [record for record in self.records if record.split == name]
 
     @contextmanager
@@ -179,7 +177,6 @@ class FailureMonitor:
 
     @property
     def exceeded(self) -> bool:
-        """Whether the run must stop."""
         return self._budget_spent is not None or self.rate > self.max_rate
 
     def error(self) -> EquipoiseError:

@@ -244,7 +244,6 @@ def fill_probe(scored: Mapping[str, Scored], content: Mapping[str, Any], folder:
 
 
 def policy_rollouts(run: RunDirectory, name: str) -> Path:
-    """Return the path of a policy's scored replies."""
     return run.rollouts(BASELINE) if name == UNTRAINED else run.probe / _file(name)
 
 

@@ -68,7 +68,6 @@ class Tracker:
         self._attempt(lambda: self._started().log(figures, step=int(row["step"] or 0)))
 
     def alert(self, text: str) -> None:
-        """Send an alert, as wandb's user has asked to get them."""
         self._attempt(lambda: self._started().alert("The reward rises alone", text))
 
     def _conclude(self) -> None:

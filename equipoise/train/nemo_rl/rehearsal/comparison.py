@@ -64,7 +64,6 @@ class Difference:
 
 
 def rollouts_file(run: Path) -> Path:
-    """Return the path of a run's last rollouts."""
     return run / _FILE
 
 

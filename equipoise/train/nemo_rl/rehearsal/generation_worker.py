@@ -51,19 +51,15 @@ class CpuGenerationWorkerImpl:
         return [device_id()]
 
     def wake_up(self, **_: Any) -> bool:
-        """Nothing slept."""
         return True
 
     def sleep(self) -> bool:
-        """Nothing to free."""
         return True
 
     def shutdown(self) -> bool:
-        """Nothing runs."""
         return True
 
     def _get_raw_spec_counters(self) -> dict[str, float]:
-        """Nothing is drafted."""
         return {}
 
     def prepare_refit_info(self, state_dict_info: Mapping[str, Any]) -> None:
