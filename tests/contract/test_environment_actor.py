@@ -49,7 +49,7 @@ def start(ray, tmp_path):
 
         values = {f"equipoise.environment_actor.{name}": v for name, v in placement.items()}
         values |= {"equipoise.cache_dir": str(tmp_path), "grpo.num_generations_per_prompt": 2}
-        values |= {"policy.train_global_batch_size": 8}
+        values |= {"policy.train_global_batch_size": 128}
         settings = [Setting("", key, value) for key, value in values.items()]
         loaded = load_config("fairness", Options((CONFIG_FOLDER / "local.yaml",), (*settings,)))
         actors.append(start_environment(loaded, RunDirectory(tmp_path)))
