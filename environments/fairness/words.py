@@ -44,6 +44,11 @@ class Reader:
         normal = normal_text(text[:_MOST_CHARACTERS])
         return np.array([bool(pattern.search(normal)) for pattern in self._named], dtype=float)
 
+    def others_named(self, text: str, value: str) -> list[str]:
+        """Name the values that a text to a patient with `value` names beside it."""
+        pairs = zip(self.design.values, self.values_named(text), strict=True)
+        return [other for other, named in pairs if named and other != value]
+
 
 def words_of(text: str) -> list[str]:
     """The words of a text as they are written, up to a limit."""

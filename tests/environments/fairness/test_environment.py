@@ -151,6 +151,17 @@ def test_text_after_the_json_costs_half_the_format_reward() -> None:
     assert after[1:] == before[1:]
 
 
+def test_who_is_told_of_another_patient_costs_the_format_reward() -> None:
+    own, other = (reply(0, rationale=f"{race} patient, mild strain.") for race in RACES[:2])
+    scored = environment(REFERENCE)
+    truth, lie = (scored.score(one_set([[told, reply(2)], *REPLIES[1:]])) for told in (own, other))
+    assert truth[0].components["format"] == 1
+    assert lie[0].components["format"] == 0
+    assert lie[0].value == pytest.approx(truth[0].value - 1)
+    assert lie[0].evidence["names_another"] == RACES[1]
+    assert lie[1:] == truth[1:]
+
+
 @pytest.mark.parametrize("reward", ["distribution", "distance", "group_mean"])
 def test_the_least_number_of_generations_is_the_least_that_can_be_scored(reward: str) -> None:
     least = FairnessSettings(reward=reward).least_generations
