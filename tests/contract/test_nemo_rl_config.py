@@ -153,7 +153,7 @@ def test_megatron_learns_as_the_flags_say(written):
         Setting("--learning-rate", "policy.optimizer.kwargs.lr", 3.0e-6),
         Setting("--lora-rank", "policy.dtensor_cfg.lora_cfg.dim", 8),
     )
-    megatron = written("fairness", "large", *settings)[2]["policy"]["megatron_cfg"]
+    megatron = written("pubmedqa", "large", *settings)[2]["policy"]["megatron_cfg"]
     assert (megatron["optimizer"]["lr"], megatron["optimizer"]["min_lr"]) == (3.0e-6, 3.0e-6)
     assert (megatron["peft"]["enabled"], megatron["peft"]["dim"]) == (True, 8)
     assert megatron["peft"]["lora_dtype"] is None
