@@ -126,8 +126,8 @@ def test_an_installed_nemo_rl_is_not_replaced_silently(tmp_path: Path) -> None:
         [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
     )
     assert result.returncode == 1
-    assert "cannot be used" in result.stderr
-    assert "examples/run_grpo.py" in result.stderr
+    assert "error [nemo-rl.unusable-installation]" in result.stderr
+    assert "examples/configs/grpo_math_1B.yaml" in result.stderr
 
 
 def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(tmp_path: Path) -> None:
