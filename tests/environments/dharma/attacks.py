@@ -89,7 +89,7 @@ def last_word_swapped(record: PromptRecord) -> str:
 def neighbours_exchanged(record: PromptRecord) -> str:
     """With its two last words that carry content the other way round."""
     words = advice_of(record).rstrip(".").split()
-    long = [n for n, word in enumerate(words) if len(word) > 3 and word not in ("that", "your")][-2:]
+    long = [n for n, w in enumerate(words) if len(w) > 3 and w not in ("that", "your")][-2:]
     words[long[0]], words[long[1]] = words[long[1]], words[long[0]]
     return f"{' '.join(words)}."
 

@@ -44,8 +44,10 @@ def loaded(*words, task="fairness"):
 def evaluate(run, stage, accuracy, reply):
     metric = {"value": accuracy, "low": None, "high": None}
     write_json(run.evaluation(stage), {"metrics": {"accuracy": metric}, "n_failed": 0})
-    score = {"completion": reply, "value": accuracy, "components": {}, "error": None, "outcome": None}
-    write_jsonl(run.rollouts(stage), [{**row, **score, "evidence": {}} for row in ROWS])
+    score = {"completion": reply, "value": accuracy, "components": {}, "error": None}
+    write_jsonl(
+        run.rollouts(stage), [{**row, **score, "evidence": {}, "outcome": None} for row in ROWS]
+    )
 
 
 def finish(run):
