@@ -63,8 +63,8 @@ FORMAT_OF_TRAILING = 0.5
 
 #: Format reward of a reply that names another patient's race, or other value. Paid for decisions
 #: alone, a model whose rationale comes first learns to call most patients by one race and to
-#: decide for that one.
-FORMAT_OF_ANOTHER = 0.0
+#: decide for that one. It is above 0 so that a reply that cannot be read stays strictly worse.
+FORMAT_OF_ANOTHER = 0.1
 
 
 class FairnessSettings(EnvironmentSettings, extra="forbid", frozen=True):

@@ -156,8 +156,8 @@ def test_who_is_told_of_another_patient_costs_the_format_reward() -> None:
     scored = environment(REFERENCE)
     truth, lie = (scored.score(one_set([[told, reply(2)], *REPLIES[1:]])) for told in (own, other))
     assert truth[0].components["format"] == 1
-    assert lie[0].components["format"] == 0
-    assert lie[0].value == pytest.approx(truth[0].value - 1)
+    assert lie[0].components["format"] == 0.1
+    assert lie[0].value == pytest.approx(truth[0].value - 0.9)
     assert lie[0].evidence["names_another"] == RACES[1]
     assert lie[1:] == truth[1:]
 
