@@ -3,7 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from equipoise.run.seals import CheckpointFolder, find_checkpoints, is_sealed, newest_whole, seal
+from equipoise.run.seals import (
+    CheckpointFolder,
+    find_checkpoints,
+    is_sealed,
+    newest_whole,
+    seal,
+    set_aside,
+)
 
 _PREFIX = "step_"
 _MARK = "training_info.json"
@@ -17,23 +24,30 @@ def latest_checkpoint(folder: Path) -> CheckpointFolder | None:
     return next((c for c in checkpoints if (c.path / _MARK).exists()), None)
 
 
-def usable_checkpoint(folder: Path, warn: Callable[[str], None]) -> CheckpointFolder | None:
+def usable_checkpoint(
+    folder: Path, taken: int, warn: Callable[[str], None]
+) -> CheckpointFolder | None:
     """Find the checkpoint that NeMo-RL is to resume from, the newest that it finds.
 
-    Damaged ones are set aside, see `newest_whole`. One that its process could not seal any more is
-    taken on NeMo-RL's word, which renames a checkpoint when all is written.
+    `taken` is the last step of the history. Damaged ones are set aside, see `newest_whole`. One
+    that its process could not seal any more is taken on NeMo-RL's word, which renames a checkpoint
+    when all is written; but not of a step whose row was lost, which is taken again.
     """
     folders = find_checkpoints(folder, _PREFIX)
     newest = latest_checkpoint(folder)
     if newest and newest.step == folders[0].step and not is_sealed(newest.path):
-        return newest
+        if newest.step <= taken:
+            return newest
+        warn(f"{newest.path} was saved, and its step's row was not: the step is taken again")
+        set_aside(newest.path)
+        del folders[0]
     return newest_whole(folders, warn)
 
 
-def seal_newest(folder: Path) -> None:
-    """Seal the newest checkpoint as NeMo-RL has finished it; once."""
+def seal_newest(folder: Path, taken: int) -> None:
+    """Seal the newest checkpoint, once, as NeMo-RL has finished it and the history has its step."""
     newest = latest_checkpoint(folder)
-    if newest and not is_sealed(newest.path):
+    if newest and newest.step <= taken and not is_sealed(newest.path):
         seal(newest.path)
 
 

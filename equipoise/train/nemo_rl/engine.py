@@ -35,7 +35,7 @@ from equipoise.models.pretrained import (
 )
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run import rollouts
-from equipoise.run.history import keep_steps
+from equipoise.run.history import keep_steps, read_history
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.seals import record_files
 from equipoise.terminal.console import Reporter, escaped
@@ -247,7 +247,9 @@ def write_config(job: Job, installation: Installation) -> Path:
 def train(job: Job, installation: Installation, config: Path, rehearsal: Rehearsal) -> None:
     """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
-    newest = usable_checkpoint(job.run.checkpoints, job.reporter.warn)
+    keep_steps(job.run.history, steps)  # a row that a kill cut off is none
+    taken = int(max(read_history(job.run.history).get("step", ()), default=0))
+    newest = usable_checkpoint(job.run.checkpoints, taken, job.reporter.warn)
     done = newest.step if newest else 0
     if done >= steps and is_drawn(job):
         return

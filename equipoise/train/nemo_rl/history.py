@@ -183,7 +183,7 @@ class HistoryLogger:
         file.append(step, self._train.sample if self._train else ())
         self._row["seconds"] = round(seconds, 3)
         append_row(self.job.run.history, self._row)
-        seal_newest(self.job.run.checkpoints)
+        seal_newest(self.job.run.checkpoints, step)
         self.job.meter.elsewhere = self.environment.spent()
         self.on_row(self._row)
         self._row, self._train, self.taken = {}, None, step

@@ -129,7 +129,7 @@ def _train(job: Job, nemo: SimpleNamespace, course: Course, stop: StopRequest) -
         history.raise_error()
         raise
     finally:
-        seal_newest(job.run.checkpoints)
+        seal_newest(job.run.checkpoints, history.taken)
     history.raise_error()
     newest = latest_checkpoint(job.run.checkpoints)
     done = newest.step if newest else 0

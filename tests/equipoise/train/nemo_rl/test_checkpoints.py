@@ -32,7 +32,7 @@ def sealed(folder, *steps):
     for step in steps:
         weights = checkpoint(folder, f"step_{step}", "model")
         (weights / "adapter_model.safetensors").write_bytes(b"weights")
-        seal_newest(folder)
+        seal_newest(folder, step)
 
 
 def test_a_damaged_one_is_hidden_from_nemo_rl_which_takes_the_newest(tmp_path):
@@ -40,7 +40,7 @@ def test_a_damaged_one_is_hidden_from_nemo_rl_which_takes_the_newest(tmp_path):
     weights = tmp_path / "step_4" / "policy" / "weights" / "model" / "adapter_model.safetensors"
     weights.write_bytes(b"weighty")
     said = []
-    assert usable_checkpoint(tmp_path, said.append).step == 2
+    assert usable_checkpoint(tmp_path, 4, said.append).step == 2
     assert "adapter_model.safetensors was changed since it was written; step 2" in said[0]
     assert sorted(path.name for path in tmp_path.glob("*")) == ["damaged-step_4", "step_2"]
 
@@ -48,14 +48,25 @@ def test_a_damaged_one_is_hidden_from_nemo_rl_which_takes_the_newest(tmp_path):
 def test_one_without_its_mark_is_damaged_for_nemo_rl_would_take_it(tmp_path):
     sealed(tmp_path, 2, 4)
     (tmp_path / "step_4" / "training_info.json").unlink()
-    assert usable_checkpoint(tmp_path, print).step == 2
+    assert usable_checkpoint(tmp_path, 4, print).step == 2
     assert not (tmp_path / "step_4").exists()
 
 
 def test_one_whose_process_died_before_it_was_sealed_is_taken(tmp_path):
     sealed(tmp_path, 2)
     checkpoint(tmp_path, "step_4", "model")
-    assert usable_checkpoint(tmp_path, pytest.fail).step == 4
+    assert usable_checkpoint(tmp_path, 4, pytest.fail).step == 4
+
+
+def test_one_whose_step_the_history_lacks_is_not(tmp_path):
+    """NeMo-RL saves before it logs, and a kill may come between the two."""
+    sealed(tmp_path, 2)
+    checkpoint(tmp_path, "step_4", "model")
+    seal_newest(tmp_path, 3)
+    said = []
+    assert usable_checkpoint(tmp_path, 3, said.append).step == 2
+    assert "the step is taken again" in said[0]
+    assert not (tmp_path / "step_4").exists()
 
 
 def test_where_none_is_whole_nemo_rl_is_not_started(tmp_path):
@@ -63,8 +74,8 @@ def test_where_none_is_whole_nemo_rl_is_not_started(tmp_path):
     for step in (2, 4):
         (tmp_path / f"step_{step}" / "training_info.json").write_text('{"step": 9}')
     with refusal("resume.no-whole-checkpoint"):
-        usable_checkpoint(tmp_path, print)
-    assert usable_checkpoint(tmp_path / "none", pytest.fail) is None
+        usable_checkpoint(tmp_path, 4, print)
+    assert usable_checkpoint(tmp_path / "none", 0, pytest.fail) is None
 
 
 @pytest.mark.parametrize(
