@@ -19,7 +19,7 @@ from environments.awaited_sets import AwaitedSets, Reward
 from environments.base import Failure, Message, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.train.local.reward import reward_function
-from equipoise.train.nemo_rl.scoring import StepScorer, metadata_of
+from equipoise.train.nemo_rl.scoring import StepScorer, metadata_of, to_rollouts
 from equipoise.train.stages.job import FailureMonitor
 from tests.environments.test_contract import SUBJECTS, Subject
 
@@ -111,7 +111,7 @@ def through_nemo_rl(case: Case) -> list[float]:
     of = {record.id: record for record in case.records}
     logs = [[asking(r), Message(role="assistant", content=r.completion)] for r in case.rollouts]
     metadata = [metadata_of(of[rollout.prompt_id]) for rollout in case.rollouts]
-    return StepScorer(case.environment).rewards(logs, metadata)
+    return StepScorer(case.environment).rewards(to_rollouts(logs, metadata))
 
 
 async def awaited(case: Case) -> list[Reward]:
