@@ -94,12 +94,13 @@ def _draw_reference(job: Job, frozen: Sample, path: Path) -> None:
 
 
 def _cached_reference(job: Job, frozen: Sample, identity: str) -> Path:
-    """The cache's file, drawn if it is missing."""
+    """The cache's file, drawn if it is missing or not what this run has had from it."""
     prompts, generations = job.records, job.environment.reference_generations
     decided_by = f"{identity}\n{content_hash(prompts)}\n{generations}"
     key = hashlib.sha256(decided_by.encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
-    if not path.exists():
+    before = job.run.ledger.read().get("hashes", {}).get(REFERENCE)
+    if not path.exists() or before not in (None, hash_file(path)):
         _draw_reference(job, frozen, path)
     return path
 

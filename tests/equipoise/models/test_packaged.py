@@ -96,7 +96,7 @@ def test_an_adapter_is_merged_into_the_folder_that_was_made(tmp_path, monkeypatc
         patch.setattr("data_prep.packaged_models.smollm2_folder", lambda _: tmp_path / "none")
         refused(lambda: as_model_folder(subject, tmp_path / "made", Reporter()))
     monkeypatch.setattr("equipoise.models.hub.located_model", lambda name, cache: str(base))
-    made = Path(as_model_folder(subject, tmp_path / "made", Reporter())[0])
+    made = Path(as_model_folder(subject, tmp_path / "made", Reporter()))
     before, after = (load_file(path / "model.safetensors") for path in (base, made))
     changed = [name for name in after if not (before[name] == after[name]).all()]
     assert changed == ["model.layers.0.self_attn.q_proj.weight"]
@@ -114,10 +114,25 @@ def test_it_answers_as_a_judge_or_generator_in_this_process(tmp_path):
 
 @installed
 def test_it_is_a_row_of_an_audit(tmp_path):
-    own = (f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={CACHE_DIR}")
+    own = (
+        f"--output-dir={tmp_path}",
+        "--run-name=a",
+        f"equipoise.cache_dir={CACHE_DIR}",
+        "--stand-in",
+    )
     less = ("policy.generation.max_new_tokens=12", "equipoise.evaluation.generations=1")
     drawn = ("equipoise.evaluation.bootstrap_draws=200", "policy.max_total_sequence_length=512")
-    started("evaluate", SMOKE, "dharma", f"--model={SMOLLM2}", "--limit=2", *own, *less, *drawn)
+    started(
+        "evaluate",
+        SMOKE,
+        "dharma",
+        f"--model={SMOLLM2}",
+        "--limit=2",
+        "--stand-in",
+        *own,
+        *less,
+        *drawn,
+    )
     row = tmp_path / "audits" / "a" / "dharma" / SMOLLM2
     replies = [json.loads(line) for line in (row / "baseline" / "rollouts.jsonl").open()]
     assert len(replies) == 2
