@@ -217,7 +217,7 @@ def test_two_workers_train_one_policy_by_a_chain_of_schedulers(new: Start, folde
     run = folder / "fairness" / "two"
     assert "2 workers initialized" in (run / "nemo_rl.log").read_text()
     rates = [float(row["learning_rate"]) for row in history(run)]
-    assert rates == pytest.approx([0.5e-5, 0.75e-5, 1e-5, 1e-5])
+    assert rates == pytest.approx([2.5e-5, 3.75e-5, 5e-5, 5e-5])
     assert (run / "final_checkpoint" / "adapter_model.safetensors").exists()
 
 
