@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from filelock import FileLock
 
-from data_prep.files import hash_file, read_json, write_folder, write_json
 from environments.base import SetupError
+from equipoise.files.disk import hash_file, read_json, write_folder, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

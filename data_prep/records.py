@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError, field_validator
 
-from data_prep.files import finite, write_json, write_text
 from data_prep.text_files import DataError
 from environments.base import PromptRecord
 from environments.replies import is_broken
+from equipoise.files.disk import finite, write_json, write_text
 
 SCHEMA_VERSION = 1
 

@@ -31,8 +31,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from data_prep.files import write_folder
 from data_prep.warm_start import Example, WarmStart
+from equipoise.files.disk import write_folder
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 if TYPE_CHECKING:
-    from equipoise.terminal.console import Reporter
+    from equipoise.files.console import Reporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ VERBS: Mapping[str, Verb] = {
     "export verifiers": Verb(
         "export a task for verifiers", "equipoise.exports.command", "verifiers"
     ),
-    "doctor": Verb("find what would keep a run from working", "equipoise.machine.doctor"),
+    "doctor": Verb("find what would keep a run from working", "equipoise.doctor.command"),
 }
 _HELP = ("-h", "--help")
 #: What NeMo-RL's Python lacks; containers/nemo_rl.sh installs it beside.
@@ -114,16 +114,16 @@ def _function_of(name: str) -> Any:
 
 
 def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int:
-    from equipoise.terminal.exits import guarded
+    from equipoise.files.exits import guarded
 
     if missing := [package for package in BESIDE if find_spec(package) is None]:
         from dotenv import load_dotenv
 
-        from equipoise.machine.launch import complete_packages
+        from equipoise.doctor.launch import complete_packages
 
         load_dotenv(Path.cwd() / ".env")  # which may name NeMo-RL's folder
         return guarded(lambda _: complete_packages(missing))
-    from equipoise.terminal.options import read_options
+    from equipoise.files.options import read_options
 
     kind, run, task = options_of(name), _function_of(name), ""
     read, typed = kind, f"equipoise {name}"

@@ -7,12 +7,12 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from data_prep.files import write_json
 from data_prep.pubmedqa import PromptSettings, build_prompts
 from data_prep.records import write_prompts
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, PromptRecord, Rollout
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from environments.pubmedqa import PubMedQAEnvironment, PubMedQASettings
+from equipoise.files.disk import write_json
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_rollouts, write_rollouts
 from tests.environments.fairness.samples import decision_reply

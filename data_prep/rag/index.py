@@ -15,7 +15,6 @@ from typing import Any
 import bm25s  # type: ignore[import-untyped]
 import numpy as np
 
-from data_prep.files import write_folder, write_text
 from data_prep.text_files import DataError
 from environments.encoder import Encoder
 from environments.rag.corpus import (
@@ -32,6 +31,7 @@ from environments.rag.corpus import (
     read_manifest,
     words_of,
 )
+from equipoise.files.disk import write_folder, write_text
 
 _KIND = "corpus"
 _ENCODED_AT_ONCE = 256

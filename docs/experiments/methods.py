@@ -29,7 +29,6 @@ from unittest.mock import patch
 import numpy as np
 
 from data_prep.fairness.vignettes import CUES, FACTORS
-from data_prep.files import read_json, write_folder, write_json
 from environments.base import (
     CONTROL_SPLIT,
     TEST_SPLIT,
@@ -44,6 +43,8 @@ from environments.fairness import FairnessEnvironment
 from environments.fairness.decision import Decision
 from equipoise.config import LoadedConfig, load_config
 from equipoise.config.training_words import parse_flags
+from equipoise.files.console import Reporter
+from equipoise.files.disk import read_json, write_folder, write_json
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
@@ -52,7 +53,6 @@ from equipoise.statistics.evaluation import evaluation_dict
 from equipoise.statistics.intervals import Interval
 from equipoise.statistics.seeds import OverSeeds, over_seeds
 from equipoise.statistics.trivial import best_of_n
-from equipoise.terminal.console import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = "cpu_seconds.json"

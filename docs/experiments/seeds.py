@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.seals import open_run
 from equipoise.statistics.intervals import Interval

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional
 
-from equipoise.errors import UsageError
+from equipoise.files.console import Reporter
+from equipoise.files.errors import UsageError
+from equipoise.files.options import Destination, DryRun, option
 from equipoise.models.libraries import prepare_torch, quiet_transformers
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.options import Destination, DryRun, option
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from transformers.core_model_loading import (
 )
 
 from equipoise.checkpoints.tensors import LazyTensor, Tensors, in_blocks, in_bytes, refuse
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.models.pretrained import SETTINGS_ERRORS, load_config
 
 _MOST_NAMED = 3

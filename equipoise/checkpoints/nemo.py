@@ -8,11 +8,11 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from data_prep.files import write_json
 from equipoise.checkpoints.dcp import torch_dist_tensors
 from equipoise.checkpoints.hugging_face import copy_beside
 from equipoise.checkpoints.stated import MegatronConfig, config_of_nemo
 from equipoise.checkpoints.tensors import Tensors, refuse, yaml_mapping
+from equipoise.files.disk import write_json
 from equipoise.models.pretrained import LOADING_ERRORS
 
 _WORDS = "embedding.word_embeddings.weight"

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 
-from data_prep.files import scratch_folder
 from equipoise.checkpoints.dcp import dcp_tensors, is_dcp, torch_dist_tensors
 from equipoise.checkpoints.hugging_face import (
     SHARD_METADATA,
@@ -29,6 +28,7 @@ from equipoise.checkpoints.tensors import (
     total_bytes,
     yaml_mapping,
 )
+from equipoise.files.disk import scratch_folder
 from equipoise.run.directory import RunDirectory
 from equipoise.run.seals import check_part
 

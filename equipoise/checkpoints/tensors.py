@@ -22,7 +22,7 @@ import torch
 import yaml
 
 from equipoise.config.yaml_text import read_yaml
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.models import foreign
 
 COPY_AGAIN = "Copy the checkpoint again, with all its files."

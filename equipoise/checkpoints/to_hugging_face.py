@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 
-from data_prep.files import create_folder, is_being_written, scratch_folder, write_json
 from equipoise.checkpoints.expected import (
     architecture,
     in_memory,
@@ -58,12 +57,13 @@ from equipoise.checkpoints.verify import (
 from equipoise.checkpoints.writer import write_card, write_file, write_model, write_record
 from equipoise.config.memory import in_gb
 from equipoise.config.nemo_rl.installation import find_megatron_python
-from equipoise.errors import EquipoiseError
+from equipoise.files.console import Reporter
+from equipoise.files.disk import create_folder, is_being_written, scratch_folder, write_json
+from equipoise.files.errors import EquipoiseError
+from equipoise.files.exits import Stopped
 from equipoise.models.foreign import NAMES_OF_CODE
 from equipoise.models.hub import explain, located
 from equipoise.models.pretrained import LOADING_ERRORS
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.exits import Stopped
 
 #: More than the weights: tokenizer, index, record.
 _SPARE_BYTES = 10**8

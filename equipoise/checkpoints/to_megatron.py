@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from data_prep.files import scratch_folder, write_text
 from equipoise.checkpoints.dcp import layered_tensors
 from equipoise.checkpoints.expected import model_config, tensors_of_model
 from equipoise.checkpoints.hugging_face import model_tensors
@@ -25,7 +24,8 @@ from equipoise.checkpoints.to_hugging_face import (
 )
 from equipoise.checkpoints.writer import write_record
 from equipoise.config.nemo_rl.installation import find_megatron_python
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
+from equipoise.files.disk import scratch_folder, write_text
 
 #: What Megatron-Bridge calls a checkpoint that nothing was trained of.
 ITERATION = "iter_0000000"

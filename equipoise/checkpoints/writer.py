@@ -18,7 +18,6 @@ import torch
 import xxhash
 from huggingface_hub import ModelCardData
 
-from data_prep.files import write_json, write_text
 from data_prep.hub import is_folder_name
 from equipoise.checkpoints.hugging_face import DTYPES, INDEX, file_tensors
 from equipoise.checkpoints.sources import ADAPTERS, Source
@@ -31,7 +30,8 @@ from equipoise.checkpoints.tensors import (
     refuse,
     total_bytes,
 )
-from equipoise.terminal.console import is_visible
+from equipoise.files.console import is_visible
+from equipoise.files.disk import write_json, write_text
 
 # --- record ---------------------------------------------------------------------------------------
 # The record of a conversion: conversion.json, and README.md, the model card.

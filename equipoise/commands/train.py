@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from equipoise.config.flags import Options, check_task, tasks
 from equipoise.config.training_words import Task, Training, TrainingWords
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from equipoise.config.schema import PolicyConfig
-from equipoise.errors import UsageError
+from equipoise.files.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

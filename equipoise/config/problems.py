@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from equipoise.errors import UsageError
+from equipoise.files.errors import UsageError
 
 SEPARATOR = "."
 

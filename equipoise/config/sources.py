@@ -18,7 +18,7 @@ from yaml import MarkedYAMLError, YAMLError
 from equipoise.config.flags import CONFIG_FOLDER, Options, task_file
 from equipoise.config.problems import SEPARATOR, Origin, Problem
 from equipoise.config.yaml_text import parse_yaml, yaml_text
-from equipoise.errors import UsageError
+from equipoise.files.errors import UsageError
 
 _ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
 _BASE = "base"

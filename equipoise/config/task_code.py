@@ -17,7 +17,7 @@ from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.problems import Origins, Problem, within
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.config.validate import validate
-from equipoise.errors import UsageError
+from equipoise.files.errors import UsageError
 
 _ENVIRONMENT_KEY, _MODULE_KEY = "equipoise.environment", "equipoise.data.module"
 _MODULE_NAMES = ("PromptSettings", "build_prompts")

@@ -14,8 +14,8 @@ from typing import Annotated, Literal, get_type_hints
 from tyro.conf import Positional, arg, create_mutex_group
 
 from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, tasks
-from equipoise.errors import UsageError
-from equipoise.terminal.options import Assignments, Files, option, read_options
+from equipoise.files.errors import UsageError
+from equipoise.files.options import Assignments, Files, option, read_options
 
 #: --model-size -> the model, and the scale that suits it unless --config names another.
 MODEL_SIZES = {

@@ -17,7 +17,8 @@ from environments.dharma.policy import Violations
 from environments.measurement import Array, Mean, Measurement, Metric, measure_means, quotient
 from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config.schema import CACHE_DIR
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.files.console import Column, Reporter
+from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.words import figure_with_interval, read_estimate
 from equipoise.run.directory import RunDirectory
@@ -30,7 +31,6 @@ from equipoise.statistics.intervals import (
     merge_clusters,
     student_quantile,
 )
-from equipoise.terminal.console import Column, Reporter
 
 STATISTICS = StatisticsSettings()
 

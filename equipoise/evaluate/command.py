@@ -11,21 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 from dotenv import load_dotenv
 from tyro.conf import Positional, UseAppendAction
 
-from data_prep.files import write_json
 from data_prep.packaged_models import SMOLLM2
 from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
 from equipoise.config.task_code import import_own_code
-from equipoise.errors import EquipoiseError, UsageError
-from equipoise.machine.software import refuse_missing_gpu
-from equipoise.models.hub import refuse_missing_folder, refuse_missing_model, refuse_missing_package
-from equipoise.models.libraries import prepare_torch
-from equipoise.run.directory import usable_folder
-from equipoise.run.log import kept_log
-from equipoise.run.seals import open_run
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.exits import Stopped
-from equipoise.terminal.options import (
+from equipoise.doctor.software import refuse_missing_gpu
+from equipoise.files.console import Reporter
+from equipoise.files.disk import write_json
+from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.exits import Stopped
+from equipoise.files.options import (
     Assignments,
     DryRun,
     Files,
@@ -33,6 +28,11 @@ from equipoise.terminal.options import (
     Repeated,
     option,
 )
+from equipoise.models.hub import refuse_missing_folder, refuse_missing_model, refuse_missing_package
+from equipoise.models.libraries import prepare_torch
+from equipoise.run.directory import usable_folder
+from equipoise.run.log import kept_log
+from equipoise.run.seals import open_run
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
     from equipoise.evaluate.plan import Audit, Variant

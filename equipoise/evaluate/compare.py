@@ -6,10 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import write_json, write_text
 from environments.measurement import Measurement, Metric
 from environments.presentation import Presentation
-from equipoise.errors import UsageError
 from equipoise.evaluate.compare_report import comparison_notes, comparison_page, comparison_sections
 from equipoise.evaluate.entries import (
     Checks,
@@ -19,6 +17,9 @@ from equipoise.evaluate.entries import (
     drawn_differently,
     shared_items,
 )
+from equipoise.files.console import Reporter
+from equipoise.files.disk import write_json, write_text
+from equipoise.files.errors import UsageError
 from equipoise.report.renderers import print_sections
 from equipoise.statistics.compare import (
     MetricComparison,
@@ -29,7 +30,6 @@ from equipoise.statistics.compare import (
 from equipoise.statistics.evaluation import Figures, headline_figures
 from equipoise.statistics.intervals import Interval, StatisticsSettings
 from equipoise.statistics.seeds import compare_over_seeds, over_seeds
-from equipoise.terminal.console import Reporter
 from equipoise.train.stages.around_training import BASELINE
 
 SCHEMA = 1

@@ -18,7 +18,7 @@ from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import differences, leaves
 from equipoise.config.problems import SEPARATOR
 from equipoise.config.yaml_text import read_yaml
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.models.template import CHAT_TEMPLATE
 from equipoise.report.run_files import value_at

@@ -17,11 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_prep.files import read_json
 from environments.base import CONTROL_SPLIT, UNPARSEABLE, FailureKind, PromptRecord
 from environments.contract import Environment
 from equipoise.config import LOCAL_MODEL, LoadedConfig
-from equipoise.errors import EquipoiseError
 from equipoise.evaluate.compare import compare_entries, write_comparison
 from equipoise.evaluate.entries import Checks, entry_of
 from equipoise.evaluate.plan import (
@@ -40,6 +38,10 @@ from equipoise.evaluate.plan import (
     tell_missing_rows,
 )
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
+from equipoise.files.console import Column, Reporter
+from equipoise.files.disk import read_json
+from equipoise.files.errors import EquipoiseError
+from equipoise.files.exits import Stopped
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.ledger import owning
@@ -52,8 +54,6 @@ from equipoise.run.rollouts import (
 )
 from equipoise.run.seals import check_part, open_run
 from equipoise.run.usage import Meter
-from equipoise.terminal.console import Column, Reporter
-from equipoise.terminal.exits import Stopped
 from equipoise.train.pipeline import report, reported, start_run
 from equipoise.train.stages.around_training import (
     BASELINE,

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from environments.base import TRAIN_SPLIT, Message
 from environments.presentation import Presentation
-from equipoise.errors import UsageError
 from equipoise.evaluate.entries import Checks, Evaluated, read_stage, shared_items, task_of
 from equipoise.evaluate.plan import FILE, read_audit
+from equipoise.files.console import Reporter
+from equipoise.files.errors import UsageError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import read_records
 from equipoise.statistics.gate import GatedMetric, Verdict, Watched, gate, verdict_of
-from equipoise.terminal.console import Reporter
 from equipoise.train.stages.around_training import BASELINE, FINAL
 
 _TOGETHER = (

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 from xml.etree import ElementTree as ET
 
-from data_prep.files import write_json, write_text
-from equipoise.errors import EquipoiseError
 from equipoise.evaluate.entries import drawn_differently, other_drawing
 from equipoise.evaluate.gate import GatedTask, GateResult
+from equipoise.files.console import Reporter
+from equipoise.files.disk import write_json, write_text
+from equipoise.files.errors import EquipoiseError
 from equipoise.report.document import Cell, Table
 from equipoise.report.renderers import escaped, grid, print_table
 from equipoise.report.words import (
@@ -24,7 +25,6 @@ from equipoise.report.words import (
 from equipoise.statistics import compare
 from equipoise.statistics.compare import GuardMargin
 from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
-from equipoise.terminal.console import Reporter
 
 SCHEMA = 1
 _COLUMNS = ("Task", "Metric", "Before", "After", "Change", "Allowed", "Status")

@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from data_prep.files import read_json, write_json
 from data_prep.splits import seeded_digest
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, Message, PromptRecord
 from environments.chat import EndpointSettings
@@ -19,11 +18,12 @@ from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import Setting
 from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.files.console import Column, Reporter
+from equipoise.files.disk import read_json, write_json
+from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory, model_label
 from equipoise.run.prompts import prepare_task, prompts_here
 from equipoise.run.seals import check_part
-from equipoise.terminal.console import Column, Reporter
 
 # --- subjects -------------------------------------------------------------------------------------
 # Models, adapters, checkpoints and endpoints that are audited, and how each of them is asked.

@@ -12,11 +12,11 @@ from environments.base import Failure, PromptRecord, Rollout
 from environments.chat import ChatReply, ChatRequest, ChatSetupError, EndpointModel
 from environments.chat.exchange import CUT_OFF, REASONING_ONLY
 from equipoise.config import LoadedConfig
-from equipoise.errors import EquipoiseError
 from equipoise.evaluate.plan import Subject, endpoint_settings
+from equipoise.files.console import Reporter
+from equipoise.files.errors import EquipoiseError
+from equipoise.files.exits import Stopped
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.exits import Stopped
 from equipoise.train.pipeline import model_name
 from equipoise.train.stages.around_training import REFERENCE, Draw, Sample, as_draw
 from equipoise.train.stages.job import Job

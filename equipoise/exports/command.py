@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from equipoise.config.task_code import import_own_code
+from equipoise.files.console import Reporter
+from equipoise.files.options import OwnCode, RunFolder, option
 from equipoise.run.directory import RunDirectory
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.options import OwnCode, RunFolder, option
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from pydantic import TypeAdapter
 from environments.base import PromptRecord
 from environments.contract import Environment
 from equipoise.config import Options, load_config
-from equipoise.errors import UsageError
 from equipoise.exports.task import ROOT
+from equipoise.files.errors import UsageError
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.run.rollouts import read_rollouts, rollout_of

@@ -8,15 +8,15 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, Field
 
-from data_prep.files import write_text
 from environments.addresses import AbsolutePath
 from environments.awaited_sets import AwaitedSets
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from environments.contract import Environment
 from equipoise.config import Options, load_config
 from equipoise.config.task_code import set_size
-from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluate.entries import task_of
+from equipoise.files.disk import write_text
+from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import build_environment, make_environment
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import read_records

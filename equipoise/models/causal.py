@@ -15,7 +15,7 @@ from transformers import (
 
 from data_prep.hub import model_identity
 from equipoise.config.schema import Config
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.models.hub import explain
 from equipoise.models.pretrained import (
     LOADING_ERRORS,

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import DamagedFileError, parse_json
 from environments.errors import code_of
-from equipoise.errors import EquipoiseError
+from equipoise.files.disk import DamagedFileError, parse_json
+from equipoise.files.errors import EquipoiseError
 
 _ANOTHER = "Copy the folder again with all its files, or take another one."
 #: Far more than any checkpoint has: one of 70 B parameters on 64 ranks has some hundred files.

@@ -14,7 +14,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 from data_prep.hub import is_folder_name, missing_reason
 from data_prep.packaged_models import SMOLLM2, PackagedModelError, located_model, shipped_file
 from equipoise.config.schema import CACHE_DIR
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.models.libraries import quiet_transformers
 
 #: The error of the hub's HTTP client, which is httpx before huggingface_hub 2 and httpx2 since.

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 
 from data_prep.hub import model_identity
 from equipoise.config.schema import PolicyConfig, TokenizerConfig
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.foreign import check_folder, check_settings, read_object
 from equipoise.models.hub import explain, refuse_missing_tokenizer, refuse_no_weights
 

@@ -15,7 +15,7 @@ from environments.base import SetupError
 from environments.chat import ChatModel
 from environments.contract import Environment
 from environments.encoder import Encoder, EncoderSettings
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.models.hub import clear_errors, located
 
 

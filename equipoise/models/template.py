@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from environments.base import Message, PromptRecord
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 
 #: The chat template among the hashes of provenance.json.
 CHAT_TEMPLATE = "chat_template"

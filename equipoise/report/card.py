@@ -12,8 +12,8 @@ from pathlib import Path
 from huggingface_hub import ModelCardData
 from markupsafe import Markup
 
-from data_prep.files import write_text
-from equipoise.errors import EquipoiseError
+from equipoise.files.disk import write_text
+from equipoise.files.errors import EquipoiseError
 from equipoise.models.foreign import check_folder
 from equipoise.report.head import alerts, evaluated_on, run_name, run_notes, run_title
 from equipoise.report.renderers import escaped, grid, templates

@@ -8,13 +8,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from environments.presentation import Words
+from equipoise.files.console import Column, Reporter
 from equipoise.report.beside import mode_sections, probe_sections
 from equipoise.report.document import Cell, Document, Table, Tables
 from equipoise.report.head import policy_alerts
 from equipoise.report.run_files import RunFiles, read_presentation
 from equipoise.report.tables import charted_breakdown, comparison_table, outcome, verdict_table
 from equipoise.report.words import MINUS, MISSING, NO_BREAK, Stage, printable
-from equipoise.terminal.console import Column, Reporter
 
 # --- html -----------------------------------------------------------------------------------------
 # One self-contained page, all text of which the template escapes.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import write_text
+from equipoise.files.disk import write_text
 from equipoise.report import charts
 from equipoise.report.beside import mode_sections, probe_sections
 from equipoise.report.document import (

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import read_json
 from environments.base import REWARD, UNPARSEABLE, Rollout, Score
 from environments.presentation import Presentation
-from equipoise.errors import EquipoiseError
+from equipoise.files.disk import read_json
+from equipoise.files.errors import EquipoiseError
 from equipoise.report.words import (
     STAGES,
     Pair,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from environments.presentation import Words
+from equipoise.files.console import is_visible
 from equipoise.statistics.trivial import GREEDY
-from equipoise.terminal.console import is_visible
 
 MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"

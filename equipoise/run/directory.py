@@ -21,8 +21,8 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from data_prep.files import create_folder, remove_abandoned
-from equipoise.errors import UsageError
+from equipoise.files.disk import create_folder, remove_abandoned
+from equipoise.files.errors import UsageError
 from equipoise.run.ledger import Ledger
 
 #: A folder's name has 255 at most, and the time comes after it.

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from data_prep.files import write_text
 from environments.base import FAILURE_KINDS, Rollout, Score
 from environments.contract import Environment
-from equipoise.errors import EquipoiseError
+from equipoise.files.disk import write_text
+from equipoise.files.errors import EquipoiseError
 
 #: Columns of every task; those of the reward's components and the metrics follow them.
 COLUMNS = (

@@ -19,10 +19,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from data_prep.files import finite, read_json, remove_abandoned, write_json
 from equipoise.config import LoadedConfig
 from equipoise.config.secrets import masked
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.files.disk import finite, read_json, remove_abandoned, write_json
+from equipoise.files.errors import EquipoiseError, UsageError
 
 
 @contextmanager

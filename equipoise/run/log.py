@@ -13,9 +13,9 @@ from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.control import Control
 
 from equipoise.config.secrets import redacted
-from equipoise.errors import EquipoiseError
-from equipoise.terminal.console import Reporter, escaped
-from equipoise.terminal.exits import Stopped
+from equipoise.files.console import Reporter, escaped
+from equipoise.files.errors import EquipoiseError
+from equipoise.files.exits import Stopped
 
 #: Its records are what the terminal has shown already.
 _RUN = logging.getLogger("equipoise.run")

@@ -22,7 +22,6 @@ from tyro.conf import Positional
 from yaml import YAMLError
 
 from data_prep.contract import DataModule, DataSettings, Tools, hook_problems
-from data_prep.files import write_jsonl
 from data_prep.records import (
     content_hash,
     manifest_path,
@@ -39,13 +38,14 @@ from equipoise.config.dry_run import Row
 from equipoise.config.flags import tasks
 from equipoise.config.task_code import add_working_folder, set_size
 from equipoise.config.validate import validate
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.files.console import Reporter
+from equipoise.files.disk import write_jsonl
+from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.options import option
 from equipoise.models.hub import clear_errors
 from equipoise.models.libraries import offline
 from equipoise.models.task_environment import load_chat_model, load_encoder, make_environment
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.options import option
 
 #: Of a run that stops because the requests that its models may be sent are used up.
 BUDGET_REMEDY = "Continue with --resume, which grants the budget anew, or raise it before."

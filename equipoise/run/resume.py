@@ -7,13 +7,13 @@ reached; NeMo-RL takes the schedule that its checkpoint holds.
 import shutil
 from collections.abc import Callable
 
-from data_prep.files import read_json, write_text
 from data_prep.records import manifest_path
 from environments.base import TRAIN_SPLIT
 from equipoise.config import LoadedConfig
 from equipoise.config.schedule import count_steps, total_steps
 from equipoise.config.yaml_text import read_yaml
-from equipoise.errors import UsageError
+from equipoise.files.disk import read_json, write_text
+from equipoise.files.errors import UsageError
 from equipoise.run.directory import RunDirectory, open_run_directory
 from equipoise.run.ledger import command_line, git_state, now
 from equipoise.run.seals import damage_of, find_checkpoints, forget_files, record_files

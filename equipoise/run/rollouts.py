@@ -10,7 +10,9 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
 
-from data_prep.files import (
+from data_prep.records import Name
+from environments.base import Failure, FailureKind, PromptRecord, Rollout, Score
+from equipoise.files.disk import (
     DamagedFileError,
     finite,
     parse_json,
@@ -18,9 +20,7 @@ from data_prep.files import (
     write_jsonl,
     write_lines,
 )
-from data_prep.records import Name
-from environments.base import Failure, FailureKind, PromptRecord, Rollout, Score
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 
 
 def rollout_of(record: PromptRecord, completion: str) -> Rollout:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
-from data_prep.files import below, flush, hash_file, write_json
 from data_prep.records import manifest_path
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.files.disk import below, flush, hash_file, write_json
+from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory
 
 MANIFEST = "manifest.json"

@@ -15,7 +15,7 @@ from typing import Literal
 from environments.base import REWARD, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Margin, Mean, Measurement, Metric, measure_means
-from equipoise.errors import UsageError
+from equipoise.files.errors import UsageError
 from equipoise.statistics.compare import (
     Guard,
     GuardMargin,

@@ -6,13 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import write_json, write_text
 from data_prep.records import manifest_path, write_prompts
 from data_prep.text_files import UnsuitablePromptsError
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.files.console import Reporter
+from equipoise.files.disk import write_json, write_text
+from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.exits import Stopped
 from equipoise.models.hub import located, refuse_missing_tokenizer
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.card import write_card
@@ -38,8 +40,6 @@ from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import check_files, check_part, record_files
 from equipoise.run.usage import Meter
 from equipoise.statistics.compare import Halves, compare, comparison_dict
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.exits import Stopped
 from equipoise.train.stages.around_training import BASELINE, FINAL
 from equipoise.train.stages.job import Job, check_environment, record_sources
 from equipoise.train.stages.modes import write_modes

@@ -14,11 +14,12 @@ from equipoise.config import (
     load_config,
 )
 from equipoise.config.nemo_rl.installation import is_launched
-from equipoise.errors import UsageError
-from equipoise.machine.checks import Case
-from equipoise.machine.launch import hand_over
-from equipoise.machine.nemo_rl import installation, usable_installation
-from equipoise.machine.registry import compare_plan, refuse_unfit
+from equipoise.doctor.checks import Case
+from equipoise.doctor.launch import hand_over
+from equipoise.doctor.nemo_rl import installation, usable_installation
+from equipoise.doctor.registry import compare_plan, refuse_unfit
+from equipoise.files.console import Reporter
+from equipoise.files.errors import UsageError
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import (
     NewRun,
@@ -31,7 +32,6 @@ from equipoise.run.ledger import owning
 from equipoise.run.log import kept_log
 from equipoise.run.prompts import prepare_task
 from equipoise.run.resume import check_resume
-from equipoise.terminal.console import Reporter
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.train.stages.dry_run import dry_run
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import read_json
 from equipoise.checkpoints.megatron import to_hugging_face
 from equipoise.checkpoints.sources import open_source
 from equipoise.checkpoints.verify import check_sums
 from equipoise.checkpoints.writer import write_model
+from equipoise.files.disk import read_json
 from tests.contract.packages import MEGATRON, missing
 from tests.equipoise.checkpoints.large import save_megatron, shape
 
@@ -38,7 +38,7 @@ import re, sys, threading, time
 from pathlib import Path
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.checkpoints import verify
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
 
 def told(name):
     return int(re.search(name + r":\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024

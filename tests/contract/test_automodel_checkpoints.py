@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
 from tests.contract.packages import AUTOMODEL, missing
 from tests.equipoise.checkpoints.samples import same, weights_of
 

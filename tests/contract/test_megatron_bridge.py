@@ -44,9 +44,9 @@ from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.models import model_shape
 from equipoise.config.nemo_rl.installation import find_installation
+from equipoise.files.console import Reporter
 from equipoise.run.directory import RunDirectory
 from equipoise.run.seals import CheckpointFolder
-from equipoise.terminal.console import Reporter
 from equipoise.train.local.trainer import with_adapter
 from equipoise.train.nemo_rl.checkpoints import how_to_convert
 from equipoise.train.nemo_rl.configuration import nemo_rl_config

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from data_prep import packaged_models
-from data_prep.files import hash_file
 from data_prep.hub import UNKNOWN, model_identity
 from data_prep.packaged_models import (
     MINILM,
@@ -27,6 +26,7 @@ from data_prep.rag.encoder import HuggingFaceEncoder
 from environments.encoder import EncoderSettings
 from environments.rag.retrieval import open_retriever
 from equipoise.config.schema import CACHE_DIR
+from equipoise.files.disk import hash_file
 from tests.refusals import refusal
 
 pytestmark = pytest.mark.deep

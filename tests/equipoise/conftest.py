@@ -10,9 +10,9 @@ from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
+from equipoise.files.console import Reporter
 from equipoise.run.directory import RunDirectory
 from equipoise.run.usage import Meter
-from equipoise.terminal.console import Reporter
 from equipoise.train.stages.job import Job
 from equipoise.train.stages.tracking import Tracker
 from tests.equipoise.report.browser import Browser

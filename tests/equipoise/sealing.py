@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data_prep.files import read_json
+from equipoise.files.disk import read_json
 from equipoise.run.directory import RunDirectory
 from equipoise.run.seals import MANIFEST, PARTS, record_files
 

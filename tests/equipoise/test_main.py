@@ -11,7 +11,7 @@ import pytest
 from equipoise.__main__ import VERBS, main, options_of
 from equipoise.config.flags import tasks
 from equipoise.config.gone import VERBS as GONE
-from equipoise.terminal.options import read_options
+from equipoise.files.options import read_options
 from tests.equipoise.train.test_start import recipe
 
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from data_prep.files import read_json, write_folder
 from data_prep.packaged_models import SMOLLM2
-from equipoise.machine.software import read_driver
+from equipoise.doctor.software import read_driver
+from equipoise.files.disk import read_json, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = os.environ.get("GPU_STEPS", "")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from data_prep.files import write_json
 from environments.base import Rollout
 from environments.dharma.environment import DharmaEnvironment, DharmaSettings
+from equipoise.files.disk import write_json
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import write_rollouts
 from tests.equipoise.sealing import seal_run

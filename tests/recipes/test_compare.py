@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import read_json
+from equipoise.files.disk import read_json
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from tests.equipoise.report.test_report import Page
 from tests.equipoise.sealing import seal_run

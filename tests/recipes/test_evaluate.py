@@ -16,10 +16,10 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from data_prep.files import read_json, write_json
 from environments.base import Failure, Score
 from environments.fairness.environment import constant_decisions
 from environments.fairness.spine import SPINE
+from equipoise.files.disk import read_json, write_json
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from equipoise.run.seals import record_files

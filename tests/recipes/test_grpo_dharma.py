@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import read_json
+from equipoise.files.disk import read_json
 from tests.recipes.audits import started, started_in
 
 METRICS = {

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from equipoise.config.nemo_rl.assumptions import IMAGE, RELEASE
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 
 #: Names a checkout of NeMo-RL, for machines without its container.
 PATH_VARIABLE = "NEMO_RL_PATH"

@@ -15,10 +15,10 @@ from string import Template
 
 import yaml
 
-from data_prep.files import write_jsonl, write_text
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, FailureKind
-from equipoise.errors import UsageError
 from equipoise.exports.task import REQUIREMENT, ROOT, groups_of, task_of_run, write_yaml
+from equipoise.files.disk import write_jsonl, write_text
+from equipoise.files.errors import UsageError
 from equipoise.run.directory import RunDirectory
 
 #: Failures that have another name in NeMo Gym, see docs/judges.md; what Gym has no name for

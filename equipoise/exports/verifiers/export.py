@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from string import Template
 
-from data_prep.files import write_text
 from equipoise.config.task_code import set_size
 from equipoise.exports.task import REQUIREMENT, task_of_run, write_yaml
+from equipoise.files.disk import write_text
 from equipoise.run.directory import RunDirectory
 
 _PROJECT = Template("""[project]

@@ -8,9 +8,9 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from data_prep.files import DamagedFileError, read_json
 from environments.base import Rollout, Score
 from equipoise.config.learning_rate import Schedule
+from equipoise.files.disk import DamagedFileError, read_json
 from equipoise.run.history import Row, append_row
 from equipoise.run.rollouts import Choice, Sample, TrainingRollouts
 from equipoise.run.seals import CheckpointFolder, find_checkpoints, is_sealed, newest_whole, seal

@@ -8,15 +8,15 @@ from peft import PeftModel
 from transformers import PreTrainedModel, TrainerCallback, set_seed
 from trl import GRPOTrainer
 
-from data_prep.files import write_folder
 from environments.base import TRAIN_SPLIT
 from equipoise.config.schedule import total_steps
+from equipoise.files.disk import write_folder
+from equipoise.files.exits import Stopped, deferring
 from equipoise.models.causal import LoadedModel
 from equipoise.run import rollouts
 from equipoise.run.history import Row, restore
 from equipoise.run.rollouts import TrainingRollouts, choose
 from equipoise.run.seals import CheckpointFolder, record_files
-from equipoise.terminal.exits import Stopped, deferring
 from equipoise.train.local.callbacks import (
     CheckpointCallback,
     HistoryCallback,

@@ -2,7 +2,7 @@
 
     engine.py         what is done before NeMo-RL is imported, and after it has trained
     configuration.py  the file that it reads
-    (equipoise/machine/launch.py brings the process to NeMo-RL's Python)
+    (equipoise/doctor/launch.py brings the process to NeMo-RL's Python)
     recipe.py         what its `examples/run_grpo.py` does, and what a run hands over
     dataset.py        prompts.jsonl as a dataset of NeMo-RL's
     actor.py          the environment, an actor of Ray's; scoring.py what it computes

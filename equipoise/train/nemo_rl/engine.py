@@ -16,15 +16,16 @@ from typing import BinaryIO
 from omegaconf import OmegaConf
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from data_prep.files import write_text
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.config import Config
 from equipoise.config.nemo_rl.installation import Installation, find_installation
 from equipoise.config.schedule import total_steps
-from equipoise.errors import EquipoiseError, UsageError
-from equipoise.machine.conversion import converting
+from equipoise.doctor.conversion import converting
+from equipoise.files.console import Reporter, escaped
+from equipoise.files.disk import write_text
+from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.pretrained import (
     check_model,
     control_tokens,
@@ -38,7 +39,6 @@ from equipoise.run import rollouts
 from equipoise.run.history import keep_steps, read_history
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.seals import record_files
-from equipoise.terminal.console import Reporter, escaped
 from equipoise.train.nemo_rl.checkpoints import (
     how_to_convert,
     latest_checkpoint,

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from data_prep.files import read_json
 from environments.base import PromptRecord, Rollout
-from equipoise.errors import EquipoiseError
+from equipoise.files.disk import read_json
+from equipoise.files.errors import EquipoiseError
+from equipoise.files.exits import Stopped
 from equipoise.run.rollouts import read_rollouts, write_rollouts
 from equipoise.statistics.trivial import GREEDY
-from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl.scoring import single_turn_return, to_rollouts
 from equipoise.train.stages.around_training import (
     FINAL,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
+from equipoise.files.exits import Stopped
 from equipoise.run.history import Row, append_row
 from equipoise.run.rollouts import TrainingRollouts
-from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl.checkpoints import seal_newest
 from equipoise.train.nemo_rl.scoring import StepSummary
 from equipoise.train.stages.job import FailureMonitor, Job

@@ -17,9 +17,9 @@ from typing import Any
 
 from equipoise.config import Config
 from equipoise.config.nemo_rl.assumptions import RELEASE, TRIED, unmet
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
+from equipoise.files.exits import Stopped, StopRequest, deferring
 from equipoise.run.history import Row
-from equipoise.terminal.exits import Stopped, StopRequest, deferring
 from equipoise.train.nemo_rl.checkpoints import latest_checkpoint, seal_newest
 from equipoise.train.nemo_rl.evaluations import (
     Sampler,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.config.nemo_rl.assumptions import RELEASE
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.run.ledger import Ledger
 
 _KEY = "reference_policy"

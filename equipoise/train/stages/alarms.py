@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
+from equipoise.files.console import showing_steps
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.run_files import RunFiles, read_object
 from equipoise.run.history import Row, read_history
-from equipoise.terminal.console import showing_steps
 from equipoise.train.stages.around_training import BASELINE
 from equipoise.train.stages.job import Job
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import hash_file, write_json, write_lines
 from data_prep.records import content_hash
 from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.config.schema import EvaluationConfig
-from equipoise.errors import EquipoiseError
+from equipoise.files.disk import hash_file, write_json, write_lines
+from equipoise.files.errors import EquipoiseError
 from equipoise.report.renderers import print_evaluation
 from equipoise.report.run_files import STAGE_OF
 from equipoise.run.directory import RunDirectory

@@ -6,18 +6,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.files import write_text
 from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row, dry_run_rows
 from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
 from equipoise.config.workload import probe_replies, total_generations, workload_of
+from equipoise.files.console import Column, Reporter
+from equipoise.files.disk import write_text
 from equipoise.models.hub import refuse_missing_package
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
 from equipoise.run.prompts import check_steps, check_task, prepare_task, prompts_here
-from equipoise.terminal.console import Column, Reporter
 from equipoise.train.stages.job import check_environment
 
 _SCRIPT = "containers/slurm/grpo.sbatch"

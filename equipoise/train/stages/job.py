@@ -10,11 +10,11 @@ from environments.base import Failure, PromptRecord, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from equipoise.config import Config, LoadedConfig
-from equipoise.errors import EquipoiseError
+from equipoise.files.console import Reporter
+from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import BUDGET_REMEDY
 from equipoise.run.usage import Meter
-from equipoise.terminal.console import Reporter
 from equipoise.train.stages.tracking import Tracker
 
 

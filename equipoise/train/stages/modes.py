@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from data_prep.files import write_json
 from environments.contract import Environment
 from environments.measurement import Measurement, Modes
+from equipoise.files.disk import write_json
 from equipoise.report.renderers import print_beside
 from equipoise.report.run_files import RunFiles
 from equipoise.run.rollouts import read_scored_rollouts

@@ -15,7 +15,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import read_json, write_folder, write_json
 from data_prep.splits import seeded_digest
 from environments.base import REWARD, TRAIN_SPLIT, PromptRecord, Rollout, Score
 from environments.contract import Environment
@@ -24,6 +23,7 @@ from equipoise.config.workload import (
     PROBE_GENERATIONS,
     PROBE_SENTENCES,
 )
+from equipoise.files.disk import read_json, write_folder, write_json
 from equipoise.report.renderers import print_beside
 from equipoise.report.run_files import RunFiles
 from equipoise.run.directory import RunDirectory

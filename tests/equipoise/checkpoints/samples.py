@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
 
 SIZES = {
     "vocab_size": 61,

@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 from equipoise.checkpoints.sources import open_source
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.checkpoints.writer import write_card
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
 from tests.equipoise.checkpoints.samples import save_adapter
 
 

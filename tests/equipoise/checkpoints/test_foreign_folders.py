@@ -16,7 +16,7 @@ from equipoise.checkpoints import lora, verify
 from equipoise.checkpoints.lora import Adapter, merge
 from equipoise.checkpoints.tensors import LazyTensor
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
 from tests.equipoise.checkpoints.samples import (
     change_config,
     change_json,

@@ -21,7 +21,7 @@ from equipoise.checkpoints import by_peft, to_hugging_face
 from equipoise.checkpoints.lora import megatron_adapter
 from equipoise.checkpoints.tensors import ConversionError, LazyTensor
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
 from tests.equipoise.checkpoints.samples import (
     SIZES,
     change_config,

@@ -32,7 +32,7 @@ import json, resource, sys, traceback
 from pathlib import Path
 import psutil, torch
 from equipoise.checkpoints import expected, to_hugging_face, verify
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
 
 folder = Path(sys.argv[1])
 expected.architecture(folder / "base")  # transformers imports what it needs

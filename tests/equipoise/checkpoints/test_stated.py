@@ -14,7 +14,7 @@ from equipoise.checkpoints.stated import config_of_bridge, refuse_difference
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.checkpoints.to_megatron import read_back
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
 from tests.equipoise.checkpoints.large import save_megatron, shape
 from tests.equipoise.checkpoints.samples import (
     change_json,

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from equipoise.checkpoints import to_hugging_face, writer
 from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.files.console import Reporter
 from equipoise.run.ledger import Ledger
-from equipoise.terminal.console import Reporter
 from tests.equipoise.checkpoints.samples import made, refused, same, weights_of
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import started
@@ -167,8 +167,8 @@ def test_a_dry_run_says_what_it_is_and_writes_nothing(model, tmp_path):
 _HALTS = """
 import importlib, os, signal, sys
 from equipoise.checkpoints.command import ConvertOptions, run
-from equipoise.terminal.exits import guarded
-from equipoise.terminal.options import read_options
+from equipoise.files.exits import guarded
+from equipoise.files.options import read_options
 
 module, name, *words = sys.argv[1:]
 function = getattr(importlib.import_module(module), name)
@@ -216,7 +216,7 @@ def test_what_is_stopped_leaves_nothing_under_the_name_and_the_next_one_is_whole
 
 
 def test_what_is_stopped_once_it_has_its_name_is_whole(model, tmp_path):
-    with halted("data_prep.files", "flush", model, tmp_path / "out") as process:
+    with halted("equipoise.files.disk", "flush", model, tmp_path / "out") as process:
         process.send_signal(signal.SIGTERM)
     _, errors = process.communicate()
     assert errors.endswith(f"stopped; {tmp_path / 'out'} is whole\n")
@@ -232,7 +232,7 @@ def test_a_disk_that_is_full_in_the_middle(model, tmp_path):
         "import shutil, sys; from pathlib import Path\n"
         "from equipoise.checkpoints import to_hugging_face\n"
         "from equipoise.checkpoints.tensors import ConversionError\n"
-        "from equipoise.terminal.console import Reporter\n"
+        "from equipoise.files.console import Reporter\n"
         "to_hugging_face._SPARE_BYTES = -(10**9)\n"
         "try:\n"
         "    to_hugging_face.convert(Path(sys.argv[1]), Path(sys.argv[2]), Reporter())\n"

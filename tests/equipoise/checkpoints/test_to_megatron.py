@@ -7,8 +7,8 @@ import pytest
 
 from equipoise.checkpoints.command import ConvertOptions, run
 from equipoise.checkpoints.to_megatron import convert_to_megatron
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.options import read_options
+from equipoise.files.console import Reporter
+from equipoise.files.options import read_options
 from tests.equipoise.checkpoints.samples import save_adapter
 from tests.refusals import refusal
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from equipoise.checkpoints import verify, writer
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
 from tests.equipoise.checkpoints.samples import change_json, conversion, refused, same, weights_of
 from tests.refusals import holds, refusal
 

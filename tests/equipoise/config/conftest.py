@@ -7,7 +7,7 @@ import pytest
 from equipoise.config import load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.training_words import parse_flags
-from equipoise.errors import UsageError
+from equipoise.files.errors import UsageError
 
 
 def rows(table: str) -> list[tuple[str, ...]]:

@@ -7,7 +7,7 @@ import yaml
 
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.training_words import MODEL_SIZES, parse_flags
-from equipoise.errors import UsageError
+from equipoise.files.errors import UsageError
 from tests.equipoise.config.conftest import rows
 
 LORA = "policy.dtensor_cfg.lora_cfg"

@@ -14,7 +14,7 @@ from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.nemo_rl.keys import whole_schema
 from equipoise.config.validate import known_keys
-from equipoise.errors import UsageError
+from equipoise.files.errors import UsageError
 from tests.equipoise.config.conftest import rows
 from tests.refusals import holds, refusal
 

@@ -9,12 +9,12 @@ import pytest
 
 from environments.base import PromptRecord
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.errors import EquipoiseError
 from equipoise.evaluate import evaluate
 from equipoise.evaluate.command import EvaluateOptions, new_root
 from equipoise.evaluate.plan import Audit, Subject, TaskAudit, refuse_unjudged, select_prompts
+from equipoise.files.console import Reporter
+from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
-from equipoise.terminal.console import Reporter
 from tests.refusals import refusal
 
 LOCAL, REAL = Subject("local", "local"), Subject("real", "org/real")

@@ -7,7 +7,6 @@ import pytest
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.errors import UsageError
 from equipoise.evaluate.plan import (
     PLAIN,
     Audit,
@@ -18,6 +17,7 @@ from equipoise.evaluate.plan import (
     read_subjects,
     refuse_equal_names,
 )
+from equipoise.files.errors import UsageError
 from tests.refusals import refusal
 
 

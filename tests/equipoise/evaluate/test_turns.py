@@ -8,10 +8,10 @@ import pytest
 
 from environments.chat.accounting import Accounts, Usage
 from environments.chat.settings import Budget
-from equipoise.errors import EquipoiseError
 from equipoise.evaluate.evaluate import Turn, Work, in_thread, run_concurrently
+from equipoise.files.errors import EquipoiseError
+from equipoise.files.exits import Stopped
 from equipoise.run.usage import Meter
-from equipoise.terminal.exits import Stopped
 
 
 def nothing(*_: object) -> None:

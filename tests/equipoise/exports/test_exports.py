@@ -14,8 +14,8 @@ from environments.base import FAILURE_KINDS, Message, PromptRecord
 from equipoise.exports import command
 from equipoise.exports.gym.export import GYM_KINDS
 from equipoise.exports.task import Rewards, RewardSettings
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.options import read_options
+from equipoise.files.console import Reporter
+from equipoise.files.options import read_options
 from tests.contract.gym.served import made_run, rollout
 from tests.refusals import refusal
 

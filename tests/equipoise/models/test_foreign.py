@@ -17,7 +17,7 @@ from environments.base import PromptRecord
 from environments.encoder import EncoderSettings
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.models.causal import load_model, load_trained
 from equipoise.models.pretrained import check_model, load_tokenizer
 from equipoise.train.nemo_rl.engine import check_start

@@ -22,10 +22,10 @@ from equipoise.config import load_config
 from equipoise.config.schema import CACHE_DIR
 from equipoise.config.training_words import parse_flags
 from equipoise.evaluate.plan import Subject, as_model_folder
+from equipoise.files.console import Reporter
 from equipoise.models.hub import located
 from equipoise.models.task_environment import load_chat_model
 from equipoise.run.prompts import prepare_task
-from equipoise.terminal.console import Reporter
 from equipoise.train.pipeline import model_name
 from equipoise.train.stages.dry_run import dry_run
 from tests.recipes.audits import SMOKE, started

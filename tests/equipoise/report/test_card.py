@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from data_prep.files import read_json
+from equipoise.files.disk import read_json
 from equipoise.report.card import write_card
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Ledger

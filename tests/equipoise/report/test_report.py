@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.report.head import LOCAL_MODEL_NOTE
 from equipoise.report.renderers import marked
 from equipoise.report.report import describe_provenance, write_report

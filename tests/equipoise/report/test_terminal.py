@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from environments.fairness.presentation import PRESENTATION
+from equipoise.files.console import Reporter
 from equipoise.report.renderers import print_beside, print_comparison, print_evaluation
 from equipoise.report.run_files import RunFiles
 from equipoise.report.tables import comparison_table, verdict_table
 from equipoise.report.words import MINUS, MISSING
-from equipoise.terminal.console import Reporter
 
 UNKNOWN = {"value": None, "low": None, "high": None}
 FIGURE = {"value": 0.5, "low": 0.4, "high": 0.6}

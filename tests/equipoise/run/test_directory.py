@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.errors import UsageError
+from equipoise.files.errors import UsageError
 from equipoise.run.directory import NewRun, RunDirectory, model_label, open_run_directory
 from tests.refusals import refusal
 

@@ -16,7 +16,7 @@ from environments.encoder import EncoderSettings
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.training_words import parse_flags
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.models.task_environment import provide_models
 from equipoise.run.prompts import check_steps, check_task, make_prompts, prepare_task
 from tests.refusals import refusal

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import remove_abandoned, write_json, write_text
 from equipoise.config import LoadedConfig, load_config
 from equipoise.config.training_words import parse_flags
+from equipoise.files.disk import remove_abandoned, write_json, write_text
 from equipoise.run.directory import RunDirectory
 from equipoise.run.resume import check_resume, grow, reached_step
 from equipoise.run.seals import Manifest, check_files, record_files

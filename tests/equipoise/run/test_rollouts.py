@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from environments.base import Failure, Rollout, Score
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.run.rollouts import (
     read_generations,
     read_rollouts,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import read_json, write_json
+from equipoise.files.disk import read_json, write_json
 from equipoise.run.directory import RunDirectory
 from equipoise.run.seals import (
     MANIFEST,

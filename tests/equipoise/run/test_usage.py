@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import read_json
 from environments.chat import Budget, Source
 from environments.chat.accounting import Accounts, Usage
+from equipoise.files.disk import read_json
 from equipoise.run import usage
 from equipoise.run.ledger import Ledger
 from equipoise.run.usage import Meter

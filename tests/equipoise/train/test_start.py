@@ -103,7 +103,7 @@ def test_secrets_come_from_a_dotenv_file(tmp_path: Path, monkeypatch) -> None:
     script = (
         "import os, sys; from equipoise.train.start import run;"
         "from equipoise.config.training_words import parse_flags;"
-        "from equipoise.terminal.console import Reporter;"
+        "from equipoise.files.console import Reporter;"
         "run('fairness', parse_flags('x', ['--dry-run']), Reporter());"
         "print(os.environ['EQUIPOISE_TEST_VALUE'])"
     )

@@ -19,7 +19,7 @@ from nemo_rl.models.generation.vllm import vllm_generation
 from nemo_rl.models.policy import lm_policy
 from nemo_rl.models.policy.utils import resolve_policy_worker_cls
 
-from equipoise.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError
 from equipoise.train.nemo_rl.rehearsal.comparison import Rollouts, write_rollouts
 from equipoise.train.nemo_rl.rehearsal.ray_cluster import start_ray
 

@@ -8,7 +8,7 @@ from typing import Any
 from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import Config
 from equipoise.config.schedule import total_steps
-from equipoise.terminal.exits import Stopped
+from equipoise.files.exits import Stopped
 from equipoise.train.nemo_rl.checkpoints import latest_checkpoint
 from equipoise.train.nemo_rl.engine import prepare as prepare_nemo_rl
 from equipoise.train.nemo_rl.engine import run as run_nemo_rl

@@ -11,7 +11,7 @@ from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.load import count_gpus
 from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
-from equipoise.errors import UsageError
+from equipoise.files.errors import UsageError
 
 _LOCAL = CONFIG_FOLDER / "local.yaml"
 #: As many rollouts per step as a CPU makes in about a second.

@@ -6,10 +6,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from equipoise.files.exits import Stopped
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
 from equipoise.run.history import append_row
-from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl import engine
 from equipoise.train.nemo_rl.evaluations import before_first_step
 from equipoise.train.stages.tracking import Tracker

@@ -11,10 +11,10 @@ import torch
 from pydantic import BaseModel
 
 from environments.base import Rollout
+from equipoise.files.exits import Stopped
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import damage_of
-from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl import evaluations
 from equipoise.train.nemo_rl.evaluations import (
     Sampler,

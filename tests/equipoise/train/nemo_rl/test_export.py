@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.files.console import Reporter
 from equipoise.run.directory import RunDirectory
 from equipoise.run.seals import Manifest, damage_of
-from equipoise.terminal.console import Reporter
 from equipoise.train.nemo_rl.engine import export
 from tests.equipoise.checkpoints.conftest import model  # noqa: F401  the tiny Llama
 from tests.equipoise.checkpoints.samples import same, save_adapter, weights_of

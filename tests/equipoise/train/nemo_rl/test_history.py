@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from environments.base import Failure, Rollout, Score
+from equipoise.files.exits import Stopped
 from equipoise.run.rollouts import read_kept
 from equipoise.run.seals import is_sealed
-from equipoise.terminal.exits import Stopped
 from equipoise.train.nemo_rl.history import HistoryLogger
 from equipoise.train.nemo_rl.scoring import StepSummary
 from tests.refusals import refusal

@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = r"""
 import logging, os, subprocess, sys
 from pathlib import Path
-from equipoise.terminal.console import Reporter
+from equipoise.files.console import Reporter
 from equipoise.train.nemo_rl.engine import output_to
 
 reporter, log = Reporter(), Path(sys.argv[1])

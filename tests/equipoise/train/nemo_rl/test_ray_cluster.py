@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from equipoise.machine.checks import Case
-from equipoise.machine.nemo_rl import cluster
+from equipoise.doctor.checks import Case
+from equipoise.doctor.nemo_rl import cluster
 
 pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("only_ray")]
 

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from equipoise.terminal.exits import Stopped
+from equipoise.files.exits import Stopped
 from equipoise.train.nemo_rl import recipe
 from equipoise.train.nemo_rl.recipe import Course, Rehearsal, one_error, run_grpo, save_by
 from tests.refusals import refusal

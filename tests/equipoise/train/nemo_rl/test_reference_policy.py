@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from data_prep.files import read_json
+from equipoise.files.disk import read_json
 from equipoise.run.ledger import Ledger
 from equipoise.train.nemo_rl import reference_policy
 from equipoise.train.nemo_rl.reference_policy import (

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_prep.files import write_json
 from environments.base import Rollout, Score
 from environments.measurement import Mean, measure_means
+from equipoise.files.disk import write_json
 from equipoise.report.alarms import FEWEST
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.files import read_json
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
+from equipoise.files.disk import read_json
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Ledger
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts

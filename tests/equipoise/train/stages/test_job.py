@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from data_prep.files import read_json
 from environments.base import Failure, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
+from equipoise.files.disk import read_json
 from equipoise.run.directory import RunDirectory
 from equipoise.train.stages.job import (
     FailureMonitor,

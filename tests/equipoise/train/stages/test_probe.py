@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import read_json
 from data_prep.splits import sample_names
 from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.config.workload import PROBE_POLICIES
+from equipoise.files.disk import read_json
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import damage_of
 from equipoise.train.stages.around_training import before_training, evaluate

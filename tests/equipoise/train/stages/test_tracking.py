@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import write_json, write_jsonl
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
+from equipoise.files.disk import write_json, write_jsonl
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
 from equipoise.train.stages.tracking import Tracker, summary, wandb_mode

@@ -1,0 +1,153 @@
+"""Every check: its question, its usual remedy, who asks it, and what answers it.
+
+docs/troubleshooting.md has the table, which a test compares with this one.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from equipoise.doctor import model, nemo_rl, software, storage, task
+from equipoise.doctor.checks import (
+    Case,
+    Check,
+    Finding,
+    Result,
+    failure,
+    ok,
+    run_together,
+    unchecked,
+    warning,
+)
+from equipoise.files.errors import EquipoiseError
+
+#: Seconds for another Python that imports torch.
+_PYTHON = 90.0
+
+
+def configuration(case: Case) -> Iterator[Finding]:
+    """The configuration that is named, and what of it is hardly meant."""
+    if case.invalid:
+        yield failure(case.invalid.message, case.invalid.remedy)
+    elif case.loaded is None:
+        yield unchecked(case.without_run)
+    else:
+        name, engine = case.config.equipoise.task, case.loaded.engine
+        fine = ok(f"{name} on the engine {engine}, model {case.config.policy.model_name}")
+        yield from [warning(text) for text in case.loaded.warnings] or [fine]
+
+
+#: In the order of the table: what others need comes before them.
+CHECKS = (
+    Check(
+        "configuration",
+        "files, flags and keys: that they make one valid run, and what of it is hardly meant",
+        "Correct the keys that it names: docs/configuration.md.",
+        configuration,
+        needs_run=False,
+    ),
+    Check(
+        "packages",
+        "what this configuration alone imports: bitsandbytes",
+        "Start it with `uv run --extra 4bit`.",
+        software.packages,
+        starts=("local",),
+        plans=True,
+    ),
+    Check(
+        "NeMo-RL",
+        "that it is here, its Python, the variables of its workers; for a job its image",
+        nemo_rl.REMEDY,
+        nemo_rl.nemo_rl,
+        needs_run=False,
+        starts=("nemo_rl",),
+        plans=True,
+        seconds=_PYTHON,
+    ),
+    Check(
+        "GPUs",
+        "how many the configuration asks for, this machine or Ray's has, and torch sees",
+        "Take a node with such GPUs, or --config nemo_configs/local.yaml for a CPU.",
+        nemo_rl.gpus,
+        needs_run=False,
+        starts=("local", "nemo_rl"),
+        plans=True,
+        seconds=_PYTHON,
+    ),
+    Check(
+        "memory",
+        "memory of the GPUs, or of this machine, against the estimate for the configuration",
+        "Lower policy.train_micro_batch_size, train a LoRA, or take larger or more GPUs.",
+        nemo_rl.memory,
+        starts=("local",),
+        plans=True,
+        seconds=_PYTHON,
+    ),
+    Check(
+        "folders",
+        "that what the run writes to can be written to and has the room, logs and models counted",
+        "Free some space, choose other folders, or lower checkpointing.keep_top_k.",
+        storage.folders,
+        plans=True,
+    ),
+    Check(
+        "model",
+        "a folder or a copy of the hub: weights, chat template; else whether the hub gives it",
+        "Name a folder with a Hugging Face model, or a model on the hub, with --model-name.",
+        model.model,
+        plans=True,
+        seconds=60,
+    ),
+    Check(
+        "prompts",
+        "the file and its hash, or how they are made; the models that make them",
+        "Correct the file or equipoise.data, or let equipoise.data.module make the prompts.",
+        task.prompts,
+        seconds=30,
+    ),
+    Check(
+        "reward",
+        "settings, rules and keys of what gives reward; that each of its models answers",
+        "Correct env in the configuration: docs/<task>.md.",
+        task.reward,
+    ),
+)
+
+
+def examine(case: Case) -> list[Result]:
+    """One result at least of every check."""
+    selected = [check for check in CHECKS if case.loaded or not check.needs_run]
+    results = run_together(selected, case)
+    why = unchecked(case.without_run)
+    results += [Result.of(check, why) for check in CHECKS if check not in selected]
+    return sorted(results, key=lambda result: CHECKS.index(result.check))
+
+
+def refuse_unfit(case: Case, warn: Callable[[str], None]) -> None:
+    """Ask what concerns a start. Raises one `EquipoiseError` with everything that would fail."""
+    checks = [check for check in CHECKS if case.configured.engine in check.starts]
+    refuse([Result.of(check, finding) for check in checks for finding in check.run(case)], warn)
+
+
+def compare_plan(case: Case, warn: Callable[[str], None], say: Callable[[str], None]) -> None:
+    """Compare a plan with the machine that it is for, and say what was not compared.
+
+    Raises one `EquipoiseError` with everything for which the run could not work.
+    """
+    results = run_together([check for check in CHECKS if check.plans], case)
+    for result in results:
+        if result.status == "not checked":
+            say(f"not compared: {result.check.name}: {result.says}")
+    refuse(results, warn)
+
+
+def refuse(results: Sequence[Result], warn: Callable[[str], None]) -> None:
+    """Tell the warnings, and raise one `EquipoiseError` of the failures."""
+    failures = [result for result in results if result.status == "failure"]
+    for result in results:
+        if result.status == "warning":
+            warn(result.says)
+    if len(failures) == 1:
+        raise EquipoiseError("start.failed-check", failures[0].says, failures[0].remedy)
+    if failures:
+        raise EquipoiseError(
+            "start.failed-checks", "\n".join(f"{r.says}\n  {r.remedy}" for r in failures), ""
+        )

@@ -1,0 +1,288 @@
+"""This Python's packages, NVIDIA's driver, GPUs and memory.
+
+The driver is asked through nvidia-smi, which comes with it and starts no CUDA context.
+"""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from equipoise.config import LOCAL_MODEL, Config
+from equipoise.config.load import count_gpus
+from equipoise.config.memory import GB, host_bytes, in_gb, least_local_bytes
+from equipoise.config.models import model_shape
+from equipoise.config.nemo_rl.rules import memory_problems, nemo_rl_warnings
+from equipoise.doctor.checks import (
+    NVIDIA_SMI,
+    Case,
+    Finding,
+    NotCheckedError,
+    failure,
+    ok,
+    unchecked,
+    warning,
+)
+from equipoise.doctor.launch import UV_RUN
+from equipoise.files.errors import EquipoiseError
+
+_NO_GPU = (
+    "equipoise.device is cuda, and torch finds no GPU",
+    "Take --device cpu, or a machine with a GPU: see whether nvidia-smi shows one and this torch "
+    "was built for it.",
+)
+_COUNT = "import torch; print(torch.cuda.device_count())"
+_SECONDS = 60
+_DRIVER_SECONDS = 10
+_FIELDS = ("index", "name", "memory.total", "memory.used", "driver_version", "compute_cap")
+_MIB = 2**20
+#: What hides GPUs from a process; NVIDIA's containers read the second one.
+_HIDING = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+_BFLOAT16_CAPABILITY = 8.0
+#: A GPU of which others use more is hardly free.
+_USED = 0.1
+#: Ray's object store and everything else need the rest of a host's memory.
+_TIGHT_HOST = 0.7
+
+
+# --- packages -----------------------------------------------------------------------------------
+
+
+def packages(case: Case) -> Iterator[Finding]:
+    """What this configuration imports besides what every run does."""
+    if case.config.equipoise.load_in_4bit and find_spec("bitsandbytes") is None:
+        yield failure("equipoise.load_in_4bit needs bitsandbytes, which is not installed")
+    else:
+        yield ok("those of this configuration are here")
+
+
+# --- the driver and its GPUs --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the driver sees it; memory in bytes."""
+
+    index: int
+    name: str
+    total: int
+    used: int
+    capability: str  # such as 9.0
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """NVIDIA's driver."""
+
+    version: str
+    gpus: tuple[Gpu, ...]
+
+
+def driver(case: Case) -> Driver | None:
+    """The driver, where GPUs are to be looked at."""
+    if not case.gpu:
+        raise NotCheckedError("--no-gpu")
+    return read_driver()
+
+
+def read_driver() -> Driver | None:
+    """Ask nvidia-smi; None without one. Raises `EquipoiseError` where it fails."""
+    program = shutil.which(NVIDIA_SMI)
+    if program is None:
+        return None
+    fields = f"--query-gpu={','.join(_FIELDS)}"
+    return parse_driver(_ask(program, fields, "--format=csv,noheader,nounits"))
+
+
+def _ask(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_DRIVER_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        output = getattr(error, "stdout", None) or str(error)
+        line = (str(output).strip().splitlines() or [type(error).__name__])[0]
+        raise EquipoiseError(
+            "gpu.failed-driver",
+            f"nvidia-smi fails: {line}",
+            "Reload the driver or restart the node: kernel module and library must match.",
+        ) from error
+    return done.stdout
+
+
+def parse_driver(rows: str) -> Driver:
+    """The driver of the rows of `--query-gpu`."""
+    cells = [row for row in csv.reader(rows.splitlines(), skipinitialspace=True) if row]
+    gpus = tuple(
+        Gpu(int(index), name, _bytes(total), _bytes(used), capability)
+        for index, name, total, used, _, capability in cells
+    )
+    return Driver(cells[0][4] if cells else "", gpus)
+
+
+def _bytes(mib: str) -> int:
+    """Memory in MiB; a GPU whose memory is that of the machine says [N/A]."""
+    return int(mib) * _MIB if mib.isdigit() else 0
+
+
+def hidden_by(environment: Mapping[str, str]) -> str | None:
+    """The variable that hides GPUs from this process, with its value; None where none does."""
+    names = (name for name in _HIDING if environment.get(name) not in (None, "all"))
+    return next((f"{name}={environment[name]!r}" for name in names), None)
+
+
+def gpus_of_torch() -> int:
+    """How many this Python's torch sees; asked of another process, for the import takes long."""
+    command = [sys.executable, "-c", _COUNT]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+    except subprocess.SubprocessError as error:
+        output = getattr(error, "stderr", None) or str(error)
+        line = (str(output).strip().splitlines() or ["no answer"])[-1]
+        raise EquipoiseError(
+            "gpu.failed-torch", f"torch cannot be imported: {line}", UV_RUN
+        ) from error
+    return int(done.stdout.split()[-1])
+
+
+# --- the local engine ---------------------------------------------------------------------------
+
+
+def local_gpus(case: Case) -> Iterator[Finding]:
+    """The GPU of the local engine, which does without."""
+    config = case.config if case.loaded else None
+    if config and config.equipoise.device == "cuda" and not count_gpus():
+        yield failure(*_NO_GPU)
+        return
+    nvidia = None if case.purpose == "start" else case.once(driver)
+    if nvidia is None or not nvidia.gpus:
+        yield ok("none; the local engine trains on the CPU")
+        return
+    gpus = nvidia.gpus
+    yield from filter(None, (in_use(gpus), bfloat16(gpus, config)))
+    visible = gpus_of_torch()
+    if visible < len(gpus):
+        hiding = hidden_by(case.environment)
+        says = f"torch sees {visible} of {len(gpus)} GPUs; {hiding or 'nothing hides them'}"
+        if hiding:
+            yield warning(says, "Unset the variable where the run should have them all.")
+        else:
+            remedy = f"Take a torch built for the CUDA of the driver {nvidia.version}."
+            yield failure(says, remedy)
+        return
+    names = " and ".join(sorted({f"{gpu.name}, {in_gb(gpu.total)}" for gpu in gpus}))
+    yield ok(f"{len(gpus)} of {names}")
+
+
+def refuse_missing_gpu(config: Config) -> None:
+    """Raise `EquipoiseError` where a GPU is asked for, and torch finds none."""
+    if config.equipoise.device == "cuda" and not count_gpus():
+        raise EquipoiseError("gpu.none", *_NO_GPU)
+
+
+def in_use(gpus: Sequence[Gpu]) -> Finding | None:
+    """Warn of GPUs that others use."""
+    busy = [gpu for gpu in gpus if gpu.used > _USED * gpu.total]
+    if not busy:
+        return None
+    usage = ", ".join(f"GPU {gpu.index} {gpu.used / GB:.0f} of {in_gb(gpu.total)}" for gpu in busy)
+    remedy = "End what uses it (nvidia-smi shows it), or choose others with CUDA_VISIBLE_DEVICES."
+    return warning(f"memory is in use: {usage}", remedy)
+
+
+def bfloat16(gpus: Sequence[Gpu], config: Config | None) -> Finding | None:
+    """GPUs before Ampere, which compute in bfloat16 slowly or not at all."""
+    unsupported = [gpu for gpu in gpus if _capability(gpu) < _BFLOAT16_CAPABILITY]
+    if config is None or config.policy.precision != "bfloat16" or not unsupported:
+        return None
+    message = f"policy.precision is bfloat16, and the {unsupported[0].name} has no support for it"
+    return warning(message, "Take a GPU of Ampere or later, or policy.precision=float32.")
+
+
+def _capability(gpu: Gpu) -> float:
+    try:
+        return float(gpu.capability)
+    except ValueError:  # an old driver does not know the field
+        return _BFLOAT16_CAPABILITY
+
+
+def local_memory(case: Case) -> Finding:
+    """The model of the local engine in the memory of its GPU, or of this machine.
+
+    Raises `EquipoiseError` where it cannot be held.
+    """
+    config, name = case.config, case.config.policy.model_name
+    if name == LOCAL_MODEL:
+        return ok("the task's own small model is at home everywhere")
+    shape = model_shape(name)
+    if shape is None:
+        return unchecked(f"the shape of {name} is not known before it is loaded")
+    has, where = ram_bytes(), "this machine"
+    nvidia = case.once(driver) if case.gpu and case.purpose != "start" else None
+    if config.equipoise.device == "cpu":
+        pass
+    elif nvidia and nvidia.gpus and nvidia.gpus[0].total:  # else its memory is the machine's
+        has, where = nvidia.gpus[0].total, "the GPU"
+    elif case.purpose == "start" and count_gpus():
+        import torch
+
+        has, where = int(torch.cuda.get_device_properties(0).total_memory), "the GPU"
+    if (needs := least_local_bytes(config, shape, gpu=where == "the GPU")) > has:
+        raise EquipoiseError(
+            "gpu.small-memory",
+            f"to train {config.policy.model_name} here takes at least {in_gb(needs)} for its "
+            f"weights, gradients and optimizer, and {where} has {in_gb(has)}",
+            f"Take a smaller model, or a LoRA with --lora-rank. {smaller(config)}",
+        )
+    return ok(f"weights, gradients and optimizer fit the {in_gb(has)} of {where}")
+
+
+def smaller(config: Config) -> str:
+    """Say what to do where a configuration is too large for what is here, with a command."""
+    return (
+        "Look at it with --dry-run, try it with --rehearse, or run `uv run "
+        f"recipes/grpo_{config.equipoise.task}.py --engine local --config "
+        "nemo_configs/local.yaml` (CPU), or with --config nemo_configs/small.yaml (one GPU), "
+        "which needs no NeMo-RL."
+    )
+
+
+def ram_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+# --- memory of NeMo-RL's nodes ------------------------------------------------------------------
+
+
+def host_memory(config: Config, has: int) -> Iterator[Finding]:
+    """Compare what NeMo-RL's workers keep on a node's host with the `has` bytes of this one."""
+    shape = model_shape(config.policy.model_name)
+    if shape is None:
+        return
+    needs = host_bytes(config, shape)
+    message = f"a node's host holds {in_gb(needs)} at least, this one has {in_gb(has)}"
+    if needs <= _TIGHT_HOST * has:
+        yield ok(message)
+        return
+    remedy = "Take nodes with more memory, or split the model over the GPUs of more nodes."
+    yield (failure if needs > has else warning)(message, remedy)
+
+
+def nemo_rl_memory(driver: Driver | None, config: Config) -> Iterator[Finding]:
+    """The estimate of `--dry-run` against the GPUs that are here."""
+    if driver is None or not driver.gpus:
+        yield unchecked("no GPU is here to compare the estimate with")
+        return
+    smallest = min(gpu.total for gpu in driver.gpus) / GB
+    if not smallest:
+        yield unchecked("the driver does not say how much memory a GPU has")
+        return
+    ours = config.equipoise.model_copy(update={"gpu_memory_gb": round(smallest, 1)})
+    local_config = config.model_copy(update={"equipoise": ours})
+    problems = [failure(problem.message) for problem in memory_problems(local_config)]
+    tight = [warning(text) for text in nemo_rl_warnings(local_config)]
+    yield from problems or tight or [ok(f"the estimate fits GPUs of {smallest:.0f} GB")]

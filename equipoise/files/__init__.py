@@ -1,0 +1,1 @@
+"""The ground floor: files that appear whole, errors, the terminal and exits."""

@@ -1,0 +1,177 @@
+"""Exits on errors: a few clear lines and an exit code."""
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from equipoise.files.console import Reporter, guard_terminal
+from equipoise.files.disk import DamagedFileError
+from equipoise.files.errors import EquipoiseError
+
+# --- interrupts -----------------------------------------------------------------------------------
+# Ctrl-C and SIGTERM: training ends its step and keeps a checkpoint, all else stops at once.
+#
+# NeMo-RL, which has its own handlers, samples before its first step under training's rule: it ends
+# the batch of replies, which is kept.
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STOPPING = (
+    "stopping after this step, with a checkpoint; before the first step, after this batch of "
+    "replies, which is kept; again to stop at once"
+)
+
+
+class Stopped(BaseException):
+    """The user stopped the run; what is finished is kept.
+
+    Libraries take every `Exception` for one of their own, and would go on.
+    """
+
+
+class StopRequest:
+    """Whether a signal has asked training to end after its current step."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self) -> bool:
+        """The same as `requested`, as the function that callbacks take."""
+        return self.requested
+
+
+@contextmanager
+def raising() -> Iterator[None]:
+    """Inside, SIGINT and SIGTERM raise `Stopped`.
+
+    So does an error after one of them: a library that is left in the middle of its work may fail
+    while it tidies up, and that error would hide the signal.
+    """
+    signalled = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal signalled
+        signalled = True
+        raise Stopped
+
+    with _handler(stop):
+        try:
+            yield
+        except Exception as error:
+            if signalled:
+                raise Stopped(f"stopped, and while stopping: {error}") from error
+            raise
+
+
+@contextmanager
+def deferring(say: Callable[[str], None]) -> Iterator[StopRequest]:
+    """Inside, the first signal sets the request and says so; a second one raises `Stopped`."""
+    request = StopRequest()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if request.requested:
+            raise Stopped
+        request.requested = True
+        say(_STOPPING)
+
+    with _handler(ask):
+        yield request
+
+
+@contextmanager
+def _handler(function: Any) -> Iterator[None]:
+    before = {number: signal.signal(number, function) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --- exits ----------------------------------------------------------------------------------------
+
+
+EXIT_STOPPED = 130
+_DISK_REMEDIES = {
+    errno.ENOSPC: "Free some space, then continue with --resume.",
+    errno.EDQUOT: "Your quota is used up: free some space, then continue with --resume.",
+    errno.EACCES: "Choose a folder that you may write to with --output-dir.",
+    errno.EPERM: "Choose a folder that you may write to with --output-dir.",
+    errno.ENAMETOOLONG: "Choose a shorter name: no part of a path has more than 255 bytes.",
+    errno.EROFS: "The file system is read-only: choose another folder with --output-dir.",
+}
+_MEMORY_REMEDY = (
+    "Lower policy.train_micro_batch_size and equipoise.evaluation.batch_size, shorten "
+    "policy.generation.max_new_tokens, train a LoRA with --lora-rank, or take a smaller model."
+)
+
+
+def guarded(action: Callable[[Reporter], None]) -> int:
+    """Run `action` and give the exit code: 0, 1 for a failure, 2 for wrong usage, 130 if stopped.
+
+    What a user can put right becomes a few clear lines; a bug keeps its traceback.
+    """
+    guard_terminal()
+    errors = Reporter.for_errors()
+    try:
+        with raising():
+            action(Reporter())
+    except EquipoiseError as error:
+        errors.say(f"error [{error.code}]: {error}")
+        return error.exit_code
+    except Stopped as stopped:
+        errors.say(str(stopped) or "stopped before the run began; nothing is kept of it")
+        return EXIT_STOPPED
+    except Exception as error:  # noqa: BLE001  what has no remedy is printed whole, and escaped
+        remedied = damaged(error) or memory_trouble(error) or disk_trouble(error)
+        if remedied is None:
+            errors.say(traceback.format_exc())
+            return EquipoiseError.exit_code
+        errors.say(f"error [{remedied.code}]: {remedied}")
+        return remedied.exit_code
+    return 0
+
+
+def damaged(error: Exception) -> EquipoiseError | None:
+    """The clear error for a file of a run that a crash or a hand has damaged."""
+    if not isinstance(error, DamagedFileError):
+        return None
+    return EquipoiseError(
+        error.code, f"a file is damaged: {error}", "Put it back, or start a new run."
+    )
+
+
+def memory_trouble(error: Exception) -> EquipoiseError | None:
+    """The clear error for memory that is used up, of the GPU or of the machine."""
+    out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
+    of_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    if not (of_cpu or isinstance(error, out_of_memory | MemoryError)):
+        return None
+    first_line = next(iter(str(error).splitlines()), "")
+    where = "the GPU's" if isinstance(error, out_of_memory) and not of_cpu else "this machine's"
+    return EquipoiseError(
+        "machine.full-memory", f"{where} memory is used up. {first_line}".strip(), _MEMORY_REMEDY
+    )
+
+
+def disk_trouble(error: Exception) -> EquipoiseError | None:
+    """The clear error for a disk that is full or closed to us; None for anything else.
+
+    torch and safetensors report a full disk through exceptions of their own, with the system's
+    words in them.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and os.strerror(errno.ENOSPC) in str(error):
+        number = errno.ENOSPC
+    if number not in _DISK_REMEDIES:
+        return None
+    where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+    return EquipoiseError(
+        "machine.disk-trouble", f"{os.strerror(number)}{where}", _DISK_REMEDIES[number]
+    )

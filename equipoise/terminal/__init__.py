@@ -1,1 +1,0 @@
-"""Output to a terminal, and how a user stops a run there."""

@@ -1,0 +1,84 @@
+"""Folders and disks: small, full and closed ones."""
+
+import re
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from data_prep.packaged_models import SMOLLM2_BYTES, smollm2_folder
+from equipoise.doctor import storage
+from equipoise.doctor.storage import enough, folders, refusal, room_for, written_folders
+from tests.equipoise.doctor.conftest import LARGE, SMALL
+
+JOB = {"EQUIPOISE_CONTAINER": "nvcr.io/nvidia/nemo-rl:v0.7.0"}
+GB = 10**9
+
+
+@pytest.fixture(scope="module")
+def full_disk(tmp_path_factory):
+    """A real file system without a byte left."""
+    folder = tmp_path_factory.mktemp("disk")
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"needs to mount a tmpfs: {mounted.stderr.strip()}; as root it can")
+    with pytest.raises(OSError, match="No space"), (folder / "full").open("wb") as file:
+        file.write(bytes(2**20))
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_full_refuses_what_may_be_written(full_disk, case):
+    assert "No space left" in refusal(full_disk)
+    nemo_rl = case("fairness", *SMALL, "--engine=nemo_rl")
+    venvs = {"NEMO_RL_VENV_DIR": str(full_disk / "venvs"), "SLURM_JOB_ID": "1"}
+    result = next(folders(replace(nemo_rl, environment=venvs)))
+    assert result.status == "failure"
+    assert result.remedy == "Choose another folder with NEMO_RL_VENV_DIR."
+    assert enough({full_disk: GB}, storage.free_bytes).status == "failure"
+
+
+def test_nothing_is_left_behind_by_looking_and_a_folder_that_is_a_file_is_refused(tmp_path, case):
+    assert [finding.status for finding in folders(case("fairness"))] == ["ok"]
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    assert refusal(tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize(("free", "status"), [(250, "failure"), (400, "warning"), (900, "ok")])
+def test_a_run_of_a_known_model_needs_room_for_checkpoints_and_models(case, free, status, tmp_path):
+    """Large keeps three checkpoints of 351 million trained parameters, downloads 141 GB, Megatron's
+    form of them takes as much again.
+    """
+    large = case("fairness", *LARGE, environment={"EQUIPOISE_SHARED": str(tmp_path), **JOB})
+    written = written_folders(large)
+    assert written["HF_HOME"] == tmp_path / "huggingface" / "hub"
+    assert written["NRL_MEGATRON_CHECKPOINT_DIR"] == tmp_path / "megatron"
+    one_disk = {name: tmp_path / name for name in written}
+    result = room_for(large, one_disk, lambda _: free * GB)
+    assert (result.status, "about 304" in result.says) == (status, True)
+
+
+def test_the_disks_of_another_machine_are_not_compared(case):
+    plan = case("fairness", *LARGE, purpose="plan")
+    (result,) = folders(plan)
+    assert (result.status, "about 304 GB" in result.says) == ("not checked", True)
+
+
+def test_a_packaged_model_needs_room_in_the_cache_once_and_none_of_the_hubs(case):
+    small = case("fairness", "--model-name", "smollm2")
+    written = written_folders(small)
+    assert list(written) == ["--output-dir", "equipoise.cache_dir"]
+    before = room_for(small, written, lambda _: 900 * GB)
+    smollm2_folder(written["equipoise.cache_dir"]).mkdir(parents=True)
+    after = room_for(small, written, lambda _: 900 * GB)
+    needs = [float(re.search(r"about ([\d.]+) GB", r.says)[1]) for r in (before, after)]
+    assert needs[0] - needs[1] == pytest.approx(SMOLLM2_BYTES / GB, abs=0.11)
+
+
+def test_folders_of_one_disk_share_its_room(tmp_path):
+    needs = {tmp_path / "a": 6 * GB, tmp_path / "b": 6 * GB}
+    result = enough(needs, lambda _: 10 * GB)
+    assert result.status == "failure"
+    assert "10.0 GB free, about 12.0 GB needed" in result.says

@@ -1,0 +1,191 @@
+import fcntl
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from equipoise.files import disk
+from equipoise.files.disk import (
+    DamagedFileError,
+    below,
+    create_folder,
+    finite,
+    is_being_written,
+    read_json,
+    read_jsonl,
+    remove_abandoned,
+    write_folder,
+    write_json,
+    write_jsonl,
+    write_lines,
+)
+from tests.refusals import refusal
+
+
+def broken_lines():
+    yield "first\n"
+    raise OSError("no space left")
+
+
+def test_a_file_that_could_not_be_written_leaves_the_old_one_and_no_scratch(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("old\n")
+    with pytest.raises(OSError, match="no space"):
+        write_lines(path, broken_lines())
+    assert path.read_text() == "old\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path):
+    def fill(folder: Path) -> None:
+        (folder / "half").write_text("x")
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        write_folder(tmp_path / "model", fill)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_replaces_the_one_before_it(tmp_path: Path):
+    write_folder(tmp_path / "model", lambda folder: (folder / "a").touch())
+    write_folder(tmp_path / "model", lambda folder: (folder / "b").touch())
+    assert [file.name for file in (tmp_path / "model").iterdir()] == ["b"]
+
+
+def test_json_holds_null_for_what_it_cannot_hold(tmp_path: Path):
+    write_json(tmp_path / "x.json", {"a": [math.nan, 1.5], "b": {"c": math.inf}})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": [None, 1.5], "b": {"c": None}}
+    assert finite(("x", 2)) == ["x", 2]
+
+
+def test_a_corrupt_line_is_named_by_its_number(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    write_jsonl(path, [{"a": 1}, {"a": "é\u2028"}])
+    assert list(read_jsonl(path)) == [{"a": 1}, {"a": "é\u2028"}]
+    path.write_text('{"a": 1}\n{"a": \n')
+    with refusal("file.invalid-json", "rows.jsonl", "line 2"):
+        list(read_jsonl(path))
+
+
+def test_a_new_folder_is_never_put_over_another(tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    create_folder(tmp_path / "empty", lambda folder: (folder / "a").touch())
+    (tmp_path / "file").touch()
+    for taken in ("empty", "file"):
+        with pytest.raises(FileExistsError, match=taken):
+            create_folder(tmp_path / taken, lambda folder: (folder / "b").touch())
+    assert [file.name for file in (tmp_path / "empty").iterdir()] == ["a"]
+    assert {path.name for path in tmp_path.iterdir()} == {"empty", "file"}
+
+
+def writer_of(path: Path) -> subprocess.Popen:
+    """A process that is in the middle of filling the folder."""
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from equipoise.files.disk import create_folder\n"
+        "def fill(folder):\n"
+        "    (folder / 'half').touch(); print('half', flush=True); time.sleep(60)\n"
+        "create_folder(Path(sys.argv[1]), fill)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"half\n"
+    return process
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_not(tmp_path: Path):
+    path = tmp_path / "model"
+    mine = tmp_path / ".model.backup"
+    mine.mkdir()
+    living = writer_of(path)
+    assert is_being_written(path)
+    assert not is_being_written(tmp_path / "mod")
+    create_folder(path, lambda folder: (folder / "a").touch())
+    assert len(list(tmp_path.glob(".model.*.partial"))) == 1
+    living.kill()
+    living.wait()
+    assert not is_being_written(path)
+    write_folder(path, lambda folder: (folder / "b").touch())
+    assert {entry.name for entry in tmp_path.iterdir()} == {"model", mine.name}
+
+
+def test_what_a_killed_process_was_writing_is_removed_and_what_a_living_one_writes_is_not(
+    tmp_path: Path,
+):
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from equipoise.files.disk import write_lines\n"
+        "def chunks():\n"
+        "    yield 'x' * 100_000; print('half', flush=True); time.sleep(600)\n"
+        "write_lines(Path(sys.argv[1]), chunks())"
+    )
+    backup = tmp_path / ".report.html.backup"
+    backup.write_text("mine")
+    command = [sys.executable, "-c", code, tmp_path / "report.html"]
+    living = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert living.stdout.readline() == b"half\n"
+    remove_abandoned(tmp_path)
+    assert len(list(tmp_path.glob(".report.html.*.unfinished"))) == 1
+    living.kill()
+    living.wait()
+    remove_abandoned(tmp_path)
+    assert list(tmp_path.iterdir()) == [backup]
+
+
+def test_who_looks_at_a_new_scratch_folder_does_not_keep_it_unlocked(tmp_path, monkeypatch):
+    make = disk.tempfile.mkdtemp
+
+    def looked_at(**options):
+        folder = make(**options)
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        threading.Timer(0.1, os.close, [descriptor]).start()
+        return folder
+
+    monkeypatch.setattr(disk.tempfile, "mkdtemp", looked_at)
+    with disk.scratch_folder(tmp_path / "out"):
+        assert is_being_written(tmp_path / "out")
+
+
+@pytest.mark.parametrize("text", ['{"cut', "[" * 100_000, "[NaN]", "[1e400]", "\xff"])
+def test_a_damaged_json_file_is_named(text: str, tmp_path: Path):
+    (tmp_path / "provenance.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DamagedFileError, match=r"provenance\.json: "):
+        read_json(tmp_path / "provenance.json")
+
+
+def test_a_folder_that_gets_its_name_while_another_looks_at_it_is_no_error(tmp_path, monkeypatch):
+    other = tmp_path / ".out.1.partial"
+    other.mkdir()
+    (other / "weights").touch()
+
+    def named_meanwhile(_descriptor, _operation):
+        if other.exists():
+            other.rename(tmp_path / "other")
+        return True
+
+    monkeypatch.setattr(disk, "_lock", named_meanwhile)
+    with disk.scratch_folder(tmp_path / "out") as scratch:
+        assert scratch.is_dir()
+    assert (tmp_path / "other" / "weights").is_file()
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "-" + "9" * 5_000, "1e999", "NaN"])
+def test_a_number_that_no_float_can_hold_is_refused(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "comparison.json"
+    path.write_text(f'{{"difference": {number}}}')
+    with pytest.raises(DamagedFileError, match="not a finite number"):
+        read_json(path)
+
+
+def test_names_that_lead_out_of_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "link").symlink_to(tmp_path)
+    assert below(tmp_path / "run", "final/a.json") == tmp_path / "run" / "final" / "a.json"
+    for name in ("/etc/passwd", "../other", "a/../../b", "link/x", "a\0"):
+        with pytest.raises(ValueError, match="leads out"):
+            below(tmp_path / "run", name)

@@ -1,0 +1,47 @@
+import pickle
+from pathlib import Path
+
+import pytest
+
+from data_prep.text_files import DataError
+from environments.dharma.policy import PolicyError
+from environments.errors import CodedError, code_of
+from environments.yaml_file import YamlFileError
+from equipoise.files.disk import DamagedFileError
+from equipoise.files.errors import EquipoiseError, UsageError
+
+
+def test_an_error_says_what_is_wrong_and_what_to_do():
+    assert str(EquipoiseError("disk.full", "the disk is full", "Free some space.")) == (
+        "the disk is full\nFree some space."
+    )
+
+
+def test_an_error_without_remedy_is_its_message():
+    assert str(EquipoiseError("disk.full", "the disk is full", "")) == "the disk is full"
+
+
+def test_exit_codes():
+    assert (EquipoiseError.exit_code, UsageError.exit_code) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UsageError("disk.full", "the disk is full", "Free some space."),
+        PolicyError("policy.no-tests", "holds no tests"),
+        DataError("rows.invalid", Path("a.csv"), "table", ["line 1: no cell"]),
+        DamagedFileError("file.cut", Path("a.json"), "cut off", line=3),
+        YamlFileError("yaml.long", Path("a.yaml"), ["longer than 9 bytes"]),
+    ],
+)
+def test_an_error_comes_whole_from_another_process(error: CodedError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (copy.code, str(copy), vars(copy)) == (error.code, str(error), vars(error))
+    assert error.code not in str(error)
+
+
+def test_an_error_of_another_library_has_the_code_of_its_place() -> None:
+    assert code_of(SystemExit(2), "prompts.failed") == "prompts.failed"
+    assert code_of(PolicyError("policy.no-tests", "no tests"), "x.y") == "policy.no-tests"
