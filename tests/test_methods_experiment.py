@@ -180,6 +180,8 @@ def test_the_classifier_answers_with_the_nearest_finding_and_learns_from_trainin
     outcomes = [score.outcome for score in environment.score(rollouts)]
     assert len(outcomes) == 120
     assert all(outcome["decisive"] for outcome in outcomes)
+    right = sum(outcome["answer"] == outcome["gold"] for outcome in outcomes)
+    assert right < 0.8 * len(outcomes)  # what decides is in no single word
 
 
 def test_the_best_of_own_replies_is_imitated(methods, monkeypatch, job):

@@ -1,8 +1,10 @@
 """Invented abstracts in the form of PubMedQA's, and the hasty reader of them.
 
-An abstract reports two findings, on two outcomes and with two different verdicts; the question asks
-for one of them. Drugs, diseases and findings are invented or put together by chance and say nothing
-of the world.
+An abstract reports two findings, on two outcomes that went two different ways; the question asks
+whether one of them went down, or whether it went up. So no word gives an answer away: "fell" is a
+yes to one question and a no to the other, and a linear model of the words of finding and question
+knows which abstracts are a maybe, and no more. Drugs, diseases and findings are invented or put
+together by chance and say nothing of the world.
 
 The warm start and every split have a language of their own. All that can be said is put together
 from words: an outcome from a kind, a site and a symptom, a verdict from a verb, a setting and a
@@ -51,14 +53,21 @@ _SITES = ("knee", "hand", "neck", "foot", "back", "chest", "scalp", "wrist")
 _SYMPTOMS = ("pain", "swelling", "itching", "numbness", "redness", "stiffness", "burning", "cramp")
 _SETTINGS = ("overall", "daily", "nightly", "weekly", "indoors", "outdoors", "abroad", "locally")
 _TIMES = ("spring", "summer", "autumn", "winter", "May", "June", "July", "August")
-_HEADS = (
-    "Does {drug} reduce {outcome}",
-    "Can {drug} lower {outcome}",
-    "Did {drug} ease {outcome}",
-    "Might {drug} relieve {outcome}",
-    "Will {drug} help {outcome}",
-    "Could {drug} mend {outcome}",
-)
+#: By the way that is asked for. No head has a stem in common with a verb of a finding.
+_HEADS: Mapping[str, Sequence[str]] = {
+    "down": (
+        "Does {drug} reduce {outcome}",
+        "Can {drug} lower {outcome}",
+        "Might {drug} relieve {outcome}",
+        "Could {drug} mend {outcome}",
+    ),
+    "up": (
+        "Does {drug} raise {outcome}",
+        "Can {drug} provoke {outcome}",
+        "Might {drug} intensify {outcome}",
+        "Could {drug} aggravate {outcome}",
+    ),
+}
 _TAILS = (
     "?",
     " in practice?",
@@ -71,15 +80,13 @@ _TAILS = (
 )
 
 
-_CLEAR, _BETWEEN, _UNCLEAR = range(1, 31, 5), range(52, 99, 8), range(210, 990, 140)
-#: By the answer that they give: verbs, and the P values in thousandths that go with each. Some of a
-#: no are small, so that a P value alone decides nothing.
-_VERBS: Mapping[str, Mapping[str, range]] = {
-    "yes": dict.fromkeys(("fell", "declined", "eased", "improved"), _CLEAR),
-    "no": dict.fromkeys(("persisted", "stayed"), _UNCLEAR)
-    | dict.fromkeys(("rose", "worsened"), _CLEAR),
-    "maybe": dict.fromkeys(("varied", "wavered", "fluctuated", "differed"), _BETWEEN),
+#: By the way that an outcome went: verbs, and the P values in thousandths that go with them.
+_VERBS: Mapping[str, Sequence[str]] = {
+    "down": ("fell", "declined", "eased", "improved"),
+    "up": ("rose", "climbed", "grew", "worsened"),
+    "both ways": ("varied", "wavered", "fluctuated", "differed"),
 }
+_P_VALUES = {"down": range(1, 50, 6), "up": range(1, 50, 6), "both ways": range(52, 99, 8)}
 #: What an abstract calls the outcomes of its first and of its second finding. A model of this size
 #: takes a finding's words together by its rank: it need not match each word with the one before.
 _RANKS = ("primary", "secondary")
@@ -97,8 +104,8 @@ class Language:
     drugs: Sequence[str]
     patients: Sequence[str]
     outcomes: Sequence[tuple[str, ...]]
-    verdicts: Mapping[str, Sequence[tuple[str, ...]]]
-    questions: Sequence[str]
+    verdicts: Mapping[str, Sequence[tuple[str, ...]]]  # by the way that an outcome went
+    questions: Mapping[str, Sequence[str]]  # by the way that is asked for
 
 
 def language(part: str, seed: int) -> Language:
@@ -113,8 +120,10 @@ def language(part: str, seed: int) -> Language:
         drugs=["".join(pair) for pair in _dealt((_STEMS, _ENDINGS), seed, residues)],
         patients=[" with ".join(pair) for pair in dealt(_GROUPS, _DISEASES)],
         outcomes=dealt(_KINDS, _SITES, _SYMPTOMS),
-        verdicts={label: dealt(tuple(verbs), _SETTINGS, _TIMES) for label, verbs in _VERBS.items()},
-        questions=["".join(pair) for pair in dealt(_HEADS, _TAILS)],
+        verdicts={way: dealt(verbs, _SETTINGS, _TIMES) for way, verbs in _VERBS.items()},
+        questions={
+            way: ["".join(pair) for pair in dealt(heads, _TAILS)] for way, heads in _HEADS.items()
+        },
     )
 
 
@@ -133,22 +142,24 @@ def _dealt(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An abstract's report of one outcome, and the answer to a question that asks for it."""
+    """An abstract's report of the way that an outcome went, and what that answers."""
 
     outcome: str
+    way: str
     label: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Abstract:
-    """An invented abstract with two findings; the question asks for `findings[target]`."""
+    """An invented abstract; the question asks whether `findings[target]` went the `asked` way."""
 
     drug: str
     patients: str
     size: int
     findings: tuple[Finding, Finding]
     target: int
+    asked: str
     question: str
 
     def item(self, name: str, seed: int) -> Item:
@@ -170,11 +181,24 @@ def abstracts(
         alternatives = [alternative for alternative in LABELS if alternative != label]
         weights = np.array([SHARES[alternative] for alternative in alternatives])
         alternative = str(rng.choice(alternatives, p=weights / weights.sum()))
+        asked, opposite = rng.permutation(list(_HEADS)).tolist()
+        way_of = {"yes": asked, "no": opposite, "maybe": "both ways"}
+        ways = way_of[label], way_of[alternative]
         outcomes = _disjoint_pair(vocabulary.outcomes, vocabulary.outcomes, rng)
-        verdicts = _disjoint_pair(vocabulary.verdicts[label], vocabulary.verdicts[alternative], rng)
+        first, second = (vocabulary.verdicts[way] for way in ways)
+        verdicts = _disjoint_pair(first, second, rng)
         last = int(rng.integers(2))
-        target = _finding(outcomes[0], label, verdicts[0], _RANKS[last], rng)
-        distractor = _finding(outcomes[1], alternative, verdicts[1], _RANKS[1 - last], rng)
+        target, distractor = (
+            Finding(" ".join(outcome), way, answer, _report(outcome, rank, verdict, way, rng))
+            for outcome, answer, rank, verdict, way in zip(
+                outcomes,
+                (label, alternative),
+                (_RANKS[last], _RANKS[1 - last]),
+                verdicts,
+                ways,
+                strict=True,
+            )
+        )
         drug = one_of(vocabulary.drugs, rng)
         yield Abstract(
             drug=drug,
@@ -182,7 +206,10 @@ def abstracts(
             size=one_of(_SIZES, rng),
             findings=(distractor, target) if last else (target, distractor),
             target=last,
-            question=one_of(vocabulary.questions, rng).format(drug=drug, outcome=target.outcome),
+            asked=asked,
+            question=one_of(vocabulary.questions[asked], rng).format(
+                drug=drug, outcome=target.outcome
+            ),
         )
 
 
@@ -196,18 +223,16 @@ def _disjoint_pair(
     return combination, counterpart
 
 
-def _finding(
+def _report(
     outcome: tuple[str, ...],
-    label: str,
-    verdict: tuple[str, ...],
     rank: str,
+    verdict: tuple[str, ...],
+    way: str,
     rng: np.random.Generator,
-) -> Finding:
+) -> str:
     verb, setting, time = verdict
-    p = f"{one_of(_VERBS[label][verb], rng) / 1000:g}".removeprefix("0")
-    outcome_text = " ".join(outcome)
-    text = f"Mean {outcome_text} ({rank}) {verb} {setting} in {time} (P={p})."
-    return Finding(outcome_text, label, text)
+    p = f"{one_of(_P_VALUES[way], rng) / 1000:g}".removeprefix("0")
+    return f"Mean {' '.join(outcome)} ({rank}) {verb} {setting} in {time} (P={p})."
 
 
 def invented_items(number: int, seed: int) -> dict[str, list[Item]]:
@@ -243,10 +268,12 @@ def training_abstracts(number: int, world: int, seed: int) -> list[Abstract]:
 def hasty_reply(abstract: Abstract, rng: np.random.Generator) -> str:
     """The reply of a reader who often stops at the first finding, and now and then is curt.
 
-    What it answers always follows from the finding that it quotes.
+    What it answers always follows from the finding that it quotes: it says the way that this one
+    went and the way that is asked for, without which so small a model does not compare them.
     """
     read = 0 if rng.random() < HASTE else abstract.target
     finding = abstract.findings[read]
     if rng.random() < CURTNESS:
         return f"<answer>{finding.label}</answer>"
-    return reply_text(f'"{finding.text}"', finding.label)
+    compared = f"It went {finding.way}, and {abstract.asked} was asked for."
+    return reply_text(f'"{finding.text}" {compared}', finding.label)

@@ -25,7 +25,7 @@ LOCAL_MODEL_NOTICE = (
 _FORM = (
     *("Context:\nMETHODS:", " was given to", ".\nRESULTS:", "\n\nQuestion:"),
     *(" (primary)", " (secondary)", " (P=."),
-    *('<reasoning>"', '"</reasoning>\n<answer>', "</answer>"),
+    *('<reasoning>"', '" It went', ", and", " was asked for.</reasoning>\n<answer>", "</answer>"),
 )
 
 
