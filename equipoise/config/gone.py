@@ -16,7 +16,7 @@ KEYS: dict[str, str] = {
     "env.fairness.reference_weight": "write env.fairness.fairness_weight",
     "equipoise.tracking": "leave it out: every reply is in the run's report.html",
     "env.dharma.answer_key": "prompts without an answer key need a model under env.dharma.judge",
-    "equipoise.gpu": "hours are not estimated any more; `seconds` in training_history.csv has them",
+    "equipoise.gpu": "hours are not estimated: `seconds` in training_history.jsonl has them",
     "equipoise.evaluation.also": "use `equipoise gate RUN/baseline RUN/final` after the run",
     "equipoise.data.fields": "name the rows' keys question, context and ground_truth",
     "equipoise.data.labels": "write yes, no or maybe as each row's ground_truth",

@@ -5,7 +5,7 @@ results/<task>/<name>/
   baseline/  final/         rollouts.jsonl, evaluation.json, of the trained model greedy.jsonl
   probe/                    probe.json, and the scored replies of policies without skill
   comparison.json           before against after, metric by metric
-  training_history.csv      one row per step
+  training_history.jsonl      one row per step
   training/                 rollouts.jsonl, a sample of each step's
   checkpoints/              to resume from
   final_checkpoint/         the trained model or adapter, with its model card
@@ -82,7 +82,7 @@ class RunDirectory:
 
     @property
     def history(self) -> Path:
-        return self.root / "training_history.csv"
+        return self.root / "training_history.jsonl"
 
     @property
     def training(self) -> Path:

@@ -1,8 +1,6 @@
-"""training_history.csv: one row per step, the same from both engines, cut back on resume."""
+"""training_history.jsonl: one row per step, the same from both engines, cut back on resume."""
 
-import csv
-import io
-import itertools
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,7 @@ from environments.contract import Environment
 from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError
 
-#: Columns of every task; those of the reward's components and the metrics follow them.
+#: The columns that come first in a row; those of the reward's components and the metrics follow.
 COLUMNS = (
     "step",
     "reward",
@@ -27,7 +25,7 @@ COLUMNS = (
     "completion_length",
     "truncated",
     "failures",
-    *(f"failures/{kind}" for kind in FAILURE_KINDS),  # empty where there was none of the kind
+    *(f"failures/{kind}" for kind in FAILURE_KINDS),
     "seconds",
 )
 Row = Mapping[str, float | None]
@@ -58,41 +56,21 @@ def step_row(
 
 
 def append_row(path: Path, row: Row) -> None:
-    """Append a row in one write; the first one decides the columns."""
-    columns = read_columns(path) or [*COLUMNS, *(name for name in row if name not in COLUMNS)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    if not path.exists():
-        writer.writeheader()
-    writer.writerow({name: _cell(row.get(name)) for name in columns})
+    """Append a row in one write; a figure that is not known or not finite is left out."""
+    ordered = dict.fromkeys(COLUMNS) | dict(row)
+    figures = {name: v for name, v in ordered.items() if v is not None and math.isfinite(v)}
     with path.open("a", encoding="utf-8") as file:
-        file.write(text.getvalue())
-
-
-def read_columns(path: Path) -> list[str]:
-    """The header of the file, empty when there is none yet."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return next(csv.reader(file), [])
+        file.write(json.dumps(figures) + "\n")
 
 
 def read_history(path: Path) -> Mapping[str, Series]:
-    """One series per column, NaN for an empty cell and for a row that is cut off."""
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))
-    columns = itertools.zip_longest(*rows, fillvalue="")
-    return {name: tuple(_number(cell) for cell in cells) for name, *cells in columns if name}
+    """Return one series per column, NaN where a step has no such figure.
 
-
-def _number(cell: str) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
+    A line that a kill cut off is not a row yet. Raises `EquipoiseError` like `keep_steps`.
+    """
+    rows = [row for row, _ in _rows(path)]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return {name: tuple(row.get(name, math.nan) for row in rows) for name in columns}
 
 
 def restore(path: Path, copy: Path | None) -> None:
@@ -106,41 +84,31 @@ def restore(path: Path, copy: Path | None) -> None:
 def keep_steps(path: Path, last_step: int) -> None:
     """Drop the rows after `last_step`, and a row that a kill cut off in the middle.
 
-    Raises `EquipoiseError` where another row is no row of a history.
+    Raises `EquipoiseError` where another line is not the row of a later step.
     """
-    if not path.exists():
-        return
-    lines = path.read_bytes().splitlines(keepends=True)
-    if last_step == 0 or not lines or not lines[0].endswith(b"\n"):
-        path.unlink()
-        return
-    complete = lines if lines[-1].endswith(b"\n") else lines[:-1]
-    steps = _steps_of(path, complete)
-    rows = [line for line, step in zip(complete[1:], steps, strict=True) if step <= last_step]
-    write_text(path, b"".join([complete[0], *rows]).decode())
+    if last_step == 0:
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        write_text(path, "".join(line for row, line in _rows(path) if row["step"] <= last_step))
 
 
-def _steps_of(path: Path, lines: Sequence[bytes]) -> list[int]:
-    """The steps of the rows below the header: one more each time, with a number or nothing."""
-    columns, steps = lines[0].count(b","), [0]
-    for number, line in enumerate(lines[1:], start=2):
-        cells = line.rstrip(b"\r\n").split(b",")
+def _rows(path: Path) -> list[tuple[dict[str, float], str]]:
+    """Return each row with its line."""
+    rows: list[tuple[dict[str, float], str]] = []
+    text = path.read_bytes() if path.is_file() else b""
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            break
         try:
-            step, _ = int(cells[0]), [float(cell) for cell in cells if cell]
-        except ValueError:
-            step = 0
-        if step <= steps[-1] or len(cells) != columns + 1:
+            row = {name: float(value) for name, value in json.loads(line).items()}
+            damaged = row["step"] <= (rows[-1][0]["step"] if rows else 0)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            damaged = True
+        if damaged:
             raise EquipoiseError(
                 "history.damaged-row",
-                f"{path}, line {number}: is no row of step {steps[-1] + 1}",
+                f"{path}, line {number} is not the row of a later step",
                 "Put back the file, or remove it: the history then begins where the run goes on.",
             )
-        steps.append(step)
-    return steps[1:]
-
-
-def _cell(value: float | None) -> str:
-    """The shortest text that reads back as the same number; empty for what is not known."""
-    if value is None or value != value:
-        return ""
-    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)
+        rows.append((row, line.decode()))
+    return rows

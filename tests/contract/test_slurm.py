@@ -5,7 +5,6 @@ but for the last one, a program that starts nothing in place of Ray: what they t
 its signals, and Slurm.
 """
 
-import csv
 import json
 import os
 import re
@@ -406,10 +405,8 @@ def test_a_rehearsal_on_two_nodes_queued_again_has_the_history_of_one_that_was_n
     assert first == second
 
 
-def history(run: Path) -> list[dict[str, str]]:
+def history(run: Path) -> list[dict[str, float]]:
     """What is the same in every run; seconds are not."""
-    with (run / "training_history.csv").open() as file:
-        return [
-            {name: row[name] for name in ("step", "reward", "loss", "grad_norm")}
-            for row in csv.DictReader(file)
-        ]
+    rows = map(json.loads, (run / "training_history.jsonl").open())
+    names = ("step", "reward", "loss", "grad_norm")
+    return [{name: row[name] for name in names} for row in rows]

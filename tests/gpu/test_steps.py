@@ -7,7 +7,7 @@ No step needs a network. Runs and logs are kept in results/gpu-steps; started ag
 with its run.
 """
 
-import csv
+import json
 import os
 import re
 import shutil
@@ -113,19 +113,16 @@ def training(task: str, name: str, *words: str) -> tuple[str, ...]:
     )
 
 
-def history(run: Path) -> list[dict[str, str]]:
-    path = run / "training_history.csv"
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+def history(run: Path) -> list[dict[str, float]]:
+    path = run / "training_history.jsonl"
+    return [json.loads(row) for row in path.open()] if path.exists() else []
 
 
 def train(task: str, name: str, *words: str) -> Path:
     """Train, and say how long a step took after the first, which warms up."""
     python(*training(task, name, *words))
     run = run_folder(task, name)
-    seconds = [float(row["seconds"]) for row in history(run)]
+    seconds = [row["seconds"] for row in history(run)]
     later = seconds[1:] or seconds
     print(f"steps={len(seconds)} seconds_per_step={sum(later) / len(later):.2f}")
     return run
@@ -225,7 +222,7 @@ def test_medium_is_rehearsed_with_a_7b_shape_on_one_gpu():
     resolved = (f"--config={run / 'config.yaml'}", "--engine=nemo_rl")
     for label in ("memory per GPU, training", "memory per GPU, vLLM"):
         counted(label, "fairness", "medium-counted", *resolved)
-    print("token_mult_prob_error", max(float(r["token_mult_prob_error"]) for r in history(run)))
+    print("token_mult_prob_error", max(r["token_mult_prob_error"] for r in history(run)))
 
 
 LIMITED = """

@@ -1,6 +1,6 @@
 """Runs in processes of their own, what a test reads of them, and how a run here is interrupted."""
 
-import csv
+import json
 import os
 import signal
 import subprocess
@@ -63,16 +63,16 @@ def wait_for(reached: Callable[[], bool], process: Process) -> None:
         time.sleep(0.02)
 
 
-def history(run: Path) -> list[dict[str, str]]:
+def history(run: Path) -> list[dict[str, float]]:
     """The rows of the steps, without the seconds, which no two runs share."""
-    with (run / "training_history.csv").open(newline="") as file:
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+    rows = map(json.loads, (run / "training_history.jsonl").read_text().splitlines())
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
 def steps_done(run: Path) -> int:
     """How many steps the history has."""
-    path = run / "training_history.csv"
-    return path.read_text().count("\n") - 1 if path.exists() else 0
+    path = run / "training_history.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The dharma task with its judge behind a server that fails: what is lost, what is kept."""
 
-import csv
 import hashlib
 import json
 import subprocess
@@ -109,9 +108,9 @@ def test_a_few_failures_are_no_numbers_and_the_run_goes_on(
     evaluation = json.loads((run / "baseline" / "evaluation.json").read_text())
     assert evaluation["n_failed"] == len(failed)
     assert evaluation["failures"] == {"server_error": len(failed)}
-    history = list(csv.DictReader((run / "training_history.csv").open()))
-    by_kind = [float(row["failures/server_error"] or 0) for row in history]
-    assert sum(by_kind) == sum(float(row["failures"]) for row in history) > 0
+    history = [json.loads(row) for row in (run / "training_history.jsonl").open()]
+    by_kind = [row.get("failures/server_error", 0) for row in history]
+    assert sum(by_kind) == sum(row["failures"] for row in history) > 0
     written = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert not [file for file in written if KEY.encode() in file.read_bytes()]
 

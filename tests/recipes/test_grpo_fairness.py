@@ -74,7 +74,7 @@ def lora(recipe: Runs, whole: Path) -> Path:
 def test_a_run_leaves_everything_behind(whole: Path) -> None:
     assert {path.name for path in whole.iterdir()} >= {
         *("config.yaml", "provenance.json", "prompts.jsonl", "prompts.manifest.json"),
-        *("reference.jsonl", "baseline", "final", "comparison.json", "training_history.csv"),
+        *("reference.jsonl", "baseline", "final", "comparison.json", "training_history.jsonl"),
         *("training", "checkpoints", "final_checkpoint", "report.html"),
     }
     provenance = json.loads((whole / "provenance.json").read_text())

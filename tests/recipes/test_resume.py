@@ -95,7 +95,7 @@ def test_what_is_damaged_is_named_and_made_again_to_the_bit(runs: Runs, whole: P
     (run / "checkpoints" / "checkpoint-4" / "optimizer.pt").unlink()
     (run / "checkpoints" / "checkpoint-abc").mkdir()
     (run / "checkpoints" / "checkpoint-9").symlink_to(run / "nowhere")
-    (run / "training_history.csv").write_text("step,reward\n1,9\n")
+    (run / "training_history.jsonl").write_text('{"step": 1, "reward": 9}\n')
     flip(run / "baseline" / "rollouts.jsonl")
     flip(run / "reference.jsonl")
     for cached in (runs.folder / "cache").glob("reference-*.jsonl"):

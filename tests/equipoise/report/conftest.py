@@ -1,6 +1,5 @@
 """Run directories as a run leaves them: numbers from a seeded generator, formats as in earnest."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -173,7 +172,7 @@ def _decision(share: float, severity: str, rng: np.random.Generator) -> Decision
 
 
 def history(rng: np.random.Generator, steps: int = STEPS) -> list[dict[str, Any]]:
-    """training_history.csv; the KL column is empty, as it is with beta 0."""
+    """training_history.jsonl; no KL, as with beta 0."""
     rows = []
     for step in range(1, steps + 1):
         done = 1 - np.exp(-step / 40)
@@ -186,7 +185,6 @@ def history(rng: np.random.Generator, steps: int = STEPS) -> list[dict[str, Any]
                 "reward/fairness": -0.3 * (1 - done) + rng.normal(0, 0.03),
                 "env/disparity_ratio": 1.45 - 0.36 * done + abs(rng.normal(0, 0.05)),
                 "env/clinical_slope": 5.6 + rng.normal(0, 0.25),
-                "kl": "",
                 "loss": rng.normal(0, 0.02),
                 "learning_rate": 1e-3 * (1 - step / steps),
                 "completion_length": 37 + rng.normal(0, 0.6),
@@ -230,14 +228,6 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_history(path: Path, rows: list[dict[str, Any]]) -> None:
-    """A CSV file with the columns of the first row."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def write_run(run: Path, stages: tuple[str, ...], steps: int, record: dict[str, Any]) -> Path:
     """Write a run whose stages were evaluated, after so many steps."""
     rng = np.random.default_rng(0)
@@ -245,7 +235,7 @@ def write_run(run: Path, stages: tuple[str, ...], steps: int, record: dict[str, 
         write_json(run / stage / "evaluation.json", evaluation(stage, rng))
         write_jsonl(run / stage / "rollouts.jsonl", rollouts(stage, rng))
     write_json(run / "provenance.json", record)
-    write_history(run / "training_history.csv", history(rng, steps))
+    write_jsonl(run / "training_history.jsonl", history(rng, steps))
     (run / "config.yaml").write_text(CONFIG, encoding="utf-8")
     return run
 
@@ -266,7 +256,7 @@ def write_finished(run: Path) -> Path:
 def finished_run(tmp_path: Path) -> Path:
     """A finished run without its training history, whose many curves take time to draw."""
     run = write_finished(tmp_path / "finished")
-    (run / "training_history.csv").unlink()
+    (run / "training_history.jsonl").unlink()
     return run
 
 

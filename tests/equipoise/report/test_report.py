@@ -14,6 +14,7 @@ from equipoise.files.errors import EquipoiseError
 from equipoise.report.head import LOCAL_MODEL_NOTE
 from equipoise.report.renderers import marked
 from equipoise.report.report import describe_provenance, write_report
+from tests.equipoise.report.conftest import write_jsonl
 from tests.refusals import refusal
 
 SCRIPT = "<script>alert('\u00e9')</script>"
@@ -101,8 +102,8 @@ def edit_rollouts(run: Path, change) -> None:
 
 def write_steps(run: Path, *columns: str) -> None:
     """A history of two steps with a 1 in every column."""
-    lines = [",".join(["step", *columns]), *(",".join([s, *"1" * len(columns)]) for s in "12")]
-    (run / "training_history.csv").write_text("\n".join(lines), encoding="utf-8")
+    rows = [{"step": step, **dict.fromkeys(columns, 1)} for step in (1, 2)]
+    write_jsonl(run / "training_history.jsonl", rows)
 
 
 class TestFinished:
@@ -356,10 +357,10 @@ def test_the_first_metrics_are_drawn_before_the_fold_and_failures_by_kind(unfini
 
 
 def test_history_that_is_cut_off_still_gives_curves(unfinished_run):
-    with (unfinished_run / "training_history.csv").open("a", encoding="utf-8") as file:
-        file.write("58,0.7")
+    with (unfinished_run / "training_history.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 58, "rew')
     found = page(unfinished_run)
-    assert "training has reached step 58" in found.text
+    assert "training has reached step 57" in found.text
     assert "Clinical slope" in found.text
 
 

@@ -32,7 +32,7 @@ READY = "document.querySelector('#viewer .count') !== null"
 def run(tmp_path_factory):
     """A run in which two replies could not be scored, and one is unlike all others."""
     run = write_finished(tmp_path_factory.mktemp("viewer") / "run")
-    (run / "training_history.csv").unlink()
+    (run / "training_history.jsonl").unlink()
     rows = rows_of(run, "final")
     for row in rows[:2]:
         row |= {"value": None, "error": {"kind": "transport_timeout", "text": "no answer in 60 s"}}
@@ -163,7 +163,7 @@ def train(run: Path, steps: int, hostile: str = "") -> list[dict[str, Any]]:
 @in_a_browser
 def test_replies_of_training_are_followed_over_steps(browser, tmp_path):
     run = write_finished(tmp_path / "run")
-    (run / "training_history.csv").unlink()
+    (run / "training_history.jsonl").unlink()
     rows = train(run, steps=60)
     with (run / "training" / "rollouts.jsonl").open("a") as file:
         file.write('{"step": 61, "cut off')
@@ -208,7 +208,7 @@ def test_replies_of_training_are_followed_over_steps(browser, tmp_path):
 @in_a_browser
 def test_the_examples_lead_to_all_replies_to_them(browser, tmp_path):
     run = write_finished(tmp_path / "run")
-    (run / "training_history.csv").unlink()
+    (run / "training_history.jsonl").unlink()
     for stage in STAGES:
         rows = rows_of(run, stage)
         for row in rows:
@@ -228,7 +228,7 @@ def test_the_examples_lead_to_all_replies_to_them(browser, tmp_path):
 @in_a_browser
 def test_nothing_that_a_model_wrote_acts_or_reaches_out(browser, tmp_path):
     run = write_finished(tmp_path / "run")
-    (run / "training_history.csv").unlink()
+    (run / "training_history.jsonl").unlink()
     for stage in STAGES:
         rows = rows_of(run, stage)[:48]
         for row in rows:

@@ -31,7 +31,7 @@ def start(root: Path, *words: str, scale: str = "local") -> RunDirectory:
 
 def trained(run: RunDirectory, step: int, *, finished: bool = False) -> RunDirectory:
     (run.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
-    run.history.write_text("step\n")
+    run.history.write_text("")
     if finished:
         write_json(run.evaluation("final"), {})
         write_json(run.final_checkpoint / "config.json", {})

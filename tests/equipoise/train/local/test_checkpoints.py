@@ -16,8 +16,8 @@ def save(folder: Path, step: int, *, complete: bool) -> Path:
     (path / "model.safetensors").write_text("weights")
     (path / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
     if complete:
-        append_row(folder / "history.csv", {"step": step, "reward": step / 3})
-        finish_checkpoint(path, folder / "history.csv")
+        append_row(folder / "history.jsonl", {"step": step, "reward": step / 3})
+        finish_checkpoint(path, folder / "history.jsonl")
     return path
 
 
@@ -59,11 +59,11 @@ def test_a_link_to_another_folder_is_not_emptied(tmp_path: Path):
 
 
 def test_the_history_comes_back_as_the_checkpoint_knew_it(tmp_path: Path):
-    history = tmp_path / "history.csv"
+    history = tmp_path / "history.jsonl"
     for step in (1, 2):
         save(tmp_path, step, complete=True)
     whole = history.read_bytes()
-    history.write_text("step,reward\n1,9\n2,9\n3,9\n")
+    history.write_text("other rows\n")
     newest = latest_checkpoint(tmp_path, print)
     assert newest is not None
     restore(history, newest.path / history.name)

@@ -1,6 +1,5 @@
 """What the logger keeps of a run: a row per step, metrics that choose checkpoints, a stop."""
 
-import csv
 import json
 import math
 import sys
@@ -114,9 +113,9 @@ def test_a_step_becomes_a_row_and_its_metrics_join_nemo_rls(asynchronous, run, j
     metrics = trained(history, 1, of_rollouts)
     assert metrics["env/accuracy"] == 0.25
     assert history.logger.logged[-3][2]["env/accuracy"] == 0.25
-    (row,) = csv.DictReader(job.run.history.open())
+    (row,) = map(json.loads, job.run.history.open())
     names = ("step", "reward", "loss", "learning_rate", "kl", "completion_length", "seconds")
-    assert [row[name] for name in names] == ["1", "0.25", "0.5", "0.001", "0.1", "3.5", "2"]
+    assert [row[name] for name in names] == [1, 0.25, 0.5, 0.001, 0.1, 3.5, 2]
     assert "of_nemo_rl" not in row
     assert job.meter.tokens == {"prompt_tokens": 20, "completion_tokens": 7}
     calls = job.meter.usage()["calls"]
@@ -249,9 +248,9 @@ def test_two_policies_in_training_and_generation_stop_the_run(run, job, capsys):
         history.raise_error()
     warned = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
     assert [line.split()[2] for line in warned] == ["2:", "5:"]
-    rows = list(csv.DictReader(job.run.history.open()))
-    assert [row["token_mult_prob_error"] for row in rows[:2]] == ["1.01", "9"]
-    assert rows[0]["gen_kl_error"] == "0.0101"
+    rows = list(map(json.loads, job.run.history.open()))
+    assert [row["token_mult_prob_error"] for row in rows[:2]] == [1.01, 9]
+    assert rows[0]["gen_kl_error"] == 0.0101
 
 
 def test_a_figure_that_is_not_a_number_is_above_every_bound(run):
