@@ -134,6 +134,7 @@ class EvaluateOptions:
 def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     options.check()
     load_dotenv(Path.cwd() / ".env")
+    from equipoise.commands.observer import ShownRun
     from equipoise.evaluate.evaluate import run_audit
     from equipoise.evaluate.plan import TaskAudit, print_plan, read_audit, write_audit
 
@@ -151,7 +152,7 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     with kept_log(reporter) as log_to:
         log_to(root / _LOG)
         try:
-            run_audit(audit, root, reporter)
+            run_audit(audit, root, reporter, ShownRun)
         except Stopped:
             raise Stopped(f"stopped; --resume {root} continues it") from None
         except EquipoiseError:
