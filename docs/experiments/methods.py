@@ -162,8 +162,8 @@ def supervised(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> 
 
 def expert_iteration(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> Any:
     """Make the trainer that imitates the best paid of the model's own replies to each prompt."""
-    from equipoise.run.directory import REFERENCE
     from equipoise.train.local.engine import sampler
+    from equipoise.train.stages.around_training import REFERENCE
 
     records = job.split(TRAIN_SPLIT)
     rollouts = sampler(job, loaded)(records, OWN, REFERENCE)

@@ -42,8 +42,8 @@ def probe(options: ProbeOptions, reporter: Reporter) -> None:
 def _run(verb: str, task: str | None, words: Options, reporter: Reporter) -> None:
     task = task or ""
     check_task(task, f"For instance: equipoise {verb} {tasks()[0]}")
-    # They take most of a second to import, for which help does not wait.
-    from equipoise.commands.observer import TrackedRun
-    from equipoise.train.start import run
+    from equipoise.train.start import (
+        run,  # takes most of a second to import, for which help does not wait
+    )
 
-    run(task, words, reporter, TrackedRun)
+    run(task, words, reporter)

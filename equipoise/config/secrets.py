@@ -4,16 +4,14 @@ Names and forms decide: a secret of no known form under an innocent name is not 
 pattern is linear, for a log is anybody's text.
 """
 
-import netrc
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from equipoise.config.problems import SEPARATOR, Problem
 
 MASK = "***"
-_WANDB_HOST = "api.wandb.ai"
 
 #: The end of a name such as api_key, X-Api-Key, hfToken or DB_PASSWORD. A bare token is a word of a
 #: vocabulary in most names (eos_token).
@@ -113,16 +111,3 @@ def without_keys(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {name: without_keys(value) for name, value in tree.items() if name != "api_key_env"}
     return [without_keys(value) for value in tree] if isinstance(tree, list) else tree
-
-
-def wandb_mode() -> Literal["online", "offline"] | None:
-    """Online exactly when a key is there; None leaves the choice to `WANDB_MODE`."""
-    if os.environ.get("WANDB_MODE"):
-        return None
-    if os.environ.get("WANDB_API_KEY"):
-        return "online"
-    try:
-        in_netrc = netrc.netrc().authenticators(_WANDB_HOST) is not None
-    except (OSError, netrc.NetrcParseError):
-        in_netrc = False
-    return "online" if in_netrc else "offline"

@@ -7,4 +7,5 @@ entries.py, compare.py    evaluated stages, and how they differ
 gate.py                   whether a model is worse than another one
 *_report.py               the same for a reader, on the terminal and as a page
 calibrate.py              how far a judge errs
+command.py                the verbs
 """

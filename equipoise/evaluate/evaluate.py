@@ -43,16 +43,7 @@ from equipoise.files.disk import read_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.task_environment import make_environment, provide_models
-from equipoise.run.directory import BASELINE, REFERENCE, NewRun, RunDirectory
-from equipoise.run.job import (
-    Job,
-    Observer,
-    check_environment,
-    report,
-    reported,
-    scores_of,
-    start_run,
-)
+from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.ledger import owning
 from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
 from equipoise.run.rollouts import (
@@ -62,15 +53,20 @@ from equipoise.run.rollouts import (
     write_generations,
 )
 from equipoise.run.seals import check_part, open_run
-from equipoise.run.stages import (
+from equipoise.run.usage import Meter
+from equipoise.train.pipeline import report, reported, start_run
+from equipoise.train.stages.around_training import (
+    BASELINE,
     NO_REPLY,
+    REFERENCE,
     generate_timed,
     keep_reference,
     save_generations,
     score,
     take_reference,
 )
-from equipoise.run.usage import Meter
+from equipoise.train.stages.job import Job, check_environment, scores_of
+from equipoise.train.stages.tracking import Tracker
 
 # --- turns ----------------------------------------------------------------------------------------
 # Several models at once: while one is asked, the others are; all else is done in turn.
@@ -155,8 +151,6 @@ Drawn = TypeVar("Drawn")
 _NOTHING_TO_COMPARE: FailureKind = "no_comparison"
 #: From prompts, a number of replies to each and the stage to the replies.
 DrawFrom = Callable[[Sequence[PromptRecord], int, str], Drawn]
-#: What listens to a row as it is evaluated.
-Observe = Callable[[LoadedConfig, RunDirectory, Reporter], Observer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +166,9 @@ class SubjectSetup:
     prompts: Sequence[PromptRecord]
     environment: Environment
     writer: Writer
-    observe: Observe
 
 
-def run_audit(audit: Audit, root: Path, reporter: Reporter, observe: Observe) -> None:
+def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
     """Evaluate every row that is missing, then compare the rows of each task."""
     errors: dict[str, EquipoiseError] = {}
     task_errors: dict[str, EquipoiseError] = {}
@@ -195,7 +188,7 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter, observe: Observe) ->
             task_errors[task] = error
             reporter.warn(f"{task} is not evaluated: {error.message}")
             continue
-        turns = {s.label: _subject_turn(task_audit, s, records, observe) for s in subjects}
+        turns = {s.label: _subject_turn(task_audit, s, records) for s in subjects}
         failed = run_concurrently(turns, tell)
         for label, failure in failed.items():
             if isinstance(failure, _TaskError):
@@ -262,7 +255,7 @@ def _missing_rows(task_audit: TaskAudit, subject: Subject) -> list[Row]:
 
 
 def _subject_turn(
-    task_audit: TaskAudit, subject: Subject, records: Sequence[PromptRecord], observe: Observe
+    task_audit: TaskAudit, subject: Subject, records: Sequence[PromptRecord]
 ) -> Turn[None]:
     """Evaluate a model in every way that is missing."""
     reporter = task_audit.reporter
@@ -291,7 +284,7 @@ def _subject_turn(
         else in_process(loaded, records, prompts, reporter)
     )
     with opened as writer:
-        setup = SubjectSetup(task_audit, model, records, prompts, environment, writer, observe)
+        setup = SubjectSetup(task_audit, model, records, prompts, environment, writer)
         for row in missing:
             reporter.heading(f"{task_audit.task}: {row.name}")
             yield from _evaluate_row(setup, row, loaded.config.grpo.seed)
@@ -312,9 +305,9 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
     loaded = setup.task_audit.load(setup.model, row.name)
     run, meter = _open_row(setup, loaded, row), Meter()
     with owning(run.root), meter.writing(run.ledger, reporter.warn):
+        tracker = Tracker(loaded, run)
         records = record_prompts(run)
-        observer = setup.observe(loaded, run, reporter)
-        job = Job(loaded, run, records, environment, reporter, row.name, meter, observer)
+        job = Job(loaded, run, records, environment, reporter, row.name, meter, tracker)
         for name, value in writer.hashes.items():
             run.ledger.record_hash(name, value)
         with reported(job):

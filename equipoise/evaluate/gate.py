@@ -13,9 +13,10 @@ from equipoise.evaluate.entries import Checks, Evaluated, read_stage, shared_ite
 from equipoise.evaluate.plan import FILE, read_audit
 from equipoise.files.console import Reporter
 from equipoise.files.errors import UsageError
-from equipoise.run.directory import BASELINE, FINAL, RunDirectory
+from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import read_records
 from equipoise.statistics.gate import GatedMetric, Verdict, Watched, gate, verdict_of
+from equipoise.train.stages.around_training import BASELINE, FINAL
 
 _TOGETHER = (
     "Evaluate both models at once, then name the rows of that audit:\n"

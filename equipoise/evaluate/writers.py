@@ -17,9 +17,9 @@ from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
-from equipoise.run.directory import REFERENCE
-from equipoise.run.job import Job, model_name
-from equipoise.run.stages import Draw, Sample, as_draw
+from equipoise.train.pipeline import model_name
+from equipoise.train.stages.around_training import REFERENCE, Draw, Sample, as_draw
+from equipoise.train.stages.job import Job
 
 
 @dataclass(frozen=True, slots=True)

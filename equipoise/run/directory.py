@@ -25,8 +25,6 @@ from equipoise.files.disk import create_folder, remove_abandoned
 from equipoise.files.errors import UsageError
 from equipoise.run.ledger import Ledger
 
-#: The stages of a run, and of its files' names.
-REFERENCE, BASELINE, FINAL = "reference", "baseline", "final"
 #: A folder's name has 255 at most, and the time comes after it.
 _LABEL_CHARACTERS = 100
 

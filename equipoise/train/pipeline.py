@@ -1,48 +1,52 @@
 """From a configuration to a finished run directory."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from data_prep.records import manifest_path, write_prompts
+from data_prep.text_files import UnsuitablePromptsError
 from environments.base import PromptRecord
-from equipoise.config import Config, LoadedConfig
+from environments.chat import BudgetSpentError
+from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.files.console import Reporter
-from equipoise.files.disk import write_json
+from equipoise.files.disk import write_json, write_text
+from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
+from equipoise.models.hub import located, refuse_missing_tokenizer
 from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.report.card import write_card
 from equipoise.report.renderers import print_comparison
-from equipoise.run.directory import BASELINE, FINAL, NewRun, RunDirectory
-from equipoise.run.job import (
-    Job,
-    Observer,
-    check_environment,
-    model_name,
-    report,
-    reported,
-    start_run,
-)
+from equipoise.report.report import write_report
+from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.ledger import (
+    code_diff,
+    code_hash,
+    describe_run,
     now,
     owning,
 )
 from equipoise.run.prompts import (
+    BUDGET_REMEDY,
     check_steps,
     find_prompts,
     prepare_task,
     record_prompts,
 )
+from equipoise.run.resume import grow
 from equipoise.run.rollouts import read_scored_rollouts
-from equipoise.run.seals import record_files
+from equipoise.run.seals import check_files, check_part, record_files
 from equipoise.run.usage import Meter
 from equipoise.statistics.compare import Halves, compare, comparison_dict
+from equipoise.train.stages.around_training import BASELINE, FINAL
+from equipoise.train.stages.job import Job, check_environment, record_sources
 from equipoise.train.stages.modes import write_modes
+from equipoise.train.stages.tracking import Tracker
 
 #: Configuration, prompts and model of a run -> what takes its job through its stages.
 Prepare = Callable[[Config, Sequence[PromptRecord], str], Callable[[Job], None]]
-#: What listens to a run while the context lasts.
-Observe = Callable[[LoadedConfig, RunDirectory, Reporter], AbstractContextManager[Observer]]
 
 
 def run_pipeline(
@@ -50,7 +54,6 @@ def run_pipeline(
     run: RunDirectory | NewRun,
     reporter: Reporter,
     log_to: Callable[[Path], None],
-    observe: Observe,
     *,
     rehearse: bool = False,
     probe_only: bool = False,
@@ -85,7 +88,7 @@ def run_pipeline(
             owned.enter_context(owning(run.root))
         log_to(run.log)
         owned.enter_context(meter.writing(run.ledger, reporter.warn))
-        observer = owned.enter_context(observe(loaded, run, reporter))
+        tracker = owned.enter_context(Tracker(loaded, run))
         job = Job(
             loaded=loaded,
             run=run,
@@ -94,7 +97,7 @@ def run_pipeline(
             reporter=reporter,
             model_name=name,
             meter=meter,
-            observer=observer,
+            tracker=tracker,
         )
         try:
             (run_probe if probe_only else run_job)(job, stages)
@@ -119,6 +122,28 @@ def run_probe(job: Job, stages: Callable[[Job], None]) -> None:
     job.reporter.say(f"\nreport: {job.run.report}")
 
 
+@contextmanager
+def reported(job: Job) -> Iterator[None]:
+    """Inside, what goes wrong leaves a report of what there is; damage is looked for before."""
+    run = job.run
+    # What cannot be made again: the run's inputs, and what NeMo-RL makes as it trains.
+    lasting = [run.config, run.prompts, manifest_path(run.prompts)]
+    if job.loaded.engine == "nemo_rl":
+        lasting += [run.reference, run.history, run.training.parent, run.probe]
+        lasting += [run.evaluation(stage).parent for stage in (BASELINE, FINAL)]
+    check_files(run, lasting=frozenset(path.name for path in lasting), warn=job.reporter.warn)
+    grow(run, job.loaded, job.reporter.say)
+    record_sources(job)
+    try:
+        yield
+    except (EquipoiseError, Stopped):
+        report(job)
+        raise
+    except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
+        report(job)
+        raise EquipoiseError(error.code, str(error), BUDGET_REMEDY) from error
+
+
 def _prepare(engine: str, *, rehearse: bool, probe_only: bool) -> Prepare:
     """The engine's way in; imported here, for each engine brings libraries the other does without.
 
@@ -134,6 +159,72 @@ def _prepare(engine: str, *, rehearse: bool, probe_only: bool) -> Prepare:
     else:
         from equipoise.train.local.engine import prepare
     return prepare
+
+
+def start_run(
+    loaded: LoadedConfig,
+    records: Sequence[PromptRecord],
+    run: RunDirectory,
+    name: str,
+) -> None:
+    """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
+    config = loaded.config
+    provenance = describe_run(
+        task=config.equipoise.task,
+        run_name=name,
+        engine=loaded.engine,
+        model=config.policy.model_name,
+        local_model=config.policy.model_name == LOCAL_MODEL,
+        seed=config.grpo.seed,
+    )
+    provenance["hashes"]["environment"] = code_hash(loaded)
+    if provenance["local_model"]:  # the report shows what the task says of it
+        provenance["local_model_notice"] = loaded.data_module.LOCAL_MODEL_NOTICE
+    elif stand_in := loaded.env_settings.stand_in:
+        provenance["stand_in"] = stand_in
+    run.ledger.create(provenance)
+    if diff := code_diff():
+        run.code_diff.write_bytes(diff)
+    write_text(run.config, loaded.to_yaml())
+    write_prompts(run.prompts, records, config.equipoise.data.model_dump())
+    record_files(run, run.config, run.prompts, manifest_path(run.prompts))
+
+
+def model_name(
+    loaded: LoadedConfig,
+    records: Sequence[PromptRecord],
+    reporter: Reporter,
+) -> str:
+    """The name or folder of the model to train; `local` builds the task's tiny model.
+
+    A packaged model is its folder, which is made once.
+    """
+    config = loaded.config
+    if config.policy.tokenizer.name != config.policy.model_name:
+        refuse_missing_tokenizer(config.policy.tokenizer.name)  # before a model is made
+    if config.policy.model_name != LOCAL_MODEL:
+        with reporter.progress("finding the model"):
+            check_part(Path(config.policy.model_name))
+            return located(config.policy.model_name, config.equipoise.cache_dir)
+    maker = loaded.data_module  # which makes one: the configuration refuses any other here
+    reporter.heading("Local model")
+    reporter.say(maker.LOCAL_MODEL_NOTICE)
+    cache = Path(config.equipoise.cache_dir).expanduser()
+    reporter.say(f"It is made once, within one to five minutes, and kept in {cache}.")
+    try:
+        with reporter.progress("making the local model"):
+            folder = maker.build_local_model(records, loaded.local_model_settings, cache)
+    except UnsuitablePromptsError as error:
+        raise UsageError(error.code, str(error), "Name another model with --model-name.") from error
+    reporter.say(f"model: {folder}")
+    return str(folder)
+
+
+def report(job: Job) -> None:
+    """report.html and the model card of what there is, with what it took so far."""
+    job.meter.write()
+    write_report(job.run.root)
+    write_card(job.run.root)
 
 
 def compare_stages(job: Job) -> dict[str, Any]:

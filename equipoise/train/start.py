@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dotenv import load_dotenv
 
@@ -36,11 +35,8 @@ from equipoise.run.resume import check_resume
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.train.stages.dry_run import dry_run
 
-if TYPE_CHECKING:
-    from equipoise.train.pipeline import Observe
 
-
-def run(task: str, options: Options, reporter: Reporter, observe: "Observe") -> None:
+def run(task: str, options: Options, reporter: Reporter) -> None:
     """Validate everything, then show what would run, or run it."""
     load_dotenv(Path.cwd() / ".env")
     loaded = load_config(task, options)
@@ -84,7 +80,6 @@ def run(task: str, options: Options, reporter: Reporter, observe: "Observe") -> 
                 directory,
                 reporter,
                 log_to,
-                observe,
                 rehearse=rehearse,
                 probe_only=options.probe_only,
             )

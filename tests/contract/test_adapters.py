@@ -20,7 +20,7 @@ from environments.base import Failure, Message, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.train.local.reward import reward_function
 from equipoise.train.nemo_rl.scoring import StepScorer, metadata_of, to_rollouts
-from equipoise.train.stages.failures import FailureMonitor
+from equipoise.train.stages.job import FailureMonitor
 from tests.environments.test_contract import SUBJECTS, Subject
 
 DOWN = Failure("rate_limit", "HTTP 429")

@@ -24,7 +24,7 @@ from equipoise.train.local.callbacks import (
     latest_checkpoint,
 )
 from equipoise.train.local.trainer import build_trainer, train_rows, trainable
-from equipoise.train.stages.failures import FailureMonitor
+from equipoise.train.stages.job import FailureMonitor
 
 SETS, SIZE, GENERATIONS = 5, 4, 3
 RECORDS = [

@@ -16,12 +16,17 @@ from equipoise.models.causal import LoadedModel, has_bfloat16, in_half, load_mod
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
-from equipoise.run.directory import FINAL, REFERENCE
-from equipoise.run.job import Job
 from equipoise.run.prompts import refuse_control_tokens
-from equipoise.run.stages import Sample, before_training, evaluate
 from equipoise.statistics.trivial import GREEDY
 from equipoise.train.local.generation import Sampling, sample
+from equipoise.train.stages.around_training import (
+    FINAL,
+    REFERENCE,
+    Sample,
+    before_training,
+    evaluate,
+)
+from equipoise.train.stages.job import Job
 from equipoise.train.stages.probe import draw_greedy, probe, score_greedy
 
 #: Of glibc's malloc.h, and the largest threshold that it takes on 64 bits.

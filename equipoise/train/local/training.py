@@ -15,7 +15,6 @@ from equipoise.files.exits import Stopped, deferring
 from equipoise.models.causal import LoadedModel
 from equipoise.run import rollouts
 from equipoise.run.history import Row, restore
-from equipoise.run.job import Job
 from equipoise.run.rollouts import TrainingRollouts, choose
 from equipoise.run.seals import CheckpointFolder, record_files
 from equipoise.train.local.callbacks import (
@@ -29,8 +28,8 @@ from equipoise.train.local.generation import render_prompt
 from equipoise.train.local.reward import reward_function
 from equipoise.train.local.trainer import build_trainer, trainable
 from equipoise.train.stages.alarms import watching_steps
-from equipoise.train.stages.failures import FailureMonitor
-from equipoise.train.stages.signal import check_signal
+from equipoise.train.stages.around_training import check_signal
+from equipoise.train.stages.job import FailureMonitor, Job
 
 
 def train(job: Job, loaded: LoadedModel) -> None:
@@ -71,7 +70,7 @@ def _grpo(
 
         def on_row(row: Row) -> None:
             take(row)
-            job.observer.stepped(row)
+            job.tracker.log(row)
 
         history = HistoryCallback(run.history, on_row, job.meter)
         kept = config.equipoise.training_rollouts

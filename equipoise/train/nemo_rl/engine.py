@@ -22,7 +22,6 @@ from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.config import Config
 from equipoise.config.nemo_rl.installation import Installation, find_installation
 from equipoise.config.schedule import total_steps
-from equipoise.config.secrets import wandb_mode
 from equipoise.doctor.conversion import converting
 from equipoise.files.console import Reporter, escaped
 from equipoise.files.disk import write_text
@@ -38,7 +37,6 @@ from equipoise.models.pretrained import (
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run import rollouts
 from equipoise.run.history import keep_steps, read_history
-from equipoise.run.job import Job
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.seals import record_files
 from equipoise.train.nemo_rl.checkpoints import (
@@ -52,7 +50,9 @@ from equipoise.train.nemo_rl.process import before_nemo_rl
 from equipoise.train.nemo_rl.recipe import Course, Rehearsal, run_grpo
 from equipoise.train.nemo_rl.scoring import templated
 from equipoise.train.stages.alarms import watching_steps
-from equipoise.train.stages.signal import begin_training
+from equipoise.train.stages.around_training import begin_training
+from equipoise.train.stages.job import Job
+from equipoise.train.stages.tracking import wandb_mode
 
 # --- output ---------------------------------------------------------------------------------------
 # NeMo-RL and Ray print thousands of lines: they go into a file, and the run's own to the user.

@@ -13,14 +13,19 @@ from environments.base import PromptRecord, Rollout
 from equipoise.files.disk import read_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
-from equipoise.run.directory import FINAL
-from equipoise.run.job import Job
 from equipoise.run.rollouts import read_rollouts, write_rollouts
-from equipoise.run.stages import before_training, generate, score, use_reference
 from equipoise.statistics.trivial import GREEDY
 from equipoise.train.nemo_rl.scoring import single_turn_return, to_rollouts
+from equipoise.train.stages.around_training import (
+    FINAL,
+    before_training,
+    begin_training,
+    generate,
+    score,
+    use_reference,
+)
+from equipoise.train.stages.job import Job
 from equipoise.train.stages.probe import draw_greedy, probe, score_greedy
-from equipoise.train.stages.signal import begin_training
 
 _ROW = "row"
 #: Keys of `policy` that change what a frozen model writes.

@@ -10,9 +10,9 @@ from functools import cache
 from equipoise.files.console import showing_steps
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.run_files import RunFiles, read_object
-from equipoise.run.directory import BASELINE
 from equipoise.run.history import Row, read_history
-from equipoise.run.job import Job
+from equipoise.train.stages.around_training import BASELINE
+from equipoise.train.stages.job import Job
 
 
 @contextmanager
@@ -35,6 +35,6 @@ def watching_steps(job: Job, total: int, done: int) -> Iterator[Callable[[Row], 
             show(row)
             if alarm := monitor().add(row):
                 job.reporter.warn(alarm.text)
-                job.observer.alarmed(alarm.text)
+                job.tracker.alert(alarm.text)
 
         yield take

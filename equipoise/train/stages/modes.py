@@ -14,13 +14,13 @@ from environments.measurement import Measurement, Modes
 from equipoise.files.disk import write_json
 from equipoise.report.renderers import print_beside
 from equipoise.report.run_files import RunFiles
-from equipoise.run.directory import BASELINE, FINAL
-from equipoise.run.job import Job
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import record_files
 from equipoise.statistics.compare import compare, with_verdicts
 from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
+from equipoise.train.stages.around_training import BASELINE, FINAL
+from equipoise.train.stages.job import Job
 from equipoise.train.stages.probe import compare_with_trained
 
 SCHEMA = 2

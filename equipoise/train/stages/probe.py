@@ -26,8 +26,7 @@ from equipoise.config.workload import (
 from equipoise.files.disk import read_json, write_folder, write_json
 from equipoise.report.renderers import print_beside
 from equipoise.report.run_files import RunFiles
-from equipoise.run.directory import BASELINE, FINAL, RunDirectory
-from equipoise.run.job import Job, refuse_failures, scores_of
+from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import (
     read_generations,
     read_scored_rollouts,
@@ -35,7 +34,6 @@ from equipoise.run.rollouts import (
     write_rollouts,
 )
 from equipoise.run.seals import record_files
-from equipoise.run.stages import Sample
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import (
     BEST_OF_N,
@@ -54,6 +52,8 @@ from equipoise.statistics.trivial import (
     not_beaten,
     vote,
 )
+from equipoise.train.stages.around_training import BASELINE, FINAL, Sample
+from equipoise.train.stages.job import Job, refuse_failures, scores_of
 
 SCHEMA = 1
 PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"

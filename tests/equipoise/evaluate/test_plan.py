@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from environments.base import PromptRecord
-from equipoise.commands.evaluate import EvaluateOptions, new_root
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.evaluate import evaluate
+from equipoise.evaluate.command import EvaluateOptions, new_root
 from equipoise.evaluate.plan import Audit, Subject, TaskAudit, refuse_unjudged, select_prompts
 from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError

@@ -25,8 +25,8 @@ from equipoise.evaluate.plan import Subject, as_model_folder
 from equipoise.files.console import Reporter
 from equipoise.models.hub import located
 from equipoise.models.task_environment import load_chat_model
-from equipoise.run.job import model_name
 from equipoise.run.prompts import prepare_task
+from equipoise.train.pipeline import model_name
 from equipoise.train.stages.dry_run import dry_run
 from tests.recipes.audits import SMOKE, started
 from tests.refusals import refusal

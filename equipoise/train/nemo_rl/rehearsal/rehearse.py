@@ -9,13 +9,13 @@ from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import Config
 from equipoise.config.schedule import total_steps
 from equipoise.files.exits import Stopped
-from equipoise.run.job import Job
 from equipoise.train.nemo_rl.checkpoints import latest_checkpoint
 from equipoise.train.nemo_rl.engine import prepare as prepare_nemo_rl
 from equipoise.train.nemo_rl.engine import run as run_nemo_rl
 from equipoise.train.nemo_rl.recipe import Rehearsal
 from equipoise.train.nemo_rl.rehearsal.comparison import compare_policies, rollouts_file
 from equipoise.train.nemo_rl.rehearsal.shrink import on_gpus
+from equipoise.train.stages.job import Job
 
 NOTICE = """\
 This is a rehearsal on this CPU: NeMo-RL's own loop, cluster, training workers, weight transfer and

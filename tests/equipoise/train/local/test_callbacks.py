@@ -12,7 +12,7 @@ from equipoise.train.local.callbacks import (
     RolloutsCallback,
     StopCallback,
 )
-from equipoise.train.stages.failures import FailureMonitor
+from equipoise.train.stages.job import FailureMonitor
 
 
 def end_step(root: Path, *, stop: bool) -> TrainerControl:

@@ -9,9 +9,9 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.run.job import Job
 from equipoise.train.local.engine import load_policy, say_precision
 from equipoise.train.local.trainer import grpo_arguments, with_adapter
+from equipoise.train.stages.job import Job
 
 HALF, FULL = "policy.precision=bfloat16", "policy.precision=float32"
 LORA = "policy.dtensor_cfg.lora_cfg.enabled=true"

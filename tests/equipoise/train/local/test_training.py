@@ -7,23 +7,22 @@ from equipoise.files.disk import write_json
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
 from equipoise.run.history import append_row
-from equipoise.run.job import Observer
 from equipoise.train.local import training
 
 
-class Seen(Observer):
+class Tracker:
     def __init__(self):
         self.steps, self.alerts = [], []
 
-    def stepped(self, row):
+    def log(self, row):
         self.steps.append(row["step"])
 
-    def alarmed(self, text):
+    def alert(self, text):
         self.alerts.append(text)
 
 
-def test_an_alarm_of_a_step_reaches_terminal_observer_and_report(job, monkeypatch, capsys):
-    job = replace(job, observer=Seen())
+def test_an_alarm_of_a_step_reaches_terminal_tracker_and_report(job, monkeypatch, capsys):
+    job = replace(job, tracker=Tracker())
     watched = {"metric": "accuracy", "better": "higher"}
     write_json(job.run.evaluation("baseline"), {"watched": watched})
 
@@ -38,8 +37,8 @@ def test_an_alarm_of_a_step_reaches_terminal_observer_and_report(job, monkeypatc
 
     monkeypatch.setattr(training, "_trainer", trainer)
     assert training._grpo(job, None, None, 9, None) == "trained"
-    assert job.observer.steps == list(range(1, 10))
-    (alert,) = job.observer.alerts
+    assert job.tracker.steps == list(range(1, 10))
+    (alert,) = job.tracker.alerts
     assert alert.startswith("Step 8: ")
     assert "the reward rose and accuracy" in "".join(capsys.readouterr())
     assert alert in [shown.text for shown in alerts(read_run(job.run.root))]

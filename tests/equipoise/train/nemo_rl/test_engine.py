@@ -6,13 +6,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from equipoise.commands.observer import TrackedRun
 from equipoise.files.exits import Stopped
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
 from equipoise.run.history import append_row
 from equipoise.train.nemo_rl import engine
 from equipoise.train.nemo_rl.evaluations import before_first_step
+from equipoise.train.stages.tracking import Tracker
 from tests.equipoise.train.nemo_rl.test_evaluations import Environment, Replies
 
 STEPS = 12
@@ -66,8 +66,7 @@ def test_an_alarm_of_a_step_reaches_terminal_wandb_and_report_once(
     sent = []
     wandb = SimpleNamespace(run=SimpleNamespace(alert=lambda title, text: sent.append(text)))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    observer = TrackedRun(loaded, job.run, job.reporter)
-    job = replace(job, loaded=loaded, observer=observer)
+    job = replace(job, loaded=loaded, tracker=Tracker(loaded, job.run))
     job.run.ledger.update({"run_id": "run7"})
     with pytest.raises(Stopped):
         nemo_rl(job, FIRST)

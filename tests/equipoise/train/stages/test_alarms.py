@@ -13,23 +13,22 @@ from equipoise.report.alarms import FEWEST
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
 from equipoise.run.history import append_row
-from equipoise.run.job import Observer
-from equipoise.run.stages import write_evaluation
 from equipoise.train.stages import alarms
 from equipoise.train.stages.alarms import watching_steps
+from equipoise.train.stages.around_training import write_evaluation
 
 
-class Alerts(Observer):
+class Alerts:
     def __init__(self):
         self.texts = []
 
-    def alarmed(self, text):
+    def alert(self, text):
         self.texts.append(text)
 
 
 @pytest.fixture
 def tracked(job):
-    return replace(job, observer=Alerts())
+    return replace(job, tracker=Alerts())
 
 
 def take(job, steps, accuracy, reward=float):
@@ -48,9 +47,9 @@ def baseline(job, **watched):
 def test_it_is_told_once_and_not_again_by_a_run_that_goes_on(tracked, capsys):
     baseline(tracked, metric="accuracy", better="higher")
     take(tracked, range(1, FEWEST), lambda step: -step)
-    assert tracked.observer.texts == []
+    assert tracked.tracker.texts == []
     take(tracked, range(FEWEST, FEWEST + 3), lambda step: -step)
-    (text,) = tracked.observer.texts
+    (text,) = tracked.tracker.texts
     assert text.startswith(f"Step {FEWEST}: over {FEWEST} steps the reward rose and accuracy did")
     assert "".join(capsys.readouterr()).count("the reward rose and") == 1
 
@@ -63,7 +62,7 @@ def test_it_is_told_once_and_not_again_by_a_run_that_goes_on(tracked, capsys):
 )
 def test_step_by_step_it_says_what_the_report_says_of_the_whole_run(job, drawn, stop, better):
     """Also where the run was stopped on the way and went on."""
-    tracked = replace(job, observer=Alerts())
+    tracked = replace(job, tracker=Alerts())
     baseline(tracked, metric="accuracy", better=better)
     job.run.history.unlink(missing_ok=True)
     rows = [(None if figure is None else n - figure, figure) for n, figure in enumerate(drawn)]
@@ -71,7 +70,7 @@ def test_step_by_step_it_says_what_the_report_says_of_the_whole_run(job, drawn, 
     for part in (steps[:stop], steps[stop:]):
         take(tracked, part, lambda step: rows[step - 1][1], lambda step: rows[step - 1][0])
     shown = [alert.text for alert in alerts(read_run(job.run.root)) if alert.section == "training"]
-    assert tracked.observer.texts == shown
+    assert tracked.tracker.texts == shown
 
 
 def test_a_history_is_read_when_the_run_starts_and_not_at_each_step(tracked, monkeypatch):
@@ -99,7 +98,7 @@ def test_a_history_is_read_when_the_run_starts_and_not_at_each_step(tracked, mon
 def test_it_is_silent(tracked, watched, accuracy):
     baseline(tracked, **watched)
     take(tracked, range(1, 15), accuracy)
-    assert tracked.observer.texts == []
+    assert tracked.tracker.texts == []
 
 
 def written(job, monkeypatch, *names):

@@ -134,7 +134,6 @@ class EvaluateOptions:
 def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     options.check()
     load_dotenv(Path.cwd() / ".env")
-    from equipoise.commands.observer import ShownRun
     from equipoise.evaluate.evaluate import run_audit
     from equipoise.evaluate.plan import TaskAudit, print_plan, read_audit, write_audit
 
@@ -152,7 +151,7 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     with kept_log(reporter) as log_to:
         log_to(root / _LOG)
         try:
-            run_audit(audit, root, reporter, ShownRun)
+            run_audit(audit, root, reporter)
         except Stopped:
             raise Stopped(f"stopped; --resume {root} continues it") from None
         except EquipoiseError:

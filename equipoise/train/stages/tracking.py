@@ -5,19 +5,34 @@ gets the configuration without secrets, and figures.
 """
 
 import logging
+import netrc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from equipoise.config import LoadedConfig
-from equipoise.config.secrets import redacted_tree, wandb_mode
+from equipoise.config.secrets import redacted_tree
 from equipoise.report.run_files import FOLDERS, RunFiles, read_run
 from equipoise.report.words import Stage, number
 from equipoise.run.directory import RunDirectory
 
+_WANDB_HOST = "api.wandb.ai"
 _LOG = logging.getLogger(__name__)
+
+
+def wandb_mode() -> Literal["online", "offline"] | None:
+    """Online exactly when a key is there; None leaves the choice to `WANDB_MODE`."""
+    if os.environ.get("WANDB_MODE"):
+        return None
+    if os.environ.get("WANDB_API_KEY"):
+        return "online"
+    try:
+        in_netrc = netrc.netrc().authenticators(_WANDB_HOST) is not None
+    except (OSError, netrc.NetrcParseError):
+        in_netrc = False
+    return "online" if in_netrc else "offline"
 
 
 class Tracker:

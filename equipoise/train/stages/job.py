@@ -1,46 +1,21 @@
 """The job that an engine is given, and the checks before it begins."""
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-from data_prep.records import manifest_path, write_prompts
-from data_prep.text_files import UnsuitablePromptsError
 from environments.base import Failure, PromptRecord, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
-from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
+from equipoise.config import Config, LoadedConfig
 from equipoise.files.console import Reporter
-from equipoise.files.disk import write_text
-from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.files.exits import Stopped
-from equipoise.models.hub import located, refuse_missing_tokenizer
-from equipoise.run.directory import BASELINE, FINAL, RunDirectory
-from equipoise.run.ledger import code_diff, code_hash, describe_run
+from equipoise.files.errors import EquipoiseError
+from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import BUDGET_REMEDY
-from equipoise.run.resume import grow
-from equipoise.run.seals import check_files, check_part, record_files
 from equipoise.run.usage import Meter
-
-
-class Observer:
-    """A listener to a run as it goes on, which prints, draws or tracks; this one does none."""
-
-    def evaluated(self, stage: str, evaluation: Mapping[str, Any]) -> None:
-        """Take a stage's metrics, once they are written."""
-
-    def stepped(self, row: Mapping[str, float | None]) -> None:
-        """Take a row of the training history."""
-
-    def alarmed(self, text: str) -> None:
-        """Take the alarm, once."""
-
-    def report(self) -> None:
-        """Write the report of what there is."""
+from equipoise.train.stages.tracking import Tracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +29,7 @@ class Job:
     reporter: Reporter
     model_name: str
     meter: Meter
-    observer: Observer = field(default_factory=Observer)
+    tracker: Tracker
 
     @property
     def config(self) -> Config:
@@ -73,93 +48,6 @@ class Job:
         finally:
             seconds = round(before + time.perf_counter() - started, 1)
             self.run.ledger.update({"seconds": {stage: seconds}})
-
-
-@contextmanager
-def reported(job: Job) -> Iterator[None]:
-    """Inside, what goes wrong leaves a report of what there is; damage is looked for before."""
-    run = job.run
-    # What cannot be made again: the run's inputs, and what NeMo-RL makes as it trains.
-    lasting = [run.config, run.prompts, manifest_path(run.prompts)]
-    if job.loaded.engine == "nemo_rl":
-        lasting += [run.reference, run.history, run.training.parent, run.probe]
-        lasting += [run.evaluation(stage).parent for stage in (BASELINE, FINAL)]
-    check_files(run, lasting=frozenset(path.name for path in lasting), warn=job.reporter.warn)
-    grow(run, job.loaded, job.reporter.say)
-    record_sources(job)
-    try:
-        yield
-    except (EquipoiseError, Stopped):
-        report(job)
-        raise
-    except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
-        report(job)
-        raise EquipoiseError(error.code, str(error), BUDGET_REMEDY) from error
-
-
-def report(job: Job) -> None:
-    """report.html and the model card of what there is, with what it took so far."""
-    job.meter.write()
-    job.observer.report()
-
-
-def start_run(
-    loaded: LoadedConfig,
-    records: Sequence[PromptRecord],
-    run: RunDirectory,
-    name: str,
-) -> None:
-    """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
-    config = loaded.config
-    provenance = describe_run(
-        task=config.equipoise.task,
-        run_name=name,
-        engine=loaded.engine,
-        model=config.policy.model_name,
-        local_model=config.policy.model_name == LOCAL_MODEL,
-        seed=config.grpo.seed,
-    )
-    provenance["hashes"]["environment"] = code_hash(loaded)
-    if provenance["local_model"]:  # the report shows what the task says of it
-        provenance["local_model_notice"] = loaded.data_module.LOCAL_MODEL_NOTICE
-    elif stand_in := loaded.env_settings.stand_in:
-        provenance["stand_in"] = stand_in
-    run.ledger.create(provenance)
-    if diff := code_diff():
-        run.code_diff.write_bytes(diff)
-    write_text(run.config, loaded.to_yaml())
-    write_prompts(run.prompts, records, config.equipoise.data.model_dump())
-    record_files(run, run.config, run.prompts, manifest_path(run.prompts))
-
-
-def model_name(
-    loaded: LoadedConfig,
-    records: Sequence[PromptRecord],
-    reporter: Reporter,
-) -> str:
-    """The name or folder of the model to train; `local` builds the task's tiny model.
-
-    A packaged model is its folder, which is made once.
-    """
-    config = loaded.config
-    if config.policy.tokenizer.name != config.policy.model_name:
-        refuse_missing_tokenizer(config.policy.tokenizer.name)  # before a model is made
-    if config.policy.model_name != LOCAL_MODEL:
-        with reporter.progress("finding the model"):
-            check_part(Path(config.policy.model_name))
-            return located(config.policy.model_name, config.equipoise.cache_dir)
-    maker = loaded.data_module  # which makes one: the configuration refuses any other here
-    reporter.heading("Local model")
-    reporter.say(maker.LOCAL_MODEL_NOTICE)
-    cache = Path(config.equipoise.cache_dir).expanduser()
-    reporter.say(f"It is made once, within one to five minutes, and kept in {cache}.")
-    try:
-        with reporter.progress("making the local model"):
-            folder = maker.build_local_model(records, loaded.local_model_settings, cache)
-    except UnsuitablePromptsError as error:
-        raise UsageError(error.code, str(error), "Name another model with --model-name.") from error
-    reporter.say(f"model: {folder}")
-    return str(folder)
 
 
 def record_sources(job: Job) -> None:
@@ -236,7 +124,7 @@ def refuse_failures(scores: Sequence[Score], max_rate: float, subject: str) -> N
         raise EquipoiseError(
             "evaluation.failed-scores",
             f"{len(failures):,} of {len(scores):,} rollouts of {subject} could not be scored, more "
-            f"than equipoise.max_failure_rate = {max_rate:.0%}: {most_common(Counter(failures))}",
+            f"than equipoise.max_failure_rate = {max_rate:.0%}: {_most_common(Counter(failures))}",
             "Remove the cause, then continue with --resume.",
         )
 
@@ -252,9 +140,54 @@ def refuse_unmeasured(scores: Sequence[Score], max_rate: float, subject: str) ->
         return ""
     return (
         f"{len(measured):,} of {len(scores):,} replies of {subject} have no reward "
-        f"({most_common(Counter(measured))}); what needs none is measured all the same"
+        f"({_most_common(Counter(measured))}); what needs none is measured all the same"
     )
 
 
-def most_common(failures: Counter[Failure]) -> str:
+def _most_common(failures: Counter[Failure]) -> str:
     return "; ".join(f"{f.kind}: {f.text} ({n}x)" for f, n in failures.most_common(3))
+
+
+@dataclass(slots=True)
+class FailureMonitor:
+    """Counts failed scores over a window of steps and says when there are too many."""
+
+    max_rate: float
+    window: int
+    _steps: deque[tuple[int, int]] = field(init=False)
+    _failures: Counter[Failure] = field(init=False, default_factory=Counter)
+    _budget_spent: Failure | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self._steps = deque(maxlen=self.window)
+
+    def add(self, errors: Sequence[Failure | None]) -> None:
+        """Count one step, from the error of each of its rollouts, None where there was none."""
+        failures = [error for error in errors if error is not None]
+        self._steps.append((len(failures), len(errors)))
+        self._failures.update(failures)
+        spent = (failure for failure in failures if failure.kind == "budget")
+        self._budget_spent = next(spent, self._budget_spent)
+
+    @property
+    def rate(self) -> float:
+        """Failed share over the window, 0 to 1."""
+        failed = sum(count for count, _ in self._steps)
+        return failed / max(1, sum(total for _, total in self._steps))
+
+    @property
+    def exceeded(self) -> bool:
+        return self._budget_spent is not None or self.rate > self.max_rate
+
+    def error(self) -> EquipoiseError:
+        """The message of a run that stopped."""
+        if self._budget_spent is not None:
+            remedy = f"A checkpoint was saved. {BUDGET_REMEDY}"
+            return EquipoiseError("training.spent-budget", self._budget_spent.text, remedy)
+        return EquipoiseError(
+            "training.failed-scores",
+            f"{self.rate:.0%} of the rollouts of the last {len(self._steps)} steps could not be "
+            f"scored, more than equipoise.max_failure_rate = {self.max_rate:.0%}: "
+            f"{_most_common(self._failures)}",
+            "A checkpoint was saved. Remove the cause, then continue with --resume.",
+        )

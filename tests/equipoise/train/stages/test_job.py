@@ -12,14 +12,14 @@ from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from equipoise.files.disk import read_json
 from equipoise.run.directory import RunDirectory
-from equipoise.run.job import (
+from equipoise.train.stages.job import (
+    FailureMonitor,
     Job,
     check_environment,
     record_sources,
     refuse_failures,
     score_within_budget,
 )
-from equipoise.train.stages.failures import FailureMonitor
 from tests.refusals import refusal
 
 

@@ -17,24 +17,38 @@ from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.config.schema import EvaluationConfig
 from equipoise.files.disk import hash_file, write_json, write_lines
-from equipoise.run.directory import BASELINE, REFERENCE, RunDirectory
-from equipoise.run.job import Job, refuse_failures, refuse_unmeasured, scores_of
+from equipoise.files.errors import EquipoiseError
+from equipoise.report.renderers import print_evaluation
+from equipoise.report.run_files import STAGE_OF
+from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import (
     read_generations,
     read_rollouts,
+    read_scored_rollouts,
     write_generations,
     write_rollouts,
 )
 from equipoise.run.seals import record_files
 from equipoise.statistics.evaluation import evaluation_dict
+from equipoise.statistics.learning_signal import learning_signal
+from equipoise.train.stages.job import Job, refuse_failures, refuse_unmeasured, scores_of
 
 #: Records, completions of each, the stage -> their rollouts, siblings adjacent.
 Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
 #: The same of a model that may fail: with each rollout why it has no reply, None where it has one.
 Draw = Callable[[Sequence[PromptRecord], int, str], tuple[list[Rollout], list[Failure | None]]]
 
+REFERENCE, BASELINE, FINAL = "reference", "baseline", "final"
+
 #: In the evidence of a score where the model gave no reply.
 NO_REPLY = "no_reply"
+
+_NO_SIGNAL = (
+    "Name a model that writes what the task asks for, fine-tune it on examples first (`equipoise "
+    "prepare TASK --examples FILE`, see docs/own-data.md), let it write more "
+    "(policy.generation.max_new_tokens), or let its generations differ "
+    "(policy.generation.temperature). equipoise.stop_without_signal=false trains all the same."
+)
 
 
 def before_training(job: Job, frozen: Sample, identity: str | None) -> None:
@@ -97,6 +111,32 @@ def use_reference(job: Job) -> None:
     if environment.reference_generations and path.exists():
         job.run.ledger.record_hash(REFERENCE, hash_file(path))
         environment.set_reference(read_rollouts(path))
+
+
+def begin_training(job: Job, steps: int) -> None:
+    """Say what the baseline promises of GRPO, and that it begins or goes on. See `check_signal`."""
+    check_signal(job)
+    job.reporter.heading(f"GRPO training, {steps} steps")
+
+
+def check_signal(job: Job) -> None:
+    """Say what the baseline promises of training.
+
+    Raises `EquipoiseError` when there is nothing to learn from, unless the configuration wants to
+    go on.
+    """
+    signal = learning_signal(*read_scored_rollouts(job.run.rollouts(BASELINE)))
+    examples = "".join(f"\n  {reply}" for reply in signal.commonest)
+    summary = f"{signal}. The commonest replies:{examples}"
+    if signal.none and job.config.equipoise.stop_without_signal:
+        raise EquipoiseError(
+            "training.no-signal", f"there is nothing to learn from: {summary}", _NO_SIGNAL
+        )
+    if signal.none or signal.little:
+        amount = "nothing" if signal.none else "little"
+        job.reporter.warn(f"there is {amount} to learn from: {summary}")
+    else:
+        job.reporter.say(f"signal: {signal}")
 
 
 def evaluate(job: Job, stage: str, sample: Sample) -> None:
@@ -188,7 +228,7 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     # Sealed first: a stage that still has its generations is not finished, and is scored again.
     record_files(job.run, job.run.evaluation(stage).parent, without=generations)
     generations.unlink()
-    job.observer.evaluated(stage, evaluation)
+    print_evaluation(job.reporter, evaluation, STAGE_OF[stage])
 
 
 def score_replies(
