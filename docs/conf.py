@@ -19,7 +19,7 @@ from reference import reference_pages  # noqa: E402  beside this file
 GENERATED = ROOT / "docs" / "generated"
 #: Caption -> pages; one that is not there is left out, one that is not named comes last.
 NAVIGATION = {
-    "Start": ["docs/start", "docs/report", "docs/own-data", "docs/own-task"],
+    "Start": ["docs/start", "docs/report", "docs/glossary", "docs/own-data", "docs/own-task"],
     "Tasks": [
         "Fairness <docs/fairness>",
         "PubMedQA <docs/pubmedqa>",
