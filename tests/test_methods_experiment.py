@@ -195,7 +195,7 @@ def test_the_best_of_own_replies_is_imitated(methods, monkeypatch, job):
         ]
 
     job.environment.set_reference(read_rollouts(job.run.reference))
-    monkeypatch.setattr("equipoise.train.local.engine.sampler", lambda job, loaded: draw)
+    monkeypatch.setattr("equipoise.run.policy.sampler", lambda job, loaded: draw)
     monkeypatch.setattr(methods, "imitation", lambda pairs, *rest: {r.id: t for r, t in pairs})
     assert methods.expert_iteration(job, None, None, {}) == own
 

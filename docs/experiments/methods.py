@@ -162,8 +162,8 @@ def supervised(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> 
 
 def expert_iteration(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> Any:
     """Make the trainer that imitates the best paid of the model's own replies to each prompt."""
-    from equipoise.train.local.engine import sampler
-    from equipoise.train.stages.around_training import REFERENCE
+    from equipoise.run.evaluation import REFERENCE
+    from equipoise.run.policy import sampler
 
     records = job.split(TRAIN_SPLIT)
     rollouts = sampler(job, loaded)(records, OWN, REFERENCE)
@@ -305,8 +305,8 @@ def timed_run(
     loaded: LoadedConfig, run: RunDirectory, trainer: Callable[..., Any] | None = None
 ) -> RunDirectory:
     """Run the recipe and keep the CPU seconds of its training; a finished run is taken as it is."""
+    from equipoise.commands.stages import run_pipeline
     from equipoise.train.local import training
-    from equipoise.train.pipeline import run_pipeline
 
     if run.comparison.exists():
         return run
@@ -414,9 +414,9 @@ def measured(
 
 def ask(case: "Case", run: RunDirectory, seed: int, folder: Path) -> list[Rollout]:
     """Draw the replies of the untrained model, asked to be fair."""
+    from equipoise.models.sampling import Sampling, sample
+    from equipoise.run.policy import open_policy
     from equipoise.run.prompts import read_records
-    from equipoise.train.local.engine import open_policy
-    from equipoise.train.local.generation import Sampling, sample
 
     loaded = configuration(case, case.methods[GRPO], seed, folder, probe=False)
     policy, evaluation = loaded.config.policy, loaded.config.equipoise.evaluation

@@ -42,7 +42,7 @@ def probe(options: ProbeOptions, reporter: Reporter) -> None:
 def _run(verb: str, task: str | None, words: Options, reporter: Reporter) -> None:
     task = task or ""
     check_task(task, f"For instance: equipoise {verb} {tasks()[0]}")
-    from equipoise.train.start import (
+    from equipoise.commands.start import (
         run,  # takes most of a second to import, for which help does not wait
     )
 

@@ -67,7 +67,7 @@ PROBE_SENTENCES, _OTHER_CONSTANTS, PROBE_POLICIES = 24, 16, 11
 
 
 def _probe(config: Config, workload: Workload) -> tuple[int, str]:
-    """Completions of the probe, see `equipoise.train.stages.probe`."""
+    """Completions of the probe, see `equipoise.train.probe`."""
     settings, evaluation = config.equipoise.probe, config.equipoise.evaluation
     if not settings.prompts:
         return 0, ""

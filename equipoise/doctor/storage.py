@@ -18,14 +18,14 @@ from equipoise.config.memory import (
     run_bytes,
 )
 from equipoise.config.models import ModelShape, model_shape
-from equipoise.doctor.checks import Case, Finding, failure, ok, unchecked, warning
-from equipoise.doctor.conversion import (
+from equipoise.config.nemo_rl.conversion import (
     VARIABLE,
     broken_conversion,
     conversion_of,
     conversions,
     is_converted,
 )
+from equipoise.doctor.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.models.hub import in_cache
 
 #: Enough to show that a quota or a full disk refuses.

@@ -21,6 +21,7 @@ from equipoise.files.console import Reporter
 from equipoise.files.disk import write_json, write_text
 from equipoise.files.errors import UsageError
 from equipoise.report.renderers import print_sections
+from equipoise.run.evaluation import BASELINE
 from equipoise.statistics.compare import (
     MetricComparison,
     compare,
@@ -30,7 +31,6 @@ from equipoise.statistics.compare import (
 from equipoise.statistics.evaluation import Figures, headline_figures
 from equipoise.statistics.intervals import Interval, StatisticsSettings
 from equipoise.statistics.seeds import compare_over_seeds, over_seeds
-from equipoise.train.stages.around_training import BASELINE
 
 SCHEMA = 1
 JSON_FILE, PAGE_FILE = "compare.json", "compare.html"

@@ -24,11 +24,11 @@ from equipoise.models.template import CHAT_TEMPLATE
 from equipoise.report.run_files import value_at
 from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
+from equipoise.run.evaluation import BASELINE, FINAL, REFERENCE
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import open_run
 from equipoise.statistics.compare import Halves
-from equipoise.train.stages.around_training import BASELINE, FINAL, REFERENCE
 
 _STAGES = (FINAL, BASELINE)
 #: Values of so many characters are shown beside the name of what differs.

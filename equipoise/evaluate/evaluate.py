@@ -43,19 +43,11 @@ from equipoise.files.disk import read_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.report.card import write_card
+from equipoise.report.renderers import print_stage
+from equipoise.report.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.ledger import owning
-from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
-from equipoise.run.rollouts import (
-    read_generations,
-    read_rollouts,
-    read_scored_rollouts,
-    write_generations,
-)
-from equipoise.run.seals import check_part, open_run
-from equipoise.run.usage import Meter
-from equipoise.train.pipeline import report, reported, start_run
-from equipoise.train.stages.around_training import (
+from equipoise.run.evaluation import (
     BASELINE,
     NO_REPLY,
     REFERENCE,
@@ -65,8 +57,19 @@ from equipoise.train.stages.around_training import (
     score,
     take_reference,
 )
-from equipoise.train.stages.job import Job, check_environment, scores_of
-from equipoise.train.stages.tracking import Tracker
+from equipoise.run.job import Job, check_environment, scores_of
+from equipoise.run.ledger import owning
+from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
+from equipoise.run.resume import reported
+from equipoise.run.rollouts import (
+    read_generations,
+    read_rollouts,
+    read_scored_rollouts,
+    write_generations,
+)
+from equipoise.run.seals import check_part, open_run
+from equipoise.run.start import start_run
+from equipoise.run.usage import Meter
 
 # --- turns ----------------------------------------------------------------------------------------
 # Several models at once: while one is asked, the others are; all else is done in turn.
@@ -305,17 +308,24 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
     loaded = setup.task_audit.load(setup.model, row.name)
     run, meter = _open_row(setup, loaded, row), Meter()
     with owning(run.root), meter.writing(run.ledger, reporter.warn):
-        tracker = Tracker(loaded, run)
         records = record_prompts(run)
-        job = Job(loaded, run, records, environment, reporter, row.name, meter, tracker)
+        show = partial(print_stage, reporter, environment.presentation)
+        job = Job(loaded, run, records, environment, reporter, row.name, meter, show)
         for name, value in writer.hashes.items():
             run.ledger.record_hash(name, value)
-        with reported(job):
+        with reported(job, _report):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
             yield from ensure_reference(job, row, plain, writer, ask)
             yield from _take_baseline(job, writer, ask)
-        report(job)
+        _report(job)
         reporter.say(f"report: {run.report}")
+
+
+def _report(job: Job) -> None:
+    """Write the documents of what there is, with what it took so far."""
+    job.meter.write()
+    write_report(job.run.root)
+    write_card(job.run.root)
 
 
 def ensure_reference(

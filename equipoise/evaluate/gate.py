@@ -14,9 +14,9 @@ from equipoise.evaluate.plan import FILE, read_audit
 from equipoise.files.console import Reporter
 from equipoise.files.errors import UsageError
 from equipoise.run.directory import RunDirectory
+from equipoise.run.evaluation import BASELINE, FINAL
 from equipoise.run.prompts import read_records
 from equipoise.statistics.gate import GatedMetric, Verdict, Watched, gate, verdict_of
-from equipoise.train.stages.around_training import BASELINE, FINAL
 
 _TOGETHER = (
     "Evaluate both models at once, then name the rows of that audit:\n"

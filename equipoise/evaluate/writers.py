@@ -17,9 +17,9 @@ from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
-from equipoise.train.pipeline import model_name
-from equipoise.train.stages.around_training import REFERENCE, Draw, Sample, as_draw
-from equipoise.train.stages.job import Job
+from equipoise.run.evaluation import REFERENCE, Draw, Sample, as_draw
+from equipoise.run.job import Job
+from equipoise.run.start import model_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def in_process(
 ) -> Iterator[Writer]:
     """A model of Hugging Face's. `records` make the local one; `prompts` are what it will read."""
     # It brings torch and transformers.
-    from equipoise.train.local.engine import open_policy, reference_identity, sampler
-    from equipoise.train.local.generation import render_prompt
+    from equipoise.models.sampling import render_prompt
+    from equipoise.run.policy import open_policy, reference_identity, sampler
 
     name = model_name(loaded, records, reporter)
     with reporter.progress("loading the model"):

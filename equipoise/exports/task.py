@@ -19,10 +19,10 @@ from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import build_environment, make_environment
 from equipoise.run.directory import RunDirectory
+from equipoise.run.job import score_within_budget
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import open_run
-from equipoise.train.stages.job import score_within_budget
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENT = f"equipoise @ {ROOT.as_uri()}"

@@ -7,12 +7,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from environments.presentation import Words
+from environments.presentation import Presentation, Words
 from equipoise.files.console import Column, Reporter
 from equipoise.report.beside import mode_sections, probe_sections
 from equipoise.report.document import Cell, Document, Table, Tables
 from equipoise.report.head import policy_alerts
-from equipoise.report.run_files import RunFiles, read_presentation
+from equipoise.report.run_files import STAGE_OF, RunFiles, read_presentation
 from equipoise.report.tables import charted_breakdown, comparison_table, outcome, verdict_table
 from equipoise.report.words import MINUS, MISSING, NO_BREAK, Stage, printable
 
@@ -138,6 +138,17 @@ def _columns(table: Table) -> Iterator[tuple[int, str, Column]]:
 
 
 # --- what a run prints after its stages -----------------------------------------------------------
+
+
+def print_stage(
+    reporter: Reporter, presentation: Presentation, stage: str, content: Mapping[str, Any]
+) -> None:
+    """Print what a stage of a run has measured: an evaluation, the probe or the modes."""
+    if stage in STAGE_OF:
+        print_evaluation(reporter, content, STAGE_OF[stage])
+    else:
+        modes, probe = (content, content["trivial"]) if "trivial" in content else ({}, content)
+        print_beside(reporter, RunFiles(modes=modes, probe=probe, presentation=presentation))
 
 
 def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any], stage: Stage) -> None:

@@ -1,22 +1,28 @@
-"""`--resume`: a run goes on with its stored configuration; only its number of steps may grow.
+"""How a run goes on: with its stored configuration, in which only the number of steps may grow.
 
 A longer run takes the schedule of learning rates of its new length, from the step on that it has
 reached; NeMo-RL takes the schedule that its checkpoint holds.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from data_prep.records import manifest_path
 from environments.base import TRAIN_SPLIT
+from environments.chat import BudgetSpentError
 from equipoise.config import LoadedConfig
 from equipoise.config.schedule import count_steps, total_steps
 from equipoise.config.yaml_text import read_yaml
 from equipoise.files.disk import read_json, write_text
-from equipoise.files.errors import UsageError
+from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.exits import Stopped
 from equipoise.run.directory import RunDirectory, open_run_directory
+from equipoise.run.evaluation import BASELINE, FINAL
+from equipoise.run.job import Job, record_sources
 from equipoise.run.ledger import command_line, git_state, now
-from equipoise.run.seals import damage_of, find_checkpoints, forget_files, record_files
+from equipoise.run.prompts import BUDGET_REMEDY
+from equipoise.run.seals import check_files, damage_of, find_checkpoints, forget_files, record_files
 
 #: The only key that `--resume` may set.
 LENGTH = "grpo.max_num_steps"
@@ -120,3 +126,25 @@ def reached_step(run: RunDirectory) -> int:
 
 def _planned(run: RunDirectory) -> int:
     return int(read_yaml(run.config)["grpo"]["max_num_steps"])
+
+
+@contextmanager
+def reported(job: Job, report: Callable[[Job], None]) -> Iterator[None]:
+    """Look for damage, then run the block; an error in it leaves a report of what there is."""
+    run = job.run
+    # What cannot be made again: the run's inputs, and what NeMo-RL makes as it trains.
+    lasting = [run.config, run.prompts, manifest_path(run.prompts)]
+    if job.loaded.engine == "nemo_rl":
+        lasting += [run.reference, run.history, run.training.parent, run.probe]
+        lasting += [run.evaluation(stage).parent for stage in (BASELINE, FINAL)]
+    check_files(run, lasting=frozenset(path.name for path in lasting), warn=job.reporter.warn)
+    grow(run, job.loaded, job.reporter.say)
+    record_sources(job)
+    try:
+        yield
+    except (EquipoiseError, Stopped):
+        report(job)
+        raise
+    except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
+        report(job)
+        raise EquipoiseError(error.code, str(error), BUDGET_REMEDY) from error

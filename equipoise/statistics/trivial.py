@@ -1,6 +1,6 @@
 """Policies without skill, which a trained model has to beat: what does a reward pay for nothing?
 
-Pure functions of replies; `equipoise.train.stages.probe` samples and scores.
+Pure functions of replies; `equipoise.train.probe` samples and scores.
 """
 
 import itertools

@@ -157,7 +157,7 @@ class TestNemoRlsPython:
         } - {"bin"}
 
     def test_the_whole_way_to_the_report_imports_there(self, run):
-        modules = ["equipoise.train.nemo_rl.engine", "equipoise.train.pipeline"]
+        modules = ["equipoise.train.nemo_rl.engine", "equipoise.commands.stages"]
         script = (
             "from equipoise.train.nemo_rl.engine import prepare_process; prepare_process()\n"
             + "\n".join(f"import {name}" for name in modules)

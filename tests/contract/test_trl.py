@@ -16,6 +16,7 @@ from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
+from equipoise.run.job import FailureMonitor
 from equipoise.run.usage import Meter
 from equipoise.train.local.callbacks import (
     CheckpointCallback,
@@ -24,7 +25,6 @@ from equipoise.train.local.callbacks import (
     latest_checkpoint,
 )
 from equipoise.train.local.trainer import build_trainer, train_rows, trainable
-from equipoise.train.stages.job import FailureMonitor
 
 SETS, SIZE, GENERATIONS = 5, 4, 3
 RECORDS = [

@@ -12,9 +12,8 @@ from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.files.console import Reporter
 from equipoise.run.directory import RunDirectory
+from equipoise.run.job import Job
 from equipoise.run.usage import Meter
-from equipoise.train.stages.job import Job
-from equipoise.train.stages.tracking import Tracker
 from tests.equipoise.report.browser import Browser
 
 SPLITS = ("train", "train", "validation", "test", "test")
@@ -54,8 +53,7 @@ def job(tmp_path):
     run = RunDirectory(tmp_path / "run")
     run.root.mkdir()
     run.ledger.create({"seconds": {}, "hashes": {}})
-    tracker = Tracker(loaded, run)
-    return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny", Meter(), tracker)
+    return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny", Meter())
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from equipoise.__main__ import VERBS, main, options_of
 from equipoise.config.flags import tasks
 from equipoise.config.gone import VERBS as GONE
 from equipoise.files.options import read_options
-from tests.equipoise.train.test_start import recipe
+from tests.equipoise.commands.test_start import recipe
 
 
 def started(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:

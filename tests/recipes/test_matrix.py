@@ -21,7 +21,7 @@ from huggingface_hub import constants
 
 import equipoise.__main__
 from data_prep import hub
-from tests.equipoise.train.test_start import recipe
+from tests.equipoise.commands.test_start import recipe
 
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")
 NO_RUN = "results/<task>/<run name>"

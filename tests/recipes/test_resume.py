@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.equipoise.train.test_start import recipe
+from tests.equipoise.commands.test_start import recipe
 from tests.recipes.runs import Runs, ended, history, interrupted_at, steps_done, wait_for
 
 pytestmark = pytest.mark.deep

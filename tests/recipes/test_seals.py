@@ -13,14 +13,14 @@ from safetensors.numpy import save_file
 
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Rollout
+from equipoise.commands.stages import start_run
 from equipoise.config import Options, load_config
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
+from equipoise.run.evaluation import write_evaluation
 from equipoise.run.rollouts import write_rollouts
 from equipoise.run.seals import record_files
 from equipoise.statistics.compare import compare, comparison_dict
-from equipoise.train.pipeline import start_run
-from equipoise.train.stages.around_training import write_evaluation
 from tests.command import ROOT
 from tests.contract.gym.served import decision, rollout
 from tests.equipoise.report.conftest import write_json

@@ -6,7 +6,7 @@ from typing import Any
 from environments.base import PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.run.history import Row, step_row
-from equipoise.train.stages.job import FailureMonitor, score_within_budget
+from equipoise.run.job import FailureMonitor, score_within_budget
 
 RewardFunction = Callable[..., list[float | None]]
 

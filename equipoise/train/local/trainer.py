@@ -3,25 +3,31 @@
 import logging
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import utils
 
-from environments.base import PromptRecord
+from environments.base import Message, PromptRecord
 from equipoise.config.learning_rate import Schedule
 from equipoise.config.schedule import plan, total_steps
 from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
 from equipoise.models.causal import LoadedModel, in_half
+from equipoise.models.sampling import Sampling, complete, until_end
+from equipoise.models.template import render
 from equipoise.train.local.callbacks import ScheduleCallback
-from equipoise.train.local.generation import Sampling, draw_for_training
 from equipoise.train.local.reward import RewardFunction
 
+#: Chats and the trainer that asks, to the tokens of prompts and completions; see TRL.
+RolloutFunction = Callable[
+    [Sequence[Sequence[Message]], GRPOTrainer], dict[str, list[list[int]] | None]
+]
 #: A checkpoint is deleted only when a newer one is complete, so two must fit.
 _MIN_CHECKPOINTS = 2
 
@@ -88,6 +94,39 @@ def training_sampling(config: Config) -> Sampling:
         batch_size=grpo.rollouts_per_step,
         seed=grpo.seed,
     )
+
+
+def draw_for_training(sampling: Sampling) -> RolloutFunction:
+    """Make TRL's `rollout_func`: completions sampled as in an evaluation.
+
+    TRL repeats every prompt for each of its completions, next to one another.
+    """
+
+    def draw(
+        prompts: Sequence[Sequence[Message]], trainer: GRPOTrainer
+    ) -> dict[str, list[list[int]] | None]:
+        model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+        tokenizer, n = trainer.processing_class, sampling.generations
+        was_training = model.training
+        model.eval()
+        with torch.no_grad():
+            texts = [render(tokenizer, messages) for messages in prompts[::n]]
+            inputs, new_tokens = complete(model, tokenizer, texts, sampling)
+        model.train(was_training)
+        ends = until_end(new_tokens, tokenizer.eos_token_id)
+        return {
+            "prompt_ids": _masked_rows(inputs["input_ids"], inputs["attention_mask"], n),
+            "completion_ids": _masked_rows(new_tokens, ends),
+            "logprobs": None,  # TRL computes them anew
+        }
+
+    return draw
+
+
+def _masked_rows(tokens: torch.Tensor, mask: torch.Tensor, copies: int = 1) -> list[list[int]]:
+    """Return the tokens under the mask, row by row, each row `copies` times in succession."""
+    rows = [row[flags.bool()].tolist() for row, flags in zip(tokens, mask, strict=True)]
+    return [row for row in rows for _ in range(copies)]
 
 
 def train_rows(records: Sequence[PromptRecord], config: Config) -> Dataset:

@@ -13,8 +13,11 @@ from equipoise.config.schedule import total_steps
 from equipoise.files.disk import write_folder
 from equipoise.files.exits import Stopped, deferring
 from equipoise.models.causal import LoadedModel
+from equipoise.models.sampling import render_prompt
 from equipoise.run import rollouts
-from equipoise.run.history import Row, restore
+from equipoise.run.evaluation import check_signal
+from equipoise.run.history import restore
+from equipoise.run.job import FailureMonitor, Job, Watch
 from equipoise.run.rollouts import TrainingRollouts, choose
 from equipoise.run.seals import CheckpointFolder, record_files
 from equipoise.train.local.callbacks import (
@@ -24,15 +27,11 @@ from equipoise.train.local.callbacks import (
     StopCallback,
     latest_checkpoint,
 )
-from equipoise.train.local.generation import render_prompt
 from equipoise.train.local.reward import reward_function
 from equipoise.train.local.trainer import build_trainer, trainable
-from equipoise.train.stages.alarms import watching_steps
-from equipoise.train.stages.around_training import check_signal
-from equipoise.train.stages.job import FailureMonitor, Job
 
 
-def train(job: Job, loaded: LoadedModel) -> None:
+def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
     """Train with TRL from the newest whole checkpoint, and save the final one."""
     config, run = job.config, job.run
     steps = total_steps(len(job.split(TRAIN_SPLIT)), config)
@@ -41,7 +40,7 @@ def train(job: Job, loaded: LoadedModel) -> None:
     restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
     rollouts.restore(run.training, checkpoint.path / run.training.name if checkpoint else None)
     set_seed(config.grpo.seed)
-    model = _grpo(job, trainable(loaded, config), loaded, steps, checkpoint)
+    model = _grpo(job, watch, trainable(loaded, config), loaded, steps, checkpoint)
 
     def save(folder: Path) -> None:
         model.save_pretrained(folder)
@@ -53,6 +52,7 @@ def train(job: Job, loaded: LoadedModel) -> None:
 
 def _grpo(
     job: Job,
+    watch: Watch,
     model: PreTrainedModel | PeftModel,
     loaded: LoadedModel,
     steps: int,
@@ -65,13 +65,8 @@ def _grpo(
     with (
         job.timed("training"),
         deferring(job.reporter.warn) as stop,
-        watching_steps(job, steps, checkpoint.step if checkpoint else 0) as take,
+        watch(steps, checkpoint.step if checkpoint else 0) as on_row,
     ):
-
-        def on_row(row: Row) -> None:
-            take(row)
-            job.tracker.log(row)
-
         history = HistoryCallback(run.history, on_row, job.meter)
         kept = config.equipoise.training_rollouts
         rollouts = RolloutsCallback(

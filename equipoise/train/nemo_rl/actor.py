@@ -16,6 +16,7 @@ from environments.chat.accounting import spent
 from equipoise.config import LoadedConfig
 from equipoise.models.task_environment import build_environment
 from equipoise.run.directory import RunDirectory
+from equipoise.run.job import score_within_budget
 from equipoise.run.rollouts import choose, read_rollouts
 from equipoise.train.nemo_rl.process import WAITING
 from equipoise.train.nemo_rl.scoring import (
@@ -25,7 +26,6 @@ from equipoise.train.nemo_rl.scoring import (
     single_turn_return,
     to_rollouts,
 )
-from equipoise.train.stages.job import score_within_budget
 
 #: Seconds from a set's first reply to its last.
 _LIMIT = 1800.0

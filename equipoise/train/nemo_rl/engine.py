@@ -4,7 +4,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import (
     contextmanager,
     redirect_stderr,
@@ -20,9 +20,9 @@ from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.config import Config
+from equipoise.config.nemo_rl.conversion import converting
 from equipoise.config.nemo_rl.installation import Installation, find_installation
 from equipoise.config.schedule import total_steps
-from equipoise.doctor.conversion import converting
 from equipoise.files.console import Reporter, escaped
 from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError, UsageError
@@ -36,7 +36,9 @@ from equipoise.models.pretrained import (
 )
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run import rollouts
+from equipoise.run.evaluation import begin_training
 from equipoise.run.history import keep_steps, read_history
+from equipoise.run.job import Job, Watch
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.seals import record_files
 from equipoise.train.nemo_rl.checkpoints import (
@@ -49,10 +51,6 @@ from equipoise.train.nemo_rl.evaluations import is_drawn, score_final
 from equipoise.train.nemo_rl.process import before_nemo_rl
 from equipoise.train.nemo_rl.recipe import Course, Rehearsal, run_grpo
 from equipoise.train.nemo_rl.scoring import templated
-from equipoise.train.stages.alarms import watching_steps
-from equipoise.train.stages.around_training import begin_training
-from equipoise.train.stages.job import Job
-from equipoise.train.stages.tracking import wandb_mode
 
 # --- output ---------------------------------------------------------------------------------------
 # NeMo-RL and Ray print thousands of lines: they go into a file, and the run's own to the user.
@@ -108,13 +106,10 @@ class _Escaping(io.TextIOWrapper):
 _FOR_REAL = Rehearsal()
 
 
-def prepare(
-    config: Config, records: Sequence[PromptRecord], model_name: str
-) -> Callable[[Job], None]:
-    """Refuse what would fail after minutes. Returns what runs a job."""
+def prepare(config: Config, records: Sequence[PromptRecord], model_name: str) -> None:
+    """Refuse what would fail after minutes."""
     find_installation()
     check_start(config, records, model_name)
-    return run
 
 
 def check_start(config: Config, records: Sequence[PromptRecord], model_name: str) -> None:
@@ -189,7 +184,7 @@ def refuse_long_prompts(
         )
 
 
-def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
+def run(job: Job, watch: Watch, rehearsal: Rehearsal = _FOR_REAL) -> None:
     """Do every stage that the run directory does not hold yet.
 
     Raises `Stopped` when training was stopped with a checkpoint before its last step.
@@ -207,9 +202,9 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     job.run.ledger.record_hash(CHAT_TEMPLATE, template_hash(loaded))
     job.run.ledger.update({"nemo_rl": installation.version})
     path = write_config(job, installation)
-    train(job, installation, path, rehearsal)
+    train(job, installation, path, watch, rehearsal)
     if not is_drawn(job):  # asynchronous training has ended the workers: they start again
-        train(job, installation, path, rehearsal)
+        train(job, installation, path, watch, rehearsal)
     score_final(job)
     export(job, installation)
 
@@ -244,7 +239,9 @@ def write_config(job: Job, installation: Installation) -> Path:
     return path
 
 
-def train(job: Job, installation: Installation, config: Path, rehearsal: Rehearsal) -> None:
+def train(
+    job: Job, installation: Installation, config: Path, watch: Watch, rehearsal: Rehearsal
+) -> None:
     """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     keep_steps(job.run.history, steps)  # a row that a kill cut off is none
@@ -265,7 +262,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     if 0 < done < steps:
         begin_training(job, steps)
     one_converts = converting(job.config, job.model_name, os.environ, job.reporter.say)
-    with one_converts, watching_steps(job, steps, done) as take, job.timed("nemo_rl"):
+    with one_converts, watch(steps, done) as take, job.timed("nemo_rl"):
         course = Course(done, steps, take, rehearsal)
         with output_to(log, job.reporter), rehearsal.stand_in(), _ray_ended():
             run_grpo(job, config, course)
@@ -292,5 +289,3 @@ def prepare_process() -> None:
     before_nemo_rl()
     # Its objects that outlive an error call Ray when they are deleted: no second Ray for that.
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
-    if mode := wandb_mode():
-        os.environ["WANDB_MODE"] = mode  # without a key NeMo-RL would ask for one

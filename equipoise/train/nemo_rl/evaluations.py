@@ -13,10 +13,7 @@ from environments.base import PromptRecord, Rollout
 from equipoise.files.disk import read_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
-from equipoise.run.rollouts import read_rollouts, write_rollouts
-from equipoise.statistics.trivial import GREEDY
-from equipoise.train.nemo_rl.scoring import single_turn_return, to_rollouts
-from equipoise.train.stages.around_training import (
+from equipoise.run.evaluation import (
     FINAL,
     before_training,
     begin_training,
@@ -24,8 +21,11 @@ from equipoise.train.stages.around_training import (
     score,
     use_reference,
 )
-from equipoise.train.stages.job import Job
-from equipoise.train.stages.probe import draw_greedy, probe, score_greedy
+from equipoise.run.job import Job
+from equipoise.run.rollouts import read_rollouts, write_rollouts
+from equipoise.statistics.trivial import GREEDY
+from equipoise.train.nemo_rl.scoring import single_turn_return, to_rollouts
+from equipoise.train.probe import draw_greedy, probe, score_greedy
 
 _ROW = "row"
 #: Keys of `policy` that change what a frozen model writes.

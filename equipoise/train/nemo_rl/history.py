@@ -11,10 +11,10 @@ from typing import Any
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.run.history import Row, append_row
+from equipoise.run.job import FailureMonitor, Job
 from equipoise.run.rollouts import TrainingRollouts
 from equipoise.train.nemo_rl.checkpoints import seal_newest
 from equipoise.train.nemo_rl.scoring import StepSummary
-from equipoise.train.stages.job import FailureMonitor, Job
 
 # --- mismatch -------------------------------------------------------------------------------------
 # Whether what samples and what is trained are one policy: NeMo-RL's `token_mult_prob_error`.

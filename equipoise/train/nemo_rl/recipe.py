@@ -19,7 +19,9 @@ from equipoise.config import Config
 from equipoise.config.nemo_rl.assumptions import RELEASE, TRIED, unmet
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped, StopRequest, deferring
+from equipoise.run.evaluation import use_reference
 from equipoise.run.history import Row
+from equipoise.run.job import Job
 from equipoise.train.nemo_rl.checkpoints import latest_checkpoint, seal_newest
 from equipoise.train.nemo_rl.evaluations import (
     Sampler,
@@ -30,8 +32,6 @@ from equipoise.train.nemo_rl.evaluations import (
 from equipoise.train.nemo_rl.history import HistoryLogger
 from equipoise.train.nemo_rl.process import WAITING, reason_of, with_room_to_wait
 from equipoise.train.nemo_rl.reference_policy import policy_with_first_reference
-from equipoise.train.stages.around_training import use_reference
-from equipoise.train.stages.job import Job
 
 #: Seconds of a Slurm job that are kept for the end of a step and for its checkpoint.
 _TO_SAVE = 300

@@ -10,8 +10,8 @@ from environments.base import TRAIN_SPLIT, Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.models.template import render
 from equipoise.run.history import step_row
+from equipoise.run.job import score_within_budget
 from equipoise.run.rollouts import Choice, Sample, nothing
-from equipoise.train.stages.job import score_within_budget
 
 MessageLog = Sequence[Mapping[str, Any]]
 

@@ -18,6 +18,8 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.chat import ChatRequest
+from equipoise.commands.dry_run import dry_run
+from equipoise.commands.stages import model_name
 from equipoise.config import load_config
 from equipoise.config.schema import CACHE_DIR
 from equipoise.config.training_words import parse_flags
@@ -26,8 +28,6 @@ from equipoise.files.console import Reporter
 from equipoise.models.hub import located
 from equipoise.models.task_environment import load_chat_model
 from equipoise.run.prompts import prepare_task
-from equipoise.train.pipeline import model_name
-from equipoise.train.stages.dry_run import dry_run
 from tests.recipes.audits import SMOKE, started
 from tests.refusals import refusal
 

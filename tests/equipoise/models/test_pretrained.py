@@ -15,8 +15,8 @@ from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.models.causal import LoadedModel
 from equipoise.models.pretrained import control_tokens
-from equipoise.train.local import engine
-from equipoise.train.local.generation import render_prompt
+from equipoise.models.sampling import render_prompt
+from equipoise.run import policy
 from equipoise.train.nemo_rl.engine import check_start
 from tests.refusals import refusal
 
@@ -43,7 +43,7 @@ def test_control_tokens_are_all_special_tokens_but_single_signs(folder):
     assert "!" not in tokens
 
 
-@pytest.mark.parametrize("begin", [engine.prepare, check_start], ids=["local", "NeMo-RL"])
+@pytest.mark.parametrize("begin", [policy.open_policy, check_start], ids=["local", "NeMo-RL"])
 @pytest.mark.parametrize("text", ["Why! Patient: A", "<|end|>"])
 def test_no_run_begins_with_a_control_token_in_a_prompt(begin, text, folder):
     words = (f"policy.model_name={folder}", "grpo.val_period=0", "equipoise.device=cpu")
@@ -114,7 +114,7 @@ def base(folder, tmp_path):
 
 def loaded_with(name: str, *words: str) -> LoadedModel:
     config = load_config("fairness", parse_flags("x", (f"policy.model_name={name}", *words))).config
-    return engine.load_policy(config, name, torch.device("cpu"))
+    return policy.load_policy(config, name, torch.device("cpu"))
 
 
 def test_a_base_model_is_given_a_chat_template(base, tmp_path):

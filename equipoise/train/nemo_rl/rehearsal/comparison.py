@@ -23,7 +23,7 @@ from transformers import (
 
 from equipoise.config.schema import GenerationConfig
 from equipoise.files.errors import EquipoiseError
-from equipoise.train.stages.job import Job
+from equipoise.run.job import Job
 
 #: In nats: what two float32 implementations of one model may differ by, and much more.
 TOLERANCE = 1e-3

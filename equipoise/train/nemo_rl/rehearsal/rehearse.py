@@ -1,21 +1,20 @@
 """Runs a rehearsal: half of the steps, a stop with a checkpoint, the other half."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from environments.base import TRAIN_SPLIT, PromptRecord
+from environments.base import TRAIN_SPLIT
 from equipoise.config import Config
 from equipoise.config.schedule import total_steps
 from equipoise.files.exits import Stopped
+from equipoise.run.job import Job, Watch
 from equipoise.train.nemo_rl.checkpoints import latest_checkpoint
-from equipoise.train.nemo_rl.engine import prepare as prepare_nemo_rl
 from equipoise.train.nemo_rl.engine import run as run_nemo_rl
 from equipoise.train.nemo_rl.recipe import Rehearsal
 from equipoise.train.nemo_rl.rehearsal.comparison import compare_policies, rollouts_file
 from equipoise.train.nemo_rl.rehearsal.shrink import on_gpus
-from equipoise.train.stages.job import Job
 
 NOTICE = """\
 This is a rehearsal on this CPU: NeMo-RL's own loop, cluster, training workers, weight transfer and
@@ -32,15 +31,7 @@ result says nothing of any model; its last line says what was not covered.
 """
 
 
-def prepare(
-    config: Config, records: Sequence[PromptRecord], model_name: str
-) -> Callable[[Job], None]:
-    """Refuse what would fail after minutes. Returns what rehearses a job."""
-    prepare_nemo_rl(config, records, model_name)
-    return run
-
-
-def run(job: Job) -> None:
+def run(job: Job, watch: Watch) -> None:
     """Train as the configuration says, interrupted and resumed once in the middle.
 
     Raises `EquipoiseError` where training, generation and the exported model are not one policy.
@@ -49,8 +40,8 @@ def run(job: Job) -> None:
     job.reporter.say(NOTICE_ON_GPUS if on_gpus() else NOTICE)
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
-        _first_half(job, steps // 2)
-    run_nemo_rl(job, Rehearsal(lambda: _workers(job), at_end=partial(_keep_rollouts, job)))
+        _first_half(job, watch, steps // 2)
+    run_nemo_rl(job, watch, Rehearsal(lambda: _workers(job), at_end=partial(_keep_rollouts, job)))
     compare_policies(job, exact=not on_gpus())
     job.reporter.say(f"not covered: {', '.join(not_covered(job.config))}; see docs/nemo-rl.md")
 
@@ -73,9 +64,9 @@ def not_covered(config: Config) -> Iterator[str]:
     yield "more than one node"
 
 
-def _first_half(job: Job, steps: int) -> None:
+def _first_half(job: Job, watch: Watch, steps: int) -> None:
     try:
-        run_nemo_rl(job, Rehearsal(lambda: _workers(job), stop_at=steps))
+        run_nemo_rl(job, watch, Rehearsal(lambda: _workers(job), stop_at=steps))
     except Stopped:
         newest = latest_checkpoint(job.run.checkpoints)
         if newest is None or newest.step != steps:

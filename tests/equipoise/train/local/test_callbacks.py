@@ -6,13 +6,13 @@ from pathlib import Path
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from environments.base import Rollout, Score
+from equipoise.run.job import FailureMonitor
 from equipoise.run.rollouts import TrainingRollouts, choose, read_kept
 from equipoise.train.local.callbacks import (
     CheckpointCallback,
     RolloutsCallback,
     StopCallback,
 )
-from equipoise.train.stages.job import FailureMonitor
 
 
 def end_step(root: Path, *, stop: bool) -> TrainerControl:

@@ -2,17 +2,18 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from equipoise.commands.tracking import Tracker
 from equipoise.files.exits import Stopped
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
 from equipoise.run.history import append_row
 from equipoise.train.nemo_rl import engine
 from equipoise.train.nemo_rl.evaluations import before_first_step
-from equipoise.train.stages.tracking import Tracker
 from tests.equipoise.train.nemo_rl.test_evaluations import Environment, Replies
 
 STEPS = 12
@@ -45,7 +46,8 @@ def nemo_rl(job, monkeypatch, tmp_path):
                 raise Stopped
 
         monkeypatch.setattr(engine, "run_grpo", run_grpo)
-        engine.train(job, installation, tmp_path / "nemo_rl.yaml", engine.Rehearsal())
+        watch = partial(Tracker(job.loaded, job.run).watching, job)
+        engine.train(job, installation, tmp_path / "nemo_rl.yaml", watch, engine.Rehearsal())
 
     return train
 
@@ -66,7 +68,7 @@ def test_an_alarm_of_a_step_reaches_terminal_wandb_and_report_once(
     sent = []
     wandb = SimpleNamespace(run=SimpleNamespace(alert=lambda title, text: sent.append(text)))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    job = replace(job, loaded=loaded, tracker=Tracker(loaded, job.run))
+    job = replace(job, loaded=loaded)
     job.run.ledger.update({"run_id": "run7"})
     with pytest.raises(Stopped):
         nemo_rl(job, FIRST)

@@ -1,4 +1,6 @@
-"""wandb, without ever asking a question or stopping a run.
+"""Watching a run: its steps on the terminal and in wandb, and the alarm, once.
+
+wandb never asks a question and never stops a run.
 
 Online when a key is there, offline without one, not at all with `logger.wandb_enabled: false`. It
 gets the configuration without secrets, and figures.
@@ -9,14 +11,21 @@ import netrc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from equipoise.config import LoadedConfig
 from equipoise.config.secrets import redacted_tree
-from equipoise.report.run_files import FOLDERS, RunFiles, read_run
+from equipoise.files.console import showing_steps
+from equipoise.report.alarms import AlarmMonitor
+from equipoise.report.run_files import FOLDERS, RunFiles, read_object, read_run
 from equipoise.report.words import Stage, number
 from equipoise.run.directory import RunDirectory
+from equipoise.run.evaluation import BASELINE
+from equipoise.run.history import Row, read_history
+from equipoise.run.job import Job
 
 _WANDB_HOST = "api.wandb.ai"
 _LOG = logging.getLogger(__name__)
@@ -49,6 +58,8 @@ class Tracker:
         self._wandb: Any = None
 
     def __enter__(self) -> Self:
+        if self._loaded.engine == "nemo_rl" and (mode := wandb_mode()):
+            os.environ["WANDB_MODE"] = mode  # without a key NeMo-RL would ask for one
         return self
 
     def __exit__(
@@ -61,6 +72,36 @@ class Tracker:
         self._attempt(self._conclude)
         if self._wandb is not None and self._loaded.engine == "local":
             self._attempt(lambda: self._wandb.finish(exit_code=0 if error is None else 1))
+
+    @contextmanager
+    def watching(self, job: Job, total: int, done: int) -> Iterator[Callable[[Row], None]]:
+        """Yield what takes each row of the history once it is written."""
+        history = read_history(
+            job.run.history
+        )  # up to the checkpoint that a resumed run goes on from
+
+        @cache
+        def monitor() -> AlarmMonitor:
+            """The evaluation is read when there are steps, for NeMo-RL makes it after its start."""
+            evaluation = read_object(job.run.evaluation(BASELINE))
+            presentation = job.environment.presentation
+            return AlarmMonitor(
+                RunFiles(
+                    evaluations={"before": evaluation}, history=history, presentation=presentation
+                )
+            )
+
+        with showing_steps(job.reporter, total, done) as show:
+
+            def take(row: Row) -> None:
+                show(row)
+                if alarm := monitor().add(row):
+                    job.reporter.warn(alarm.text)
+                    self.alert(alarm.text)
+                if job.loaded.engine == "local":  # NeMo-RL's logger has sent it
+                    self.log(row)
+
+            yield take
 
     def log(self, row: Mapping[str, float | None]) -> None:
         """Send one row of the training history."""

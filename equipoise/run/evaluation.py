@@ -18,9 +18,8 @@ from environments.contract import Environment
 from equipoise.config.schema import EvaluationConfig
 from equipoise.files.disk import hash_file, write_json, write_lines
 from equipoise.files.errors import EquipoiseError
-from equipoise.report.renderers import print_evaluation
-from equipoise.report.run_files import STAGE_OF
 from equipoise.run.directory import RunDirectory
+from equipoise.run.job import Job, refuse_failures, refuse_unmeasured, scores_of
 from equipoise.run.rollouts import (
     read_generations,
     read_rollouts,
@@ -31,7 +30,6 @@ from equipoise.run.rollouts import (
 from equipoise.run.seals import record_files
 from equipoise.statistics.evaluation import evaluation_dict
 from equipoise.statistics.learning_signal import learning_signal
-from equipoise.train.stages.job import Job, refuse_failures, refuse_unmeasured, scores_of
 
 #: Records, completions of each, the stage -> their rollouts, siblings adjacent.
 Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
@@ -228,7 +226,7 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     # Sealed first: a stage that still has its generations is not finished, and is scored again.
     record_files(job.run, job.run.evaluation(stage).parent, without=generations)
     generations.unlink()
-    print_evaluation(job.reporter, evaluation, STAGE_OF[stage])
+    job.show(stage, evaluation)
 
 
 def score_replies(

@@ -2,9 +2,10 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from environments.base import Failure, PromptRecord, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
@@ -13,9 +14,18 @@ from equipoise.config import Config, LoadedConfig
 from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
+from equipoise.run.history import Row
 from equipoise.run.prompts import BUDGET_REMEDY
 from equipoise.run.usage import Meter
-from equipoise.train.stages.tracking import Tracker
+
+#: From all steps and those that are done to what takes each row of the history in the block.
+Watch = Callable[[int, int], AbstractContextManager[Callable[[Row], None]]]
+#: Shows what a stage has measured: its name, and what its file holds.
+Show = Callable[[str, Mapping[str, Any]], None]
+
+
+def _show_nothing(stage: str, content: Mapping[str, Any]) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ class Job:
     reporter: Reporter
     model_name: str
     meter: Meter
-    tracker: Tracker
+    show: Show = _show_nothing
 
     @property
     def config(self) -> Config:

@@ -9,9 +9,9 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.train.local.engine import load_policy, say_precision
+from equipoise.run.job import Job
+from equipoise.run.policy import load_policy, record_policy
 from equipoise.train.local.trainer import grpo_arguments, with_adapter
-from equipoise.train.stages.job import Job
 
 HALF, FULL = "policy.precision=bfloat16", "policy.precision=float32"
 LORA = "policy.dtensor_cfg.lora_cfg.enabled=true"
@@ -40,10 +40,11 @@ def test_a_cpu_computes_in_bfloat16_where_it_can(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
     config = load_config("fairness", parse_flags("x", words)).config
-    model = load_policy(config, tiny, torch.device("cpu")).model
+    loaded = load_policy(config, tiny, torch.device("cpu"))
+    model = loaded.model
     assert (model.dtype == torch.bfloat16) is in_half
     assert grpo_arguments(config, tmp_path, model).bf16 is in_half
-    say_precision(replace(job, loaded=replace(job.loaded, config=config)), model)
+    record_policy(replace(job, loaded=replace(job.loaded, config=config)), loaded)
     assert ("in float32 here" in capsys.readouterr().out) is (HALF in words and not in_half)
 
 

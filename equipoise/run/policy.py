@@ -1,53 +1,27 @@
-"""The local engine: TRL on a CPU or one GPU, from the frozen model to the evaluated result."""
+"""The local model of a run: loaded on this machine, and how it writes in the stages of a run."""
 
 import ctypes
 import gc
 import platform
-from collections.abc import Callable, Sequence
-from functools import cache, partial
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from transformers import PreTrainedModel
 
 from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
-from equipoise.models.causal import LoadedModel, has_bfloat16, in_half, load_model, load_trained
+from equipoise.models.causal import LoadedModel, has_bfloat16, in_half, load_model
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
+from equipoise.models.sampling import Sampling, sample
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
+from equipoise.run.evaluation import REFERENCE, Sample
+from equipoise.run.job import Job
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.statistics.trivial import GREEDY
-from equipoise.train.local.generation import Sampling, sample
-from equipoise.train.stages.around_training import (
-    FINAL,
-    REFERENCE,
-    Sample,
-    before_training,
-    evaluate,
-)
-from equipoise.train.stages.job import Job
-from equipoise.train.stages.probe import draw_greedy, probe, score_greedy
 
 #: Of glibc's malloc.h, and the largest threshold that it takes on 64 bits.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_THRESHOLD = 32 * 2**20
-
-
-def prepare(
-    config: Config, records: Sequence[PromptRecord], model_name: str
-) -> Callable[[Job], None]:
-    """Load the model. Returns what runs a job with it; raises `EquipoiseError`.
-
-    Prompts that hold the model's control tokens are refused.
-    """
-    return partial(run, loaded=open_policy(config, records, model_name))
-
-
-def prepare_probe(
-    config: Config, records: Sequence[PromptRecord], model_name: str
-) -> Callable[[Job], None]:
-    return partial(run_before_training, loaded=open_policy(config, records, model_name))
 
 
 def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str) -> LoadedModel:
@@ -69,63 +43,6 @@ def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str
     return loaded
 
 
-def give_memory_back() -> None:
-    """Have glibc give back what it keeps, between stages whose objects differ in size."""
-    gc.collect()
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def run(job: Job, loaded: LoadedModel) -> None:
-    """Do every stage that the run directory does not hold yet."""
-    run_before_training(job, loaded)
-    if not job.run.final_checkpoint.exists():
-        # TRL takes seconds to import, and what comes before training needs none of it.
-        from equipoise.train.local.training import train
-
-        give_memory_back()
-        train(job, loaded)
-        give_memory_back()
-
-    @cache
-    def final_model() -> LoadedModel:
-        """Loaded when it is asked, which a finished evaluation does not."""
-        return load_trained(loaded, job.run.final_checkpoint, loaded.model.device)
-
-    def trained(*request: Any) -> list[Rollout]:
-        return sampler(job, final_model())(*request)
-
-    if not job.run.is_evaluated(FINAL):  # its folder is sealed with all that is in it
-        with job.timed(FINAL):
-            draw_greedy(job, trained)
-            score_greedy(job)
-    evaluate(job, FINAL, trained)
-    give_memory_back()
-
-
-def run_before_training(job: Job, loaded: LoadedModel) -> None:
-    """The reference, the baseline and the probe, where the run directory lacks them."""
-    device = loaded.model.device
-    say_precision(job, loaded.model)
-    if note := check_template(loaded.tokenizer, job.records):
-        job.reporter.warn(note)
-    job.run.ledger.record_hash("model", loaded.identity)
-    job.run.ledger.record_hash(CHAT_TEMPLATE, template_hash(loaded.tokenizer))
-    job.run.ledger.update({"device": str(device)})
-    write = sampler(job, loaded)
-    before_training(job, write, reference_identity(job.config, loaded))
-    probe(job, write)
-
-
-def say_precision(job: Job, model: PreTrainedModel) -> None:
-    """Say where the configuration's precision is not the one that is used."""
-    if job.config.policy.precision == "bfloat16" and not in_half(job.config, model):
-        job.reporter.say(
-            "the local engine computes in float32 here, not in bfloat16: on a CPU that takes a "
-            "LoRA and a processor with bfloat16 instructions"
-        )
-
-
 def load_policy(config: Config, model_name: str, device: torch.device) -> LoadedModel:
     """The model to train.
 
@@ -143,6 +60,20 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
         four_bit=config.equipoise.load_in_4bit,
         template=template_of(policy.tokenizer),
     )
+
+
+def record_policy(job: Job, loaded: LoadedModel) -> None:
+    """Note in the provenance which model it is, and say what of it is not as configured."""
+    if job.config.policy.precision == "bfloat16" and not in_half(job.config, loaded.model):
+        job.reporter.say(
+            "the local engine computes in float32 here, not in bfloat16: on a CPU that takes a "
+            "LoRA and a processor with bfloat16 instructions"
+        )
+    if note := check_template(loaded.tokenizer, job.records):
+        job.reporter.warn(note)
+    job.run.ledger.record_hash("model", loaded.identity)
+    job.run.ledger.record_hash(CHAT_TEMPLATE, template_hash(loaded.tokenizer))
+    job.run.ledger.update({"device": str(loaded.model.device)})
 
 
 def reference_identity(config: Config, loaded: LoadedModel) -> str:
@@ -173,3 +104,10 @@ def _sampling(config: Config, stage: str, generations: int) -> Sampling:
         batch_size=evaluation.batch_size,
         seed=config.grpo.seed + 1 if stage == REFERENCE else evaluation.seed + 2,
     )
+
+
+def give_memory_back() -> None:
+    """Have glibc give back what it keeps, between stages whose objects differ in size."""
+    gc.collect()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

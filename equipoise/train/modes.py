@@ -12,18 +12,17 @@ from typing import Any
 from environments.contract import Environment
 from environments.measurement import Measurement, Modes
 from equipoise.files.disk import write_json
-from equipoise.report.renderers import print_beside
-from equipoise.report.run_files import RunFiles
+from equipoise.run.evaluation import BASELINE, FINAL
+from equipoise.run.job import Job
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import record_files
 from equipoise.statistics.compare import compare, with_verdicts
 from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
-from equipoise.train.stages.around_training import BASELINE, FINAL
-from equipoise.train.stages.job import Job
-from equipoise.train.stages.probe import compare_with_trained
+from equipoise.train.probe import compare_with_trained
 
 SCHEMA = 2
+MODES = "modes"
 
 
 def write_modes(job: Job) -> None:
@@ -36,7 +35,7 @@ def write_modes(job: Job) -> None:
     task_modes: dict[str, Any] = {}
     if job.environment.offers(Environment.modes):
         scored = {s: read_scored_rollouts(job.run.rollouts(s)) for s in (BASELINE, FINAL)}
-        with job.timed("modes"), job.reporter.progress("answering in other ways"):
+        with job.timed(MODES), job.reporter.progress("answering in other ways"):
             modes, measure = job.environment.modes(scored[FINAL][0]), job.environment.measure
             stages = {name: measure(*scored[stage]) for stage, name in modes.stages.items()}
             task_modes = modes_dict(modes, stages, settings)
@@ -50,8 +49,7 @@ def write_modes(job: Job) -> None:
         return
     write_json(job.run.modes, content)
     record_files(job.run, job.run.modes)
-    run = RunFiles(modes=content, probe=trivial, presentation=job.environment.presentation)
-    print_beside(job.reporter, run)
+    job.show(MODES, content)
 
 
 def modes_dict(

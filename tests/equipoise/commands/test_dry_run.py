@@ -5,9 +5,9 @@ import shlex
 
 import pytest
 
+from equipoise.commands.dry_run import sbatch_line
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.train.stages.dry_run import sbatch_line
 
 # --- the line for Slurm ---
 

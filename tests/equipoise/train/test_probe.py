@@ -11,12 +11,12 @@ from data_prep.splits import sample_names
 from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.config.workload import PROBE_POLICIES
 from equipoise.files.disk import read_json
+from equipoise.run.evaluation import before_training, evaluate
+from equipoise.run.job import Job
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import damage_of
-from equipoise.train.stages.around_training import before_training, evaluate
-from equipoise.train.stages.job import Job
-from equipoise.train.stages.modes import write_modes
-from equipoise.train.stages.probe import (
+from equipoise.train.modes import write_modes
+from equipoise.train.probe import (
     compare_with_trained,
     draw_greedy,
     probe,

@@ -17,8 +17,8 @@ from equipoise.files.disk import write_text
 from equipoise.models.hub import refuse_missing_package
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
+from equipoise.run.job import check_environment
 from equipoise.run.prompts import check_steps, check_task, prepare_task, prompts_here
-from equipoise.train.stages.job import check_environment
 
 _SCRIPT = "containers/slurm/grpo.sbatch"
 #: A longer run queues itself again.

@@ -17,19 +17,14 @@ from transformers import (
     TopPLogitsWarper,
 )
 from transformers.cache_utils import DynamicLayer
-from trl import GRPOTrainer
 
-from environments.base import Message, PromptRecord, Rollout
+from environments.base import PromptRecord, Rollout
 from equipoise.models.causal import LoadedModel
 from equipoise.models.template import render
 
 Progress = Callable[[int], None]
 #: Tokens of prompts, tokens of completions.
 CountTokens = Callable[[int, int], None]
-#: Chats and the trainer that asks, to the tokens of prompts and completions; see TRL.
-RolloutFunction = Callable[
-    [Sequence[Sequence[Message]], GRPOTrainer], dict[str, list[list[int]] | None]
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +78,7 @@ def _sample_batch(
 ) -> list[Rollout]:
     tokenizer, n = loaded.tokenizer, sampling.generations
     prompts = [render_prompt(tokenizer, record) for record in records]
-    inputs, new_tokens = _complete(loaded.model, tokenizer, prompts, sampling)
+    inputs, new_tokens = complete(loaded.model, tokenizer, prompts, sampling)
     texts = tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
     count(n * int(inputs["attention_mask"].sum()), count_tokens(new_tokens, tokenizer.eos_token_id))
     return [
@@ -93,34 +88,7 @@ def _sample_batch(
     ]
 
 
-def draw_for_training(sampling: Sampling) -> RolloutFunction:
-    """Make TRL's `rollout_func`: completions by this module's sampling, as in an evaluation.
-
-    TRL repeats every prompt for each of its completions, next to one another.
-    """
-
-    def draw(
-        prompts: Sequence[Sequence[Message]], trainer: GRPOTrainer
-    ) -> dict[str, list[list[int]] | None]:
-        model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
-        tokenizer, n = trainer.processing_class, sampling.generations
-        was_training = model.training
-        model.eval()
-        with torch.no_grad():
-            texts = [render(tokenizer, messages) for messages in prompts[::n]]
-            inputs, new_tokens = _complete(model, tokenizer, texts, sampling)
-        model.train(was_training)
-        ends = until_end(new_tokens, tokenizer.eos_token_id)
-        return {
-            "prompt_ids": _masked_rows(inputs["input_ids"], inputs["attention_mask"], n),
-            "completion_ids": _masked_rows(new_tokens, ends),
-            "logprobs": None,  # TRL computes them anew
-        }
-
-    return draw
-
-
-def _complete(
+def complete(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[str],
@@ -144,12 +112,6 @@ def _complete(
         logits_processor=_processors(sampling),
     )
     return inputs, output[:, inputs["input_ids"].shape[1] :]
-
-
-def _masked_rows(tokens: torch.Tensor, mask: torch.Tensor, copies: int = 1) -> list[list[int]]:
-    """Return the tokens under the mask, row by row, each row `copies` times in succession."""
-    rows = [row[flags.bool()].tolist() for row, flags in zip(tokens, mask, strict=True)]
-    return [row for row in rows for _ in range(copies)]
 
 
 def count_tokens(completions: torch.Tensor, end: int) -> int:

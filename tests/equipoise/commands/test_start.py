@@ -101,7 +101,7 @@ def test_secrets_come_from_a_dotenv_file(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delenv("PYTHON_DOTENV_DISABLED")
     (tmp_path / ".env").write_text("EQUIPOISE_TEST_VALUE=from-dotenv\n")
     script = (
-        "import os, sys; from equipoise.train.start import run;"
+        "import os, sys; from equipoise.commands.start import run;"
         "from equipoise.config.training_words import parse_flags;"
         "from equipoise.files.console import Reporter;"
         "run('fairness', parse_flags('x', ['--dry-run']), Reporter());"
@@ -139,8 +139,7 @@ def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(tmp_path: Path) -> Non
 
 def test_a_mistake_does_not_wait_for_heavy_libraries() -> None:
     heavy = "{'torch', 'transformers', 'matplotlib', 'scipy'}"
-    code = (
-        f"import sys, equipoise.train.start;sys.exit(str(sorted({heavy} & set(sys.modules)) or ''))"
-    )
+    found = f"sorted({heavy} & set(sys.modules)) or ''"
+    code = f"import sys, equipoise.commands.start;sys.exit(str({found}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert not done.stderr.strip(), done.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 from dotenv import load_dotenv
 
 from data_prep.contract import DataModule
+from equipoise.commands.dry_run import dry_run
 from equipoise.config import (
     LOCAL_MODEL,
     LoadedConfig,
@@ -33,7 +34,6 @@ from equipoise.run.log import kept_log
 from equipoise.run.prompts import prepare_task
 from equipoise.run.resume import check_resume
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
-from equipoise.train.stages.dry_run import dry_run
 
 
 def run(task: str, options: Options, reporter: Reporter) -> None:
@@ -73,7 +73,7 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
         announce(loaded, reporter)
         with owning(options.resume) if options.resume else nullcontext():
             # torch and transformers take seconds to import; a mistake should not wait for them.
-            from equipoise.train.pipeline import run_pipeline
+            from equipoise.commands.stages import run_pipeline
 
             run_pipeline(
                 loaded,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.commands.tracking import Tracker, summary, wandb_mode
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.files.disk import write_json, write_jsonl
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
-from equipoise.train.stages.tracking import Tracker, summary, wandb_mode
 
 PROMPT = "a question that nobody else may read"
 ROWS = [
@@ -198,7 +198,7 @@ def test_what_trl_asks_wandb_at_each_checkpoint_prints_nothing(run) -> None:
         "from equipoise.config import load_config",
         "from equipoise.config.training_words import parse_flags",
         "from equipoise.run.directory import RunDirectory",
-        "from equipoise.train.stages.tracking import Tracker",
+        "from equipoise.commands.tracking import Tracker",
         "options = parse_flags('x', ['logger.wandb_enabled=true'])",
         f"run = RunDirectory(Path({str(run.root)!r}))",
         "with Tracker(load_config('fairness', options), run) as tracker:",

@@ -24,9 +24,9 @@ from equipoise.config.workload import (
     PROBE_SENTENCES,
 )
 from equipoise.files.disk import read_json, write_folder, write_json
-from equipoise.report.renderers import print_beside
-from equipoise.report.run_files import RunFiles
 from equipoise.run.directory import RunDirectory
+from equipoise.run.evaluation import BASELINE, FINAL, Sample
+from equipoise.run.job import Job, refuse_failures, scores_of
 from equipoise.run.rollouts import (
     read_generations,
     read_scored_rollouts,
@@ -52,8 +52,6 @@ from equipoise.statistics.trivial import (
     not_beaten,
     vote,
 )
-from equipoise.train.stages.around_training import BASELINE, FINAL, Sample
-from equipoise.train.stages.job import Job, refuse_failures, scores_of
 
 SCHEMA = 1
 PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"
@@ -132,8 +130,7 @@ def probe(job: Job, frozen: Sample) -> None:
             content = probe_content(job.environment, scored, constants_json, statistics)
     write_folder(job.run.probe, partial(fill_probe, scored, content))
     record_files(job.run, job.run.probe)
-    files = RunFiles(probe=content, presentation=job.environment.presentation)
-    print_beside(job.reporter, files)
+    job.show(PROBE, content)
 
 
 def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:

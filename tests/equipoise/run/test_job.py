@@ -12,7 +12,7 @@ from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from equipoise.files.disk import read_json
 from equipoise.run.directory import RunDirectory
-from equipoise.train.stages.job import (
+from equipoise.run.job import (
     FailureMonitor,
     Job,
     check_environment,

@@ -23,9 +23,9 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord, Rollout
 from equipoise.models.causal import LoadedModel, load_model
+from equipoise.models.sampling import Sampling, sample
 from equipoise.run.usage import Meter
 from equipoise.train.local import generation
-from equipoise.train.local.generation import Sampling, sample
 
 RECORDS = [
     PromptRecord(f"p{i}", "toy", ({"role": "user", "content": f"Q{i}"},), f"s{i}", "test")

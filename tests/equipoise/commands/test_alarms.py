@@ -1,55 +1,59 @@
 """The alarm while a run trains: once, at its step, also in wandb."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from environments.base import Rollout, Score
 from environments.measurement import Mean, measure_means
+from equipoise.commands import tracking
+from equipoise.commands.tracking import Tracker
 from equipoise.files.disk import write_json
 from equipoise.report.alarms import FEWEST
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
+from equipoise.run.evaluation import write_evaluation
 from equipoise.run.history import append_row
-from equipoise.train.stages import alarms
-from equipoise.train.stages.alarms import watching_steps
-from equipoise.train.stages.around_training import write_evaluation
 
 
-class Alerts:
-    def __init__(self):
-        self.texts = []
+class Alerts(Tracker):
+    def __init__(self, job):
+        super().__init__(job.loaded, job.run)
+        self.job, self.texts, self.steps = job, [], []
 
     def alert(self, text):
         self.texts.append(text)
 
+    def log(self, row):
+        self.steps.append(row["step"])
+
 
 @pytest.fixture
 def tracked(job):
-    return replace(job, tracker=Alerts())
+    return Alerts(job)
 
 
-def take(job, steps, accuracy, reward=float):
+def take(tracked, steps, accuracy, reward=float):
     """Rows whose reward rises."""
-    with watching_steps(job, 20, 0) as on_row:
+    job = tracked.job
+    with tracked.watching(job, 20, 0) as on_row:
         for step in steps:
             row = {"step": step, "reward": reward(step), "env/accuracy": accuracy(step)}
             append_row(job.run.history, row)
             on_row(row)
 
 
-def baseline(job, **watched):
-    write_json(job.run.evaluation("baseline"), {"watched": watched} if watched else {})
+def baseline(tracked, **watched):
+    write_json(tracked.job.run.evaluation("baseline"), {"watched": watched} if watched else {})
 
 
 def test_it_is_told_once_and_not_again_by_a_run_that_goes_on(tracked, capsys):
     baseline(tracked, metric="accuracy", better="higher")
     take(tracked, range(1, FEWEST), lambda step: -step)
-    assert tracked.tracker.texts == []
+    assert tracked.texts == []
     take(tracked, range(FEWEST, FEWEST + 3), lambda step: -step)
-    (text,) = tracked.tracker.texts
+    (text,) = tracked.texts
+    assert tracked.steps == list(range(1, FEWEST + 3))
     assert text.startswith(f"Step {FEWEST}: over {FEWEST} steps the reward rose and accuracy did")
     assert "".join(capsys.readouterr()).count("the reward rose and") == 1
 
@@ -62,7 +66,7 @@ def test_it_is_told_once_and_not_again_by_a_run_that_goes_on(tracked, capsys):
 )
 def test_step_by_step_it_says_what_the_report_says_of_the_whole_run(job, drawn, stop, better):
     """Also where the run was stopped on the way and went on."""
-    tracked = replace(job, tracker=Alerts())
+    tracked = Alerts(job)
     baseline(tracked, metric="accuracy", better=better)
     job.run.history.unlink(missing_ok=True)
     rows = [(None if figure is None else n - figure, figure) for n, figure in enumerate(drawn)]
@@ -70,7 +74,7 @@ def test_step_by_step_it_says_what_the_report_says_of_the_whole_run(job, drawn, 
     for part in (steps[:stop], steps[stop:]):
         take(tracked, part, lambda step: rows[step - 1][1], lambda step: rows[step - 1][0])
     shown = [alert.text for alert in alerts(read_run(job.run.root)) if alert.section == "training"]
-    assert tracked.tracker.texts == shown
+    assert tracked.texts == shown
 
 
 def test_a_history_is_read_when_the_run_starts_and_not_at_each_step(tracked, monkeypatch):
@@ -80,9 +84,9 @@ def test_a_history_is_read_when_the_run_starts_and_not_at_each_step(tracked, mon
         read.append(path)
         return {}
 
-    monkeypatch.setattr(alarms, "read_history", read_history)
+    monkeypatch.setattr(tracking, "read_history", read_history)
     take(tracked, range(1, 15), lambda step: -step)
-    assert read == [tracked.run.history]
+    assert read == [tracked.job.run.history]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,7 @@ def test_a_history_is_read_when_the_run_starts_and_not_at_each_step(tracked, mon
 def test_it_is_silent(tracked, watched, accuracy):
     baseline(tracked, **watched)
     take(tracked, range(1, 15), accuracy)
-    assert tracked.tracker.texts == []
+    assert tracked.texts == []
 
 
 def written(job, monkeypatch, *names):

@@ -11,13 +11,13 @@ from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 from equipoise.files.disk import read_json
+from equipoise.run import evaluation
 from equipoise.run.directory import RunDirectory
+from equipoise.run.evaluation import before_training, begin_training, evaluate
+from equipoise.run.job import Job
 from equipoise.run.ledger import Ledger
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
 from equipoise.run.seals import Manifest, check_files, damage_of
-from equipoise.train.stages import around_training
-from equipoise.train.stages.around_training import before_training, begin_training, evaluate
-from equipoise.train.stages.job import Job
 from tests.refusals import refusal
 
 Capture = pytest.CaptureFixture[str]
@@ -122,7 +122,7 @@ class TestAKillAtTheEndOfAStage:
 
     def test_a_stage_that_was_not_sealed_is_scored_again(self, job: Job, monkeypatch) -> None:
         judged = replace(job, environment=Judged())
-        monkeypatch.setattr(around_training, "record_files", killed)
+        monkeypatch.setattr(evaluation, "record_files", killed)
         with pytest.raises(KeyboardInterrupt):
             evaluate(judged, "baseline", drawn)
         assert job.run.evaluation("baseline").exists()

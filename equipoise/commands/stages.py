@@ -1,0 +1,206 @@
+"""The stages of a run, in their order: from a configuration to a finished run directory."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from environments.base import PromptRecord, Rollout
+from equipoise.commands.tracking import Tracker
+from equipoise.config import Config, LoadedConfig
+from equipoise.files.console import Reporter
+from equipoise.files.disk import write_json
+from equipoise.files.exits import Stopped
+from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.report.card import write_card
+from equipoise.report.renderers import print_comparison, print_stage
+from equipoise.report.report import write_report
+from equipoise.run.directory import NewRun, RunDirectory
+from equipoise.run.evaluation import BASELINE, FINAL, evaluate, take_reference
+from equipoise.run.job import Job, Watch, check_environment
+from equipoise.run.ledger import now, owning
+from equipoise.run.prompts import check_steps, find_prompts, prepare_task, record_prompts
+from equipoise.run.resume import reported
+from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.run.seals import record_files
+from equipoise.run.start import model_name, start_run
+from equipoise.run.usage import Meter
+from equipoise.statistics.compare import Halves, compare, comparison_dict
+from equipoise.train.modes import write_modes
+from equipoise.train.probe import draw_greedy, probe, score_greedy
+
+#: Does the stages of a job up to its final evaluation that its directory does not hold yet.
+Stages = Callable[[Job, Watch], None]
+
+
+def run_pipeline(
+    loaded: LoadedConfig,
+    run: RunDirectory | NewRun,
+    reporter: Reporter,
+    log_to: Callable[[Path], None],
+    *,
+    rehearse: bool = False,
+    probe_only: bool = False,
+) -> RunDirectory:
+    """Prompts, model, baseline, probe, training, final evaluation, comparison, report.
+
+    With `probe_only`, on the local engine, it ends before training, which `--resume` begins.
+
+    A run is kept from when its model has been loaded; before that a mistake leaves nothing. Every
+    stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
+    see `owning`.
+    """
+    meter = Meter()
+    with reporter.progress("preparing what the prompts need"):
+        prepare_task(loaded, reporter.say)
+    records = find_prompts(loaded, run)
+    check_steps(loaded, records)
+    config = loaded.config
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    name = model_name(loaded, records, reporter)
+    with reporter.progress("loading what gives reward"):
+        provide_models(environment, config.equipoise.cache_dir)
+    if isinstance(run, NewRun) or not run.comparison.exists():
+        check_environment(environment, reporter)
+    with reporter.progress("loading the model"):
+        if loaded.engine == "nemo_rl":
+            stages = prepare_nemo_rl(config, records, name, rehearse=rehearse)
+        else:
+            stages = prepare_local(config, records, name, probe_only=probe_only)
+    with ExitStack() as owned:
+        if isinstance(run, NewRun):
+            run = run.create(partial(start_run, loaded, records))
+            reporter.say(f"run directory: {run.root}")
+            owned.enter_context(owning(run.root))
+        log_to(run.log)
+        owned.enter_context(meter.writing(run.ledger, reporter.warn))
+        tracker = owned.enter_context(Tracker(loaded, run))
+        job = Job(
+            loaded=loaded,
+            run=run,
+            records=record_prompts(run),
+            environment=environment,
+            reporter=reporter,
+            model_name=name,
+            meter=meter,
+            show=partial(print_stage, reporter, environment.presentation),
+        )
+        try:
+            with reported(job, report):
+                stages(job, partial(tracker.watching, job))
+                if not probe_only:
+                    write_modes(job)
+            if probe_only:
+                report(job)
+                reporter.say(f"\nreport: {run.report}")
+            else:
+                finish(job)
+        except Stopped:
+            raise Stopped(f"stopped; --resume {run.root} continues it") from None
+    return run
+
+
+# --- the engines ----------------------------------------------------------------------------------
+# Each brings libraries that the other does without, and refuses what cannot run.
+
+
+def prepare_local(
+    config: Config, records: Sequence[PromptRecord], model_name: str, *, probe_only: bool
+) -> Stages:
+    """Load the model. Raises `EquipoiseError`, also for prompts that it cannot read."""
+    from equipoise.run.policy import open_policy
+
+    return partial(
+        run_local, loaded=open_policy(config, records, model_name), probe_only=probe_only
+    )
+
+
+def prepare_nemo_rl(
+    config: Config, records: Sequence[PromptRecord], model_name: str, *, rehearse: bool
+) -> Stages:
+    """Refuse what would fail after minutes."""
+    from equipoise.train.nemo_rl import engine
+
+    engine.prepare(config, records, model_name)
+    if not rehearse:
+        return engine.run
+    from equipoise.train.nemo_rl.rehearsal import rehearse as rehearsal
+
+    return rehearsal.run
+
+
+def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
+    """Reference, baseline, probe, training and final evaluation with the local engine."""
+    from equipoise.models.causal import load_trained
+    from equipoise.run.policy import give_memory_back, record_policy, reference_identity, sampler
+
+    record_policy(job, loaded)
+    frozen = sampler(job, loaded)
+    take_reference(job, frozen, reference_identity(job.config, loaded))
+    evaluate(job, BASELINE, frozen)
+    probe(job, frozen)
+    if probe_only:
+        return
+    if not job.run.final_checkpoint.exists():
+        # TRL takes seconds to import, and what comes before training needs none of it.
+        from equipoise.train.local.training import train
+
+        give_memory_back()
+        train(job, loaded, watch)
+        give_memory_back()
+
+    @cache
+    def final_model() -> Any:
+        """Loaded when it is asked, which a finished evaluation does not."""
+        return load_trained(loaded, job.run.final_checkpoint, loaded.model.device)
+
+    def trained(*request: Any) -> list[Rollout]:
+        return sampler(job, final_model())(*request)
+
+    if not job.run.is_evaluated(FINAL):  # its folder is sealed with all that is in it
+        with job.timed(FINAL):
+            draw_greedy(job, trained)
+            score_greedy(job)
+    evaluate(job, FINAL, trained)
+    give_memory_back()
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def report(job: Job) -> None:
+    """report.html and the model card of what there is, with what it took so far."""
+    job.meter.write()
+    write_report(job.run.root)
+    write_card(job.run.root)
+
+
+def compare_stages(job: Job) -> dict[str, Any]:
+    """The content of comparison.json, from the files of both stages."""
+    run, settings = job.run, job.config.equipoise.evaluation.statistics
+    baseline, final = (read_scored_rollouts(run.rollouts(stage)) for stage in (BASELINE, FINAL))
+    with job.reporter.progress("comparing"):
+        measure = job.environment.measure
+        after = measure(*final)
+        del final  # the halves of the baseline take as much
+        before, halves = measure(*baseline), Halves.of(measure, *baseline)
+        return comparison_dict(compare(before, after, settings, frozen=True, halves=halves))
+
+
+def finish(job: Job) -> None:
+    """Tables, comparison.json and report.html from the files of both stages."""
+    run, environment = job.run, job.environment
+    comparison = compare_stages(job)
+    write_json(run.comparison, comparison)
+    record_files(run, run.comparison)
+    run.ledger.update({"finished": now()})
+    with job.reporter.progress("writing the report"):
+        report(job)
+    job.reporter.heading("Result")
+    print_comparison(job.reporter, comparison, environment.presentation.words)
+    steps = job.config.grpo.max_num_steps
+    job.reporter.say(f"\nfinished: every stage ran, with {steps:,} steps of training")
+    job.reporter.say(f"report: {run.report}")
+    if run.final_checkpoint.exists():
+        job.reporter.say(f"model:  {run.final_checkpoint}")
