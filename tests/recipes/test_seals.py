@@ -13,13 +13,13 @@ from safetensors.numpy import save_file
 
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Rollout
-from equipoise.commands.stages import start_run
 from equipoise.config import Options, load_config
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
 from equipoise.run.evaluation import write_evaluation
 from equipoise.run.rollouts import write_rollouts
 from equipoise.run.seals import record_files
+from equipoise.run.start import start_run
 from equipoise.statistics.compare import compare, comparison_dict
 from tests.command import ROOT
 from tests.contract.gym.served import decision, rollout

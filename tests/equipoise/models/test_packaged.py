@@ -19,7 +19,6 @@ from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.chat import ChatRequest
 from equipoise.commands.dry_run import dry_run
-from equipoise.commands.stages import model_name
 from equipoise.config import load_config
 from equipoise.config.schema import CACHE_DIR
 from equipoise.config.training_words import parse_flags
@@ -28,6 +27,7 @@ from equipoise.files.console import Reporter
 from equipoise.models.hub import located
 from equipoise.models.task_environment import load_chat_model
 from equipoise.run.prompts import prepare_task
+from equipoise.run.start import model_name
 from tests.recipes.audits import SMOKE, started
 from tests.refusals import refusal
 

@@ -114,7 +114,7 @@ def test_the_shared_prefix_changes_no_reply(network: PreTrainedModel, model: str
         torch.nn.init.normal_(weights, std=0.3)
     network.eval()
     greedy = replace(SAMPLING, temperature=0.0, generations=2)
-    inputs, tokens = generation._complete(network, tokenizer, prompts, greedy)
+    inputs, tokens = generation.complete(network, tokenizer, prompts, greedy)
     plain = network.generate(
         **inputs,
         generation_config=GenerationConfig(
