@@ -45,12 +45,12 @@ VERBS: Mapping[str, Verb] = {
     ),
     "prepare": Verb("make a task's prompts without a run", "equipoise.run.prompts", "prepare"),
     "seal": Verb("check prompts of your own", "equipoise.run.prompts", "seal"),
-    "evaluate": Verb("evaluate models without training", "equipoise.evaluate.command", "evaluate"),
-    "compare": Verb("compare runs and models in pairs", "equipoise.evaluate.command", "compare"),
+    "evaluate": Verb("evaluate models without training", "equipoise.commands.evaluate", "evaluate"),
+    "compare": Verb("compare runs and models in pairs", "equipoise.commands.compare", "compare"),
     "gate": Verb(
-        "say whether a model is worse than another one", "equipoise.evaluate.command", "gate"
+        "say whether a model is worse than another one", "equipoise.commands.compare", "gate"
     ),
-    "calibrate": Verb("measure how far a judge errs", "equipoise.evaluate.command", "calibrate"),
+    "calibrate": Verb("measure how far a judge errs", "equipoise.commands.compare", "calibrate"),
     "convert": Verb("make a checkpoint a model that loads", "equipoise.checkpoints.command"),
     "merge-lora": Verb("merge an adapter into its base", "equipoise.checkpoints.command", "merge"),
     "export gym": Verb("export a task for NeMo Gym", "equipoise.exports.command", "gym"),

@@ -1,10 +1,9 @@
 """How far a judge of the dharma task errs beside a person's labels, and rates corrected by that."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,10 +16,8 @@ from environments.dharma.policy import Violations
 from environments.measurement import Array, Mean, Measurement, Metric, measure_means, quotient
 from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config.schema import CACHE_DIR
-from equipoise.files.console import Column, Reporter
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment, provide_models
-from equipoise.report.words import figure_with_interval, read_estimate
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.statistics.evaluation import Figures, headline_figures, json_number
@@ -35,10 +32,18 @@ from equipoise.statistics.intervals import (
 STATISTICS = StatisticsSettings()
 
 
-def calibrate(
-    labels: Path, judge: Path | None, run: RunDirectory | None, reporter: Reporter
-) -> dict[str, Any]:
-    """Hold the user's judge against labels; print and return the figures."""
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The content of judge_errors.json: how far a judge errs on `n` labelled replies."""
+
+    judge: str
+    n: int
+    failed: int
+    metrics: Mapping[str, Figures]
+
+
+def calibrate(labels: Path, judge: Path | None, run: RunDirectory | None) -> Calibration:
+    """Hold the user's judge against labels; correct the rates of a run by its errors."""
     environment = open_environment(judge)
     sources = environment.sources()
     of_run = run.ledger.read().get("sources", {}) if run else sources
@@ -59,11 +64,7 @@ def calibrate(
     if run:
         figures |= corrected_figures(run, environment, measured)
     failed = sum(score.value is None for score in scores)
-    title = f"{sources['judge']} beside {labels.name}: {len(scores)} replies, {failed} failed"
-    columns = [Column("figure", folds=True), Column(f"{STATISTICS.confidence:.0%} interval")]
-    rows = [(name, figure_with_interval(read_estimate(f))) for name, f in figures.items()]
-    reporter.table(title, columns, rows)
-    return {"judge": sources["judge"], "n": len(scores), "failed": failed, "metrics": figures}
+    return Calibration(sources["judge"], len(scores), failed, figures)
 
 
 def open_environment(judge: Path | None) -> DharmaEnvironment:

@@ -1,26 +1,12 @@
-"""Entries beside each other: the first against each of the others, metric by metric, in pairs."""
+"""A comparison of entries: the first against each of the others, metric by metric, in pairs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 from environments.measurement import Measurement, Metric
-from environments.presentation import Presentation
-from equipoise.evaluate.compare_report import comparison_notes, comparison_page, comparison_sections
-from equipoise.evaluate.entries import (
-    Checks,
-    Difference,
-    Entry,
-    Evaluated,
-    drawn_differently,
-    shared_items,
-)
-from equipoise.files.console import Reporter
-from equipoise.files.disk import write_json, write_text
+from equipoise.evaluate.entries import Checks, Entry, Evaluated, drawn_differently, shared_items
 from equipoise.files.errors import UsageError
-from equipoise.report.renderers import print_sections
 from equipoise.run.evaluation import BASELINE
 from equipoise.statistics.compare import (
     MetricComparison,
@@ -30,10 +16,8 @@ from equipoise.statistics.compare import (
 )
 from equipoise.statistics.evaluation import Figures, headline_figures
 from equipoise.statistics.intervals import Interval, StatisticsSettings
+from equipoise.statistics.results import ComparedEntry, ComparedPair, EntriesComparison
 from equipoise.statistics.seeds import compare_over_seeds, over_seeds
-
-SCHEMA = 1
-JSON_FILE, PAGE_FILE = "compare.json", "compare.html"
 
 #: What a run's scores measure on these prompts.
 Measure = Callable[[Evaluated, frozenset[str]], Measurement]
@@ -49,11 +33,6 @@ class Pair:
     items: tuple[frozenset[str], ...]
 
     @property
-    def replies(self) -> tuple[tuple[int, int], ...]:
-        pairs = zip(self.runs, self.items, strict=True)
-        return tuple((a.replies(items), b.replies(items)) for (a, b), items in pairs)
-
-    @property
     def same_items(self) -> bool:
         return len(set(self.items)) == 1
 
@@ -67,33 +46,12 @@ class Pair:
         return any(first.reference_hash != second.reference_hash for first, second in self.runs)
 
     @property
-    def differences(self) -> list[Difference]:
-        """List what decides a reply and is not equal on both sides, of all pairs of runs."""
-        found = (d for first, second in self.runs for d in drawn_differently(first, second))
-        return list(dict.fromkeys(found))
-
-    @property
     def frozen(self) -> bool:
         """Whether one is a frozen model, whose distance from its own reference is 0 by making."""
         return any(BASELINE in (first.stage, second.stage) for first, second in self.runs)
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The content of compare.json and compare.html."""
-
-    task: str
-    settings: StatisticsSettings
-    presentation: Presentation
-    entries: tuple[Entry, ...]
-    figures: Mapping[str, Mapping[str, Figures]]  # entry -> metric
-    pairs: tuple[Pair, ...]
-    metrics: tuple[Mapping[str, MetricComparison], ...]  # of each pair
-    own_references: tuple[Sequence[str], ...]  # of each pair, metrics of two references
-    checks: Checks = field(default_factory=Checks)
-
-
-def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter) -> Compared:
+def compare_entries(entries: Sequence[Entry], checks: Checks) -> EntriesComparison:
     """Compare the first with each other one. Raises `UsageError` for what cannot be compared.
 
     Holm's correction is over all metrics of all pairs.
@@ -110,25 +68,49 @@ def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter
     config = first.runs[0].loaded.config
     settings = config.equipoise.evaluation.statistics
     measured = cache(Evaluated.measured)  # the first entry is in every pair
-    with reporter.progress("measuring"):
-        figures = {entry.name: _figures(entry, settings, measured) for entry in entries}
-    with reporter.progress("comparing"):
-        compared = [_compared(pair, settings, measured) for pair in pairs]
-    own_references = [  # of each pair the metrics that are distances from two references
-        [n for n in c.comparisons if pair.two_references and c.metrics[n].of_reference]
-        for pair, c in zip(pairs, compared, strict=True)
-    ]
-    environment = first.runs[0].environment()
-    return Compared(
-        environment.name,
-        settings,
-        environment.presentation,
-        tuple(entries),
-        figures,
-        tuple(pairs),
-        tuple(_correct(compared, settings)),
-        tuple(own_references),
-        checks,
+    compared_entries = tuple(_entry(entry, settings, measured) for entry in entries)
+    uncorrected = [_compared(pair, settings, measured) for pair in pairs]
+    corrected = _correct(uncorrected, settings)
+    return EntriesComparison(
+        task=first.runs[0].loaded.environment_class.name,
+        confidence=settings.confidence,
+        allowed=tuple(name for name, allowed in asdict(checks).items() if allowed),
+        entries=compared_entries,
+        comparisons=tuple(map(_compared_pair, pairs, uncorrected, corrected)),
+    )
+
+
+def _entry(entry: Entry, settings: StatisticsSettings, measured: Measure) -> ComparedEntry:
+    runs = entry.runs
+    audits = [run.provenance.get("audit") for run in runs]
+    return ComparedEntry(
+        name=entry.name,
+        runs=tuple(run.path for run in runs),
+        models=tuple(sorted({str(run.provenance.get("model")) for run in runs})),
+        seeds=tuple(run.seed for run in runs),
+        variants=tuple(audit["variant"] for audit in audits if audit),
+        stand_ins=tuple(sorted({run.stand_in for run in runs if run.stand_in})),
+        n_rollouts=sum(len(run.rollouts) for run in runs),
+        n_failed=sum(score.error is not None for run in runs for score in run.scores),
+        metrics=_figures(entry, settings, measured),
+    )
+
+
+def _compared_pair(
+    pair: Pair, uncorrected: "_Uncorrected", metrics: Mapping[str, MetricComparison]
+) -> ComparedPair:
+    differing = (d for first, second in pair.runs for d in drawn_differently(first, second))
+    runs_and_items = zip(pair.runs, pair.items, strict=True)
+    of_references = [n for n in metrics if uncorrected.metrics[n].of_reference]
+    return ComparedPair(
+        first=pair.first.name,
+        second=pair.second.name,
+        items=tuple(map(len, pair.items)),
+        replies=tuple((a.replies(items), b.replies(items)) for (a, b), items in runs_and_items),
+        drawn_differently=tuple(dict.fromkeys(differing)),
+        other_reference=pair.other_reference,
+        own_references=tuple(of_references) if pair.two_references else (),
+        metrics=metrics,
     )
 
 
@@ -233,65 +215,3 @@ def _correct(
     corrected = with_verdicts(keyed, directions, settings)
     for n, pair in enumerate(pairs):
         yield {name: corrected[n, name] for name in pair.comparisons}
-
-
-# --- what is written of it -----------------------------------------------------------------------
-
-
-def write_comparison(compared: Compared, folder: Path, reporter: Reporter) -> None:
-    """compare.json and compare.html in a folder, and the tables on the terminal."""
-    print_compared(compared, reporter)
-    content = comparison_content(compared)
-    write_json(folder / JSON_FILE, content)
-    write_text(folder / PAGE_FILE, comparison_page(content, compared.presentation))
-    reporter.say(f"\ncomparison: {folder / PAGE_FILE}\n            {folder / JSON_FILE}")
-
-
-def print_compared(compared: Compared, reporter: Reporter) -> None:
-    """Print the tables, and what limits the comparison."""
-    content = comparison_content(compared)
-    print_sections(reporter, comparison_sections(content, compared.presentation))
-    for note in comparison_notes(content, compared.presentation):
-        reporter.warn(note)
-
-
-def comparison_content(compared: Compared) -> dict[str, Any]:
-    """The content of compare.json."""
-    return {
-        "schema": SCHEMA,
-        "task": compared.task,
-        "confidence": compared.settings.confidence,
-        "allowed": [name for name, allowed in asdict(compared.checks).items() if allowed],
-        "entries": [_entry(entry, compared.figures[entry.name]) for entry in compared.entries],
-        "comparisons": [
-            {
-                "first": pair.first.name,
-                "second": pair.second.name,
-                "items": [len(items) for items in pair.items],
-                "replies": [list(counts) for counts in pair.replies],
-                "drawn_differently": [asdict(difference) for difference in pair.differences],
-                "other_reference": pair.other_reference,
-                "own_references": own_references,
-                "metrics": {name: asdict(comparison) for name, comparison in metrics.items()},
-            }
-            for pair, metrics, own_references in zip(
-                compared.pairs, compared.metrics, compared.own_references, strict=True
-            )
-        ],
-    }
-
-
-def _entry(entry: Entry, figures: Mapping[str, Figures]) -> dict[str, Any]:
-    runs = entry.runs
-    audits = [run.provenance.get("audit") for run in runs]
-    return {
-        "name": entry.name,
-        "runs": [run.path for run in entry.runs],
-        "models": sorted({str(run.provenance.get("model")) for run in entry.runs}),
-        "seeds": [run.seed for run in entry.runs],
-        "variants": [audit["variant"] for audit in audits if audit],
-        "stand_ins": sorted({run.stand_in for run in runs if run.stand_in}),
-        "n_rollouts": sum(len(run.rollouts) for run in entry.runs),
-        "n_failed": sum(score.error is not None for run in entry.runs for score in run.scores),
-        "metrics": figures,
-    }

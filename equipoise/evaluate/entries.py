@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,15 @@ from equipoise.config.yaml_text import read_yaml
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.models.template import CHAT_TEMPLATE
-from equipoise.report.run_files import value_at
-from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
 from equipoise.run.evaluation import BASELINE, FINAL, REFERENCE
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import open_run
 from equipoise.statistics.compare import Halves
+from equipoise.statistics.results import Difference
 
 _STAGES = (FINAL, BASELINE)
-#: Values of so many characters are shown beside the name of what differs.
-_LONGEST_VALUES = 60
 _TASK = re.compile(r"[\w-]+")  # a name, which becomes one of a YAML file
 #: Parts of keys below `env` that decide how a judge is reached, and no score.
 _NOT_SCORING = frozenset({"url", "api_key_env", "limits", "budget", "cache_dir"})
@@ -278,19 +275,6 @@ def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozens
     return frozenset(prompts)
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Something that decides a reply, by name, and its value on both sides."""
-
-    name: str
-    first: str
-    second: str
-
-    def __str__(self) -> str:
-        values = f"{self.first} and {self.second}"
-        return f"{self.name} {values}" if len(values) <= _LONGEST_VALUES else self.name
-
-
 def drawn_differently(first: Evaluated, second: Evaluated) -> list[Difference]:
     """List what decides a reply besides model and prompt and is not equal; see `_drawn_by`."""
     sides = dict(_drawn_by(first)), dict(_drawn_by(second))
@@ -301,24 +285,19 @@ def drawn_differently(first: Evaluated, second: Evaluated) -> list[Difference]:
     ]
 
 
-def other_drawing(differences: Iterable[Difference]) -> str:
-    """Say what besides the model is not alike on the two sides."""
-    return f"replies were not drawn alike: {'; '.join(printable(str(d)) for d in differences)}."
-
-
 def _drawn_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     """Yield what decides a reply besides model and prompt, as far as it is known."""
     resolved = run.loaded.resolved
     audit = run.provenance.get("audit", {})
     endpoint = audit.get("subject", {}).get("endpoint")
     yield "engine", "an endpoint" if endpoint else str(run.provenance.get("engine"))
-    drawing = {key: value_at(resolved, *key.split(SEPARATOR)) for key in _DRAWING}
+    drawing = {key: _value_at(resolved, key) for key in _DRAWING}
     if endpoint:
         for name, value in (endpoint.get("parameters") or {}).items():
             key = {"max_tokens": "max_new_tokens"}.get(name, name)
             drawing[f"policy.generation.{key}"] = value
     else:
-        drawing |= {key: value_at(resolved, *key.split(SEPARATOR)) for key in _LOADING}
+        drawing |= {key: _value_at(resolved, key) for key in _LOADING}
         template = run.provenance.get("hashes", {}).get(CHAT_TEMPLATE)
         if template:
             yield "chat template", template
@@ -327,6 +306,13 @@ def _drawn_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     yield "system prompt", str(variant.get("system") or "none")
     yield "examples", str(variant.get("shots", 0))
     yield "blinded", "yes" if variant.get("blinded") else "no"
+
+
+def _value_at(tree: Any, key: str) -> Any:
+    """The value under a dotted key; None where it is not set."""
+    for name in key.split(SEPARATOR):
+        tree = (tree or {}).get(name)
+    return tree
 
 
 def _in_whole_sets(run: Evaluated, names: set[str]) -> set[str]:

@@ -8,7 +8,7 @@ results/audits/<name>/
   models/                   what was made of checkpoints and adapters, so that it loads
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 
 from environments.base import CONTROL_SPLIT, UNPARSEABLE, FailureKind, PromptRecord
 from environments.contract import Environment
+from environments.presentation import Presentation
 from equipoise.config import LOCAL_MODEL, LoadedConfig
-from equipoise.evaluate.compare import compare_entries, write_comparison
+from equipoise.evaluate.compare import compare_entries
 from equipoise.evaluate.entries import Checks, entry_of
 from equipoise.evaluate.plan import (
     PLAIN,
@@ -38,14 +39,11 @@ from equipoise.evaluate.plan import (
     tell_missing_rows,
 )
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
-from equipoise.files.console import Column, Reporter
+from equipoise.files.console import Reporter
 from equipoise.files.disk import read_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.task_environment import make_environment, provide_models
-from equipoise.report.card import write_card
-from equipoise.report.renderers import print_stage
-from equipoise.report.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.evaluation import (
     BASELINE,
@@ -70,6 +68,7 @@ from equipoise.run.rollouts import (
 from equipoise.run.seals import check_part, open_run
 from equipoise.run.start import start_run
 from equipoise.run.usage import Meter
+from equipoise.statistics.results import EntriesComparison
 
 # --- turns ----------------------------------------------------------------------------------------
 # Several models at once: while one is asked, the others are; all else is done in turn.
@@ -169,10 +168,46 @@ class SubjectSetup:
     prompts: Sequence[PromptRecord]
     environment: Environment
     writer: Writer
+    documents: "Documents"
 
 
-def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
-    """Evaluate every row that is missing, then compare the rows of each task."""
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The functions that show what a row has measured, and write its report."""
+
+    show: Callable[[Presentation, str, Mapping[str, Any]], None]
+    report: Callable[[Job], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RowUsage:
+    """The usage of a row; time and cost are those of its last start."""
+
+    row: str
+    replies: int
+    failed: int
+    tokens_per_second: float
+    seconds: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The rows of a task, and their comparison with the first where there are several."""
+
+    task: str
+    usage: tuple[RowUsage, ...]
+    comparison: EntriesComparison | None
+    presentation: Presentation
+
+
+def run_audit(
+    audit: Audit, root: Path, reporter: Reporter, documents: Documents
+) -> Iterator[TaskResult]:
+    """Evaluate every row that is missing; yield the result of each task.
+
+    Raises `EquipoiseError` at the end for the models and tasks that are not evaluated.
+    """
     errors: dict[str, EquipoiseError] = {}
     task_errors: dict[str, EquipoiseError] = {}
 
@@ -191,7 +226,7 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
             task_errors[task] = error
             reporter.warn(f"{task} is not evaluated: {error.message}")
             continue
-        turns = {s.label: _subject_turn(task_audit, s, records) for s in subjects}
+        turns = {s.label: _subject_turn(task_audit, s, records, documents) for s in subjects}
         failed = run_concurrently(turns, tell)
         for label, failure in failed.items():
             if isinstance(failure, _TaskError):
@@ -204,12 +239,16 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
             if subject.label not in errors and task not in task_errors
             for row in rows_of(audit, subject, task_audit.load_plain(subject).environment_class)
         ]
-        _print_usage(task_audit, rows)
+        if not rows:
+            continue
+        usage = tuple(_usage_of(task_audit, row) for row in rows)
+        presentation = task_audit.load_plain(rows[0].subject).environment_class.presentation
+        compared = None
         if len(rows) > 1 and not errors:
-            words = [f"{row.name}={task_audit.run_of(row.name).root}" for row in rows]
-            entries = [entry_of(word) for word in words]
-            compared = compare_entries(entries, Checks(), reporter)
-            write_comparison(compared, root / task, reporter)
+            with reporter.progress("comparing"):
+                words = (f"{row.name}={task_audit.run_of(row.name).root}" for row in rows)
+                compared = compare_entries(list(map(entry_of, words)), Checks())
+        yield TaskResult(task, usage, compared, presentation)
     _raise_failures(audit, errors, task_errors)
 
 
@@ -258,7 +297,10 @@ def _missing_rows(task_audit: TaskAudit, subject: Subject) -> list[Row]:
 
 
 def _subject_turn(
-    task_audit: TaskAudit, subject: Subject, records: Sequence[PromptRecord]
+    task_audit: TaskAudit,
+    subject: Subject,
+    records: Sequence[PromptRecord],
+    documents: Documents,
 ) -> Turn[None]:
     """Evaluate a model in every way that is missing."""
     reporter = task_audit.reporter
@@ -287,7 +329,7 @@ def _subject_turn(
         else in_process(loaded, records, prompts, reporter)
     )
     with opened as writer:
-        setup = SubjectSetup(task_audit, model, records, prompts, environment, writer)
+        setup = SubjectSetup(task_audit, model, records, prompts, environment, writer, documents)
         for row in missing:
             reporter.heading(f"{task_audit.task}: {row.name}")
             yield from _evaluate_row(setup, row, loaded.config.grpo.seed)
@@ -309,23 +351,16 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
     run, meter = _open_row(setup, loaded, row), Meter()
     with owning(run.root), meter.writing(run.ledger, reporter.warn):
         records = record_prompts(run)
-        show = partial(print_stage, reporter, environment.presentation)
+        show = partial(setup.documents.show, environment.presentation)
         job = Job(loaded, run, records, environment, reporter, row.name, meter, show)
         for name, value in writer.hashes.items():
             run.ledger.record_hash(name, value)
-        with reported(job, _report):
+        with reported(job, setup.documents.report):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
             yield from ensure_reference(job, row, plain, writer, ask)
             yield from _take_baseline(job, writer, ask)
-        _report(job)
+        setup.documents.report(job)
         reporter.say(f"report: {run.report}")
-
-
-def _report(job: Job) -> None:
-    """Write the documents of what there is, with what it took so far."""
-    job.meter.write()
-    write_report(job.run.root)
-    write_card(job.run.root)
 
 
 def ensure_reference(
@@ -428,21 +463,16 @@ def _apply_ask(draw: DrawFrom[Drawn], ask: Ask) -> DrawFrom[Drawn]:
     return lambda records, generations, stage: draw(list(map(ask, records)), generations, stage)
 
 
-def _print_usage(task_audit: TaskAudit, rows: Sequence[Row]) -> None:
-    """Print what each row took; time and cost are those of its last start."""
-    if not rows:
-        return
-    columns = [Column("row", folds=True)]
-    columns += [Column(name) for name in ("replies", "failed", "tokens/s", "seconds", "cost")]
-    cells = []
-    for row in rows:
-        run = open_run(task_audit.run_of(row.name).root)
-        usage = run.ledger.read().get("usage", {})
-        evaluation = read_json(run.evaluation(BASELINE))
-        seconds = evaluation.get("generation_time_seconds") or 0
-        rate = evaluation.get("completion_tokens", 0) / seconds if seconds else 0
-        cost = sum(counts.get("cost", 0) for counts in usage.get("calls", {}).values())
-        numbers = [f"{evaluation[name]:,}" for name in ("n_rollouts", "n_failed")]
-        numbers += [f"{rate:,.0f}" if rate else "-", f"{usage.get('seconds', 0):,.0f}"]
-        cells.append((row.name, *numbers, f"{cost:,.2f}" if cost else "-"))
-    task_audit.reporter.table("What it took", columns, cells)
+def _usage_of(task_audit: TaskAudit, row: Row) -> RowUsage:
+    run = open_run(task_audit.run_of(row.name).root)
+    usage = run.ledger.read().get("usage", {})
+    evaluation = read_json(run.evaluation(BASELINE))
+    seconds = evaluation.get("generation_time_seconds") or 0
+    return RowUsage(
+        row=row.name,
+        replies=evaluation["n_rollouts"],
+        failed=evaluation["n_failed"],
+        tokens_per_second=evaluation.get("completion_tokens", 0) / seconds if seconds else 0,
+        seconds=usage.get("seconds", 0),
+        cost=sum(counts.get("cost", 0) for counts in usage.get("calls", {}).values()),
+    )

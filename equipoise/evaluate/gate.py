@@ -4,19 +4,25 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from environments.base import TRAIN_SPLIT, Message
-from environments.presentation import Presentation
-from equipoise.evaluate.entries import Checks, Evaluated, read_stage, shared_items, task_of
+from equipoise.evaluate.entries import (
+    Checks,
+    Evaluated,
+    drawn_differently,
+    read_stage,
+    shared_items,
+    task_of,
+)
 from equipoise.evaluate.plan import FILE, read_audit
-from equipoise.files.console import Reporter
 from equipoise.files.errors import UsageError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.evaluation import BASELINE, FINAL
 from equipoise.run.prompts import read_records
-from equipoise.statistics.gate import GatedMetric, Verdict, Watched, gate, verdict_of
+from equipoise.statistics.gate import GatedMetric, Watched, gate
+from equipoise.statistics.results import GatedTask, GateResult
 
 _TOGETHER = (
     "Evaluate both models at once, then name the rows of that audit:\n"
@@ -26,52 +32,6 @@ _TOGETHER = (
 
 #: Metric, or task and metric -> how far it may move.
 Margins = Mapping[tuple[str, str], float]
-
-
-@dataclass(frozen=True, slots=True)
-class GatedTask:
-    """One task that both sides have.
-
-    `left_out` counts the prompts that the model was trained on, or that are of one set with such a
-    prompt.
-    """
-
-    before: Evaluated
-    after: Evaluated
-    presentation: Presentation
-    objective: str
-    metrics: Mapping[str, GatedMetric]
-    left_out: int
-
-    @property
-    def prompts(self) -> int:
-        return len(self.before.items)
-
-    def prompts_needed(self, metric: str) -> int | None:
-        """About how many would show that the metric is kept, if nothing changed."""
-        times = self.metrics[metric].metric.times
-        if times is None:
-            return None
-        needed = times * self.prompts
-        # Rounded up to two significant digits: it is an estimate.
-        step = int(10 ** max(0, math.floor(math.log10(max(needed, 1))) - 1))
-        return math.ceil(needed / step) * step
-
-
-@dataclass(frozen=True, slots=True)
-class GateResult:
-    """The content of gate.json; `missing` are tasks of one side alone, with the side's name."""
-
-    before: str
-    after: str
-    tasks: Mapping[str, GatedTask]
-    missing: Mapping[str, str]
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict over all tasks: a task that one side lacks was not shown to be kept."""
-        verdict = verdict_of(m for task in self.tasks.values() for m in task.metrics.values())
-        return "not enough data" if verdict == "passed" and self.missing else verdict
 
 
 def read_margins(words: Sequence[str]) -> dict[tuple[str, str], float]:
@@ -94,7 +54,7 @@ def read_margins(words: Sequence[str]) -> dict[tuple[str, str], float]:
     return margins
 
 
-def gate_stored(before: str, after: str, margins: Margins, reporter: Reporter) -> GateResult:
+def gate_stored(before: str, after: str, margins: Margins) -> GateResult:
     """Gate two stored evaluations. Raises `UsageError` for what cannot be paired."""
     folders = stages_of(before), stages_of(after)
     shared = {
@@ -109,15 +69,13 @@ def gate_stored(before: str, after: str, margins: Margins, reporter: Reporter) -
             f"{before} has the tasks {names[0]}, {after} has {names[1]}: none in common",
             _TOGETHER,
         )
-    with reporter.progress("reading"):
-        answered = {task: _read_pair(paths) for task, paths in shared.items()}
-        pairs = {task: _without_training_prompts(*pair) for task, pair in answered.items()}
+    answered = {task: _read_pair(paths) for task, paths in shared.items()}
+    pairs = {task: _without_training_prompts(*pair) for task, pair in answered.items()}
     watched = {
         task: Watched(pair[0].environment(), _margins_of(task, margins))
         for task, pair in pairs.items()
     }
-    with reporter.progress("comparing"):
-        metrics = _gated(pairs, watched)
+    metrics = _gated(pairs, watched)
     _refuse_unknown(margins, metrics)
     missing = {
         task: after if task in folders[0] else before
@@ -125,17 +83,17 @@ def gate_stored(before: str, after: str, margins: Margins, reporter: Reporter) -
     }
     tasks = {
         task: GatedTask(
-            *pair,
-            watched[task].environment.presentation,
-            watched[task].objective,
-            {
-                name: metric
-                for (metric_task, name), metric in metrics.items()
-                if metric_task == task
-            },
-            len(answered[task][1].items) - len(pair[1].items),
+            before=first.path,
+            after=second.path,
+            prompts=len(first.items),
+            replies=len(first.rollouts),
+            left_out=len(answered[task][1].items) - len(second.items),
+            objective=watched[task].objective,
+            drawn_differently=tuple(drawn_differently(first, second)),
+            metrics={name: m for (of_task, name), m in metrics.items() if of_task == task},
+            presentation=watched[task].environment.presentation,
         )
-        for task, pair in pairs.items()
+        for task, (first, second) in pairs.items()
     }
     return GateResult(before, after, tasks, dict(sorted(missing.items())))
 

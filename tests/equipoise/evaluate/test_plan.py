@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from environments.base import PromptRecord
+from equipoise.commands.evaluate import EvaluateOptions, new_root
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.evaluate import evaluate
-from equipoise.evaluate.command import EvaluateOptions, new_root
 from equipoise.evaluate.plan import Audit, Subject, TaskAudit, refuse_unjudged, select_prompts
 from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from tests.refusals import refusal
 
+NO_DOCUMENTS = evaluate.Documents(lambda *_: None, lambda *_: None)
 LOCAL, REAL = Subject("local", "local"), Subject("real", "org/real")
 
 
@@ -69,13 +70,14 @@ def test_one_task_that_cannot_be_had_ends_alone(
 
     monkeypatch.setattr(evaluate, "_prepare", prepare)
     monkeypatch.setattr(evaluate, "_subject_turn", lambda *_: iter(()))
-    monkeypatch.setattr(evaluate, "_print_usage", lambda *_: None)
+    monkeypatch.setattr(evaluate, "_usage_of", lambda *_: None)
     three = audit(REAL, tasks=("pubmedqa", "rag", "fairness"))
     with refusal("audit.failed-tasks", "1 of 3", "rag: no such data set"):
-        evaluate.run_audit(three, tmp_path, Reporter())
+        list(evaluate.run_audit(three, tmp_path, Reporter(), NO_DOCUMENTS))
     assert asked == ["pubmedqa", "fairness"]
+    only = audit(REAL, tasks=("rag",))
     with refusal("data.missing"):
-        evaluate.run_audit(audit(REAL, tasks=("rag",)), tmp_path, Reporter())
+        list(evaluate.run_audit(only, tmp_path, Reporter(), NO_DOCUMENTS))
 
 
 def test_the_folder_of_results_is_that_of_the_key_or_the_flag(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 import pytest
 from markdown_it import MarkdownIt
 
-from equipoise.evaluate.gate import GateResult
-from equipoise.evaluate.gate_report import markdown_of
 from equipoise.report.document import Cell, Table
+from equipoise.report.gate import markdown_of
 from equipoise.report.renderers import escaped, grid
+from equipoise.statistics.results import GateResult
 from tests.equipoise.report.test_card import HOSTILE
 
 TEXTS = (

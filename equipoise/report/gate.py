@@ -1,18 +1,13 @@
-"""Reports of a gate: the terminal's table, gate.json, JUnit's XML and Markdown."""
+"""Documents of a gate: its table and notes, gate.json, JUnit's XML and Markdown."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from xml.etree import ElementTree as ET
 
-from equipoise.evaluate.entries import drawn_differently, other_drawing
-from equipoise.evaluate.gate import GatedTask, GateResult
-from equipoise.files.console import Reporter
-from equipoise.files.disk import write_json, write_text
-from equipoise.files.errors import EquipoiseError
+from equipoise.report.comparison import other_drawing
 from equipoise.report.document import Cell, Table
-from equipoise.report.renderers import escaped, grid, print_table
+from equipoise.report.renderers import escaped, grid
 from equipoise.report.words import (
     MISSING,
     allowed_change,
@@ -25,48 +20,12 @@ from equipoise.report.words import (
 from equipoise.statistics import compare
 from equipoise.statistics.compare import GuardMargin
 from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
+from equipoise.statistics.results import GatedTask, GateResult
 
 SCHEMA = 1
 _COLUMNS = ("Task", "Metric", "Before", "After", "Change", "Allowed", "Status")
 #: A test case of JUnit's; what is not shown is an error, for a skipped test counts as passed.
 _OUTCOMES = {"lost": "failure", "not shown": "error"}
-
-
-class FailedGateError(EquipoiseError):
-    """Something is worse by more than its margin."""
-
-    exit_code: ClassVar[int] = 3
-
-
-class UndecidedGateError(EquipoiseError):
-    """Too few data to pass or to fail."""
-
-    exit_code: ClassVar[int] = 4
-
-
-def write_gate(result: GateResult, path: Path, junit: Path | None, markdown: Path | None) -> None:
-    """Write gate.json to `path`, and what else is wanted of it."""
-    write_json(path, gate_content(result))
-    if junit is not None:
-        write_text(junit, junit_of(result))
-    if markdown is not None:
-        write_text(markdown, markdown_of(result))
-
-
-def print_gate(result: GateResult, path: Path, reporter: Reporter) -> None:
-    """Print it all. Raises the verdict unless it is a pass."""
-    title = f"{printable(result.after)} against {printable(result.before)}, on the same prompts"
-    print_table(reporter, title, gate_table(result))
-    for note in notes_of(result):
-        reporter.warn(note)
-    reporter.say(f"gate: {path}")
-    if result.verdict == "failed":
-        raise FailedGateError("gate.failed", f"failed: {_summary(result)}", "")
-    if result.verdict != "passed":
-        raise UndecidedGateError(
-            "gate.undecided", f"not enough data: {_summary(result)}", _remedy(result)
-        )
-    reporter.say(f"passed: {_summary(result)}")
 
 
 def gate_table(result: GateResult) -> Table:
@@ -144,7 +103,7 @@ def notes_of(result: GateResult) -> Iterator[str]:
             headline = f"{printable(name)}: {_label(task, metric)} {gated.status}"
             yield f"{headline}: {_explain_status(task, metric, gated)}"
     for name, task in result.tasks.items():
-        if found := drawn_differently(task.before, task.after):
+        if found := task.drawn_differently:
             yield f"{printable(name)}: {other_drawing(found)}"
         if task.left_out:
             yield (
@@ -155,7 +114,7 @@ def notes_of(result: GateResult) -> Iterator[str]:
         yield f"{printable(name)}: {printable(side)} was not evaluated on it"
 
 
-def _summary(result: GateResult) -> str:
+def summary_of(result: GateResult) -> str:
     statuses = [gated.status for *_, gated in _metrics(result)]
     parts = [f"{statuses.count('kept')} of {len(statuses)} metrics kept"]
     parts += [f"{statuses.count(s)} {s}" for s in ("lost", "not shown") if s in statuses]
@@ -164,7 +123,7 @@ def _summary(result: GateResult) -> str:
     return ", ".join(parts)
 
 
-def _remedy(result: GateResult) -> str:
+def remedy_of(result: GateResult) -> str:
     """Say what would decide the gate."""
     lines = []
     for name, task in result.tasks.items():
@@ -189,7 +148,7 @@ def gate_content(result: GateResult) -> dict[str, Any]:
         "schema": SCHEMA,
         "verdict": result.verdict,
         "confidence": SETTINGS.confidence,
-        "summary": _summary(result),
+        "summary": summary_of(result),
         "before": result.before,
         "after": result.after,
         "missing": dict(result.missing),
@@ -199,13 +158,13 @@ def gate_content(result: GateResult) -> dict[str, Any]:
 
 def _task(task: GatedTask) -> dict[str, Any]:
     return {
-        "before": task.before.path,
-        "after": task.after.path,
+        "before": task.before,
+        "after": task.after,
         "prompts": task.prompts,
-        "replies": len(task.before.rollouts),
+        "replies": task.replies,
         "left_out": task.left_out,
         "objective": task.objective,
-        "drawn_differently": [asdict(d) for d in drawn_differently(task.before, task.after)],
+        "drawn_differently": [asdict(d) for d in task.drawn_differently],
         "metrics": {name: _metric(task, name, gated) for name, gated in task.metrics.items()},
     }
 
@@ -237,7 +196,7 @@ def junit_of(result: GateResult) -> str:
             for metric, gated in task.metrics.items()
         }
         suite = _add_suite(root, name, cases)
-        if found := drawn_differently(task.before, task.after):
+        if found := task.drawn_differently:
             ET.SubElement(suite, "system-out").text = other_drawing(found)
     for name, side in result.missing.items():
         message = f"{printable(side)} was not evaluated on it"
@@ -260,7 +219,7 @@ def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]
 
 def markdown_of(result: GateResult) -> str:
     """The verdict, a table and what is not kept, for a pull request."""
-    sides = escaped(f"{result.after} against {result.before}: {_summary(result)}.")
+    sides = escaped(f"{result.after} against {result.before}: {summary_of(result)}.")
     table = gate_table(result)
     level = f"In brackets: {table.confidence} intervals."
     notes = "\n".join(f"- {escaped(note)}" for note in notes_of(result))

@@ -1,10 +1,11 @@
-"""`equipoise evaluate`, `compare`, `gate` and `calibrate`."""
+"""`equipoise evaluate`."""
 
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,19 +13,17 @@ from dotenv import load_dotenv
 from tyro.conf import Positional, UseAppendAction
 
 from data_prep.packaged_models import SMOLLM2
+from equipoise.commands.compare import show_comparison
 from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
-from equipoise.config.task_code import import_own_code
 from equipoise.doctor.software import refuse_missing_gpu
-from equipoise.files.console import Reporter
-from equipoise.files.disk import write_json
+from equipoise.files.console import Column, Reporter
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
 from equipoise.files.options import (
     Assignments,
     DryRun,
     Files,
-    OwnCode,
     Repeated,
     option,
 )
@@ -32,9 +31,9 @@ from equipoise.models.hub import refuse_missing_folder, refuse_missing_model, re
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import usable_folder
 from equipoise.run.log import kept_log
-from equipoise.run.seals import open_run
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
+    from equipoise.evaluate.evaluate import TaskResult
     from equipoise.evaluate.plan import Audit, Variant
 
 #: What is meant as a file, also where none is there: a path in one word, or a text file's name.
@@ -134,8 +133,10 @@ class EvaluateOptions:
 def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     options.check()
     load_dotenv(Path.cwd() / ".env")
-    from equipoise.evaluate.evaluate import run_audit
+    from equipoise.commands.stages import report
+    from equipoise.evaluate.evaluate import Documents, run_audit
     from equipoise.evaluate.plan import TaskAudit, print_plan, read_audit, write_audit
+    from equipoise.report.renderers import print_stage
 
     audit = read_audit(options.resume) if options.resume else make_audit(options)
     root = options.resume or new_root(options)
@@ -148,15 +149,33 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     usable_folder(root, "--output-dir")
     write_audit(root, audit)
     reporter.say(f"audit: {root}")
+    documents = Documents(partial(print_stage, reporter), report)
     with kept_log(reporter) as log_to:
         log_to(root / _LOG)
         try:
-            run_audit(audit, root, reporter)
+            for result in run_audit(audit, root, reporter, documents):
+                _show_result(result, root, reporter)
         except Stopped:
             raise Stopped(f"stopped; --resume {root} continues it") from None
         except EquipoiseError:
             _discard_unbegun(root)
             raise
+
+
+def _show_result(result: "TaskResult", root: Path, reporter: Reporter) -> None:
+    """Print what each row took and the comparison of the rows; write both files of that."""
+    columns = [Column("row", folds=True)]
+    columns += [Column(name) for name in ("replies", "failed", "tokens/s", "seconds", "cost")]
+    cells = []
+    for usage in result.usage:
+        rate = f"{usage.tokens_per_second:,.0f}" if usage.tokens_per_second else "-"
+        cost = f"{usage.cost:,.2f}" if usage.cost else "-"
+        counts = (f"{usage.replies:,}", f"{usage.failed:,}", rate, f"{usage.seconds:,.0f}", cost)
+        cells.append((usage.row, *counts))
+    reporter.table("What it took", columns, cells)
+    if result.comparison:
+        folder = root / result.task
+        show_comparison(result.comparison, result.presentation, folder, reporter)
 
 
 def _discard_unbegun(root: Path) -> None:
@@ -263,141 +282,3 @@ def _check(audit: "Audit", root: Path, reporter: Reporter, *, dry_run: bool) -> 
                 refuse_missing_model(subject.model)
             refuse_missing_gpu(loaded.config)
     return threads
-
-
-# --- compare and gate -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CompareOptions:
-    """Compare what was evaluated, each entry with the first.
-
-    By metric: the paired difference with its interval, p after Holm's correction, a verdict, and
-    guards kept, lost or not shown. An entry is the folder of a run (its last stage) or of a stage;
-    NAME=DIR names it, and NAME=DIR,DIR,... are several seeds of one configuration, compared seed
-    by seed. Nothing is generated and nothing is scored.
-
-    Examples:
-        equipoise compare results/TASK/RUN/baseline results/TASK/RUN/final
-        equipoise compare results/TASK/FIRST results/TASK/SECOND results/TASK/THIRD
-        equipoise compare before=r/a-1,r/a-2 after=r/b-1,r/b-2 --output-dir over-seeds
-    """
-
-    entries: Annotated[tuple[str, ...], Positional, option("DIR, NAME=DIR, NAME=DIR,DIR", "ENTRY")]
-    output_dir: Annotated[Path, option("where compare.json and compare.html go", "DIR")] = Path(
-        "results/comparison"
-    )
-    different_items: Annotated[bool, option("compare on the prompts that both were asked")] = False
-    different_environments: Annotated[
-        bool, option("compare although scores were given with other settings, models or code")
-    ] = False
-    own_code: OwnCode = None
-    dry_run: Annotated[bool, option("show the comparison, and write nothing")] = False
-
-
-def compare(options: CompareOptions, reporter: Reporter) -> None:
-    if len(options.entries) < 2:
-        raise UsageError(
-            "compare.too-few-entries",
-            "name two entries at least",
-            "Both stages of one run are DIR/baseline DIR/final.",
-        )
-    if options.own_code:
-        import_own_code(options.own_code)
-    if not options.dry_run:
-        usable_folder(options.output_dir, "--output-dir")
-    # matplotlib, which the page brings, takes a second to import.
-    from equipoise.evaluate.compare import compare_entries, print_compared, write_comparison
-    from equipoise.evaluate.entries import Checks, entries_of
-
-    checks = Checks(options.different_items, options.different_environments)
-    with reporter.progress("reading"):
-        entries = entries_of(options.entries)
-    compared = compare_entries(entries, checks, reporter)
-    if options.dry_run:
-        print_compared(compared, reporter)
-        return
-    write_comparison(compared, options.output_dir, reporter)
-
-
-@dataclass(frozen=True, slots=True)
-class GateOptions:
-    """Say whether AFTER is worse than BEFORE by more than is allowed.
-
-    Compared are each task's objective and guards, in pairs on the same items. Exit code 0: passed,
-    everything is shown to be within its margin; 3: failed, something is shown to be beyond it; 4:
-    not enough data for either. A side is an audit, a row of one (AUDIT:ROW), or the folder of a run
-    (its last stage) or of a stage, with the other tasks that it asked. Nothing is generated and
-    nothing is scored.
-
-    Examples:
-        equipoise evaluate all --model before=my/model --model after=my/new --run-name ship
-        equipoise gate results/audits/ship:before results/audits/ship:after --markdown gate.md
-        equipoise gate results/TASK/RUN/baseline results/TASK/RUN/final --margin reward=0.05
-    """
-
-    before: Annotated[str, Positional, option("the model in use: AUDIT:ROW or DIR", "BEFORE")]
-    after: Annotated[str, Positional, option("the one that is to replace it", "AFTER")]
-    margin: Annotated[
-        Repeated,
-        option("how far a metric may move, in its unit; also of one without a guard", "NAME=VALUE"),
-    ] = ()
-    output_dir: Annotated[Path, option("where gate.json goes", "DIR")] = Path("results/gate")
-    junit: Annotated[
-        Path | None, option("write JUnit's XML, a test case for each metric", "FILE")
-    ] = None
-    markdown: Annotated[Path | None, option("write a table for a pull request", "FILE")] = None
-    own_code: OwnCode = None
-
-
-def gate(options: GateOptions, reporter: Reporter) -> None:
-    if options.own_code:
-        import_own_code(options.own_code)
-    usable_folder(options.output_dir, "--output-dir")
-    for flag, path in (("--junit", options.junit), ("--markdown", options.markdown)):
-        if path is not None:
-            usable_folder(path.parent, flag)
-    from equipoise.evaluate.gate import gate_stored, read_margins
-    from equipoise.evaluate.gate_report import print_gate, write_gate
-
-    margins = read_margins(options.margin)
-    result = gate_stored(options.before, options.after, margins, reporter)
-    path = options.output_dir / "gate.json"
-    write_gate(result, path, options.junit, options.markdown)
-    print_gate(result, path, reporter)
-
-
-# --- calibrate ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrateOptions:
-    """Measure how far the judge of the dharma task errs beside a person's labels.
-
-    LABELS is JSONL, see docs/judges.md. Of each violation: accuracy, kappa, sensitivity and
-    specificity, with intervals. With --run the violation rates of that run are corrected by these
-    errors; its judge, rubric and policy must be those of --judge.
-
-    Examples:
-        equipoise calibrate labels.jsonl --judge judge.yaml
-        equipoise calibrate labels.jsonl --judge judge.yaml --run results/dharma/RUN
-    """
-
-    labels: Annotated[Path, Positional, option("JSONL of labelled replies", "LABELS")]
-    judge: Annotated[
-        Path | None, option("YAML with the keys of env.dharma (default: the answer key)", "FILE")
-    ] = None
-    run: Annotated[Path | None, option("a run of the dharma task", "DIR")] = None
-    output_dir: Annotated[Path, option("where judge_errors.json goes", "DIR")] = Path()
-
-
-def calibrate(options: CalibrateOptions, reporter: Reporter) -> None:
-    run = open_run(options.run) if options.run else None
-    # It brings what takes seconds to import.
-    from equipoise.evaluate.calibrate import calibrate as measure_judge
-
-    content = measure_judge(options.labels, options.judge, run, reporter)
-    usable_folder(options.output_dir, "--output-dir")
-    path = options.output_dir / "judge_errors.json"
-    write_json(path, content)
-    reporter.say(f"\ncalibration: {path}")

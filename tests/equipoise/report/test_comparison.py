@@ -1,12 +1,13 @@
 """What a reader sees of several models beside each other."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from environments.presentation import Chart, Presentation, Words
-from equipoise.evaluate.compare_report import OWN_REFERENCE, comparison_page
+from equipoise.report.comparison import OWN_REFERENCE, comparison_page
+from equipoise.statistics.compare import MetricComparison
+from equipoise.statistics.results import ComparedEntry, ComparedPair, EntriesComparison
 from tests.equipoise.report.test_report import Page
 
 FLIPS = Words("flip rate", "sets whose usual choice differs")
@@ -15,37 +16,24 @@ SAID = Presentation(
 )
 
 
-def entry(name: str, figures: Any) -> dict[str, Any]:
-    return {"name": name, "metrics": {"flip_rate": figures}, "n_failed": 0, "stand_ins": []}
+def entry(name: str, figures: Any, **more: Any) -> ComparedEntry:
+    told = {"runs": (), "models": (), "seeds": (), "variants": (), "stand_ins": ()} | more
+    return ComparedEntry(name, n_rollouts=1, n_failed=0, metrics={"flip_rate": figures}, **told)
 
 
 def page(
-    *entries: dict[str, Any],
+    *entries: ComparedEntry,
     row: Any = None,
-    own_references: Sequence[str] = (),
+    own_references: tuple[str, ...] = (),
     presentation: Presentation = SAID,
 ) -> str:
-    pairs = [
-        {
-            "first": entries[0]["name"],
-            "second": entry["name"],
-            "items": [80],
-            "replies": [],
-            "drawn_differently": [],
-            "other_reference": False,
-            "own_references": own_references,
-            "metrics": {"flip_rate": row or {}},
-        }
-        for entry in entries[1:]
-    ]
-    content = {
-        "task": "flips",
-        "confidence": 0.95,
-        "allowed": [],
-        "entries": list(entries),
-        "comparisons": pairs,
-    }
-    return comparison_page(content, presentation)
+    metrics = {"flip_rate": MetricComparison(**row)} if row else {}
+    first, *others = (each.name for each in entries)
+    pairs = tuple(
+        ComparedPair(first, other, (80,), (), (), False, own_references, metrics)
+        for other in others
+    )
+    return comparison_page(EntriesComparison("flips", 0.95, (), entries, pairs), presentation)
 
 
 def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy() -> None:
@@ -67,7 +55,9 @@ def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy() -
 def test_the_headline_and_the_plot_come_first_then_the_tables() -> None:
     both = entry("one", {"value": 0.9}), entry("two", {"value": None})
     text = page(*both, row={"before": 0.9, "after": None})
-    assert text.index("Flip rate: one 0.900, two not measured.") < text.index("<section")
+    assert text.index("Flip rate: one 0.900, two not measured (no evidence).") < text.index(
+        "<section"
+    )
     assert "Noise alone" not in text
     assert Page(text).headings[:3] == ["Estimates and intervals", "Every entry", "Side by side"]
 
@@ -84,7 +74,7 @@ def test_a_metric_that_the_task_does_not_draw_is_drawn_without_a_band() -> None:
 def test_a_distance_from_two_references_says_so_in_its_rows() -> None:
     both = entry("one", {"value": 0.9}), entry("two", {"value": 0.5})
     row = {"before": 0.9, "after": 0.5, "verdict": "better", "p_holm": 0.01}
-    text = page(*both, row=row, own_references=["flip_rate"])
+    text = page(*both, row=row, own_references=("flip_rate",))
     for name in ("Every entry", "two against one"):
         table = text.split(f'aria-label="{name}"')[1].split("</table>")[0]
         assert table.count(OWN_REFERENCE) == 1
@@ -94,7 +84,7 @@ def test_a_distance_from_two_references_says_so_in_its_rows() -> None:
 
 def test_a_row_that_a_stand_in_judged_says_so() -> None:
     figures = {"value": 0.5, "low": 0.4, "high": 0.6}
-    judged = entry("b", figures) | {"stand_ins": ["no model judges"]}
+    judged = entry("b", figures, stand_ins=("no model judges",))
     assert "b: no model judges." in page(entry("a", figures), judged)
 
 

@@ -1,0 +1,228 @@
+"""`equipoise compare`, `gate` and `calibrate`: verbs on what was evaluated before."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from tyro.conf import Positional
+
+from environments.presentation import Presentation
+from equipoise.config.task_code import import_own_code
+from equipoise.files.console import Column, Reporter
+from equipoise.files.disk import write_json, write_text
+from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.options import OwnCode, Repeated, option
+from equipoise.run.directory import usable_folder
+from equipoise.run.seals import open_run
+from equipoise.statistics.results import EntriesComparison, GateResult
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """Compare what was evaluated, each entry with the first.
+
+    By metric: the paired difference with its interval, p after Holm's correction, a verdict, and
+    guards kept, lost or not shown. An entry is the folder of a run (its last stage) or of a stage;
+    NAME=DIR names it, and NAME=DIR,DIR,... are several seeds of one configuration, compared seed
+    by seed. Nothing is generated and nothing is scored.
+
+    Examples:
+        equipoise compare results/TASK/RUN/baseline results/TASK/RUN/final
+        equipoise compare results/TASK/FIRST results/TASK/SECOND results/TASK/THIRD
+        equipoise compare before=r/a-1,r/a-2 after=r/b-1,r/b-2 --output-dir over-seeds
+    """
+
+    entries: Annotated[tuple[str, ...], Positional, option("DIR, NAME=DIR, NAME=DIR,DIR", "ENTRY")]
+    output_dir: Annotated[Path, option("where compare.json and compare.html go", "DIR")] = Path(
+        "results/comparison"
+    )
+    different_items: Annotated[bool, option("compare on the prompts that both were asked")] = False
+    different_environments: Annotated[
+        bool, option("compare although scores were given with other settings, models or code")
+    ] = False
+    own_code: OwnCode = None
+    dry_run: Annotated[bool, option("show the comparison, and write nothing")] = False
+
+
+def compare(options: CompareOptions, reporter: Reporter) -> None:
+    if len(options.entries) < 2:
+        raise UsageError(
+            "compare.too-few-entries",
+            "name two entries at least",
+            "Both stages of one run are DIR/baseline DIR/final.",
+        )
+    if options.own_code:
+        import_own_code(options.own_code)
+    if not options.dry_run:
+        usable_folder(options.output_dir, "--output-dir")
+    from equipoise.evaluate.compare import compare_entries
+    from equipoise.evaluate.entries import Checks, entries_of
+
+    checks = Checks(options.different_items, options.different_environments)
+    with reporter.progress("reading"):
+        entries = entries_of(options.entries)
+    with reporter.progress("comparing"):
+        comparison = compare_entries(entries, checks)
+    presentation = entries[0].runs[0].loaded.environment_class.presentation
+    folder = None if options.dry_run else options.output_dir
+    show_comparison(comparison, presentation, folder, reporter)
+
+
+def show_comparison(
+    comparison: EntriesComparison,
+    presentation: Presentation,
+    folder: Path | None,
+    reporter: Reporter,
+) -> None:
+    """Print the tables and the notes; write both files where a `folder` is named."""
+    # matplotlib, which the page brings, takes a second to import.
+    from equipoise.report.comparison import (
+        comparison_notes,
+        comparison_page,
+        comparison_sections,
+    )
+    from equipoise.report.renderers import print_sections
+
+    print_sections(reporter, comparison_sections(comparison, presentation))
+    for note in comparison_notes(comparison, presentation):
+        reporter.warn(note)
+    if folder is None:
+        return
+    data, page = folder / "compare.json", folder / "compare.html"
+    write_json(data, asdict(comparison))
+    write_text(page, comparison_page(comparison, presentation))
+    reporter.say(f"\ncomparison: {page}\n            {data}")
+
+
+@dataclass(frozen=True, slots=True)
+class GateOptions:
+    """Say whether AFTER is worse than BEFORE by more than is allowed.
+
+    Compared are each task's objective and guards, in pairs on the same items. Exit code 0: passed,
+    everything is shown to be within its margin; 3: failed, something is shown to be beyond it; 4:
+    not enough data for either. A side is an audit, a row of one (AUDIT:ROW), or the folder of a run
+    (its last stage) or of a stage, with the other tasks that it asked. Nothing is generated and
+    nothing is scored.
+
+    Examples:
+        equipoise evaluate all --model before=my/model --model after=my/new --run-name ship
+        equipoise gate results/audits/ship:before results/audits/ship:after --markdown gate.md
+        equipoise gate results/TASK/RUN/baseline results/TASK/RUN/final --margin reward=0.05
+    """
+
+    before: Annotated[str, Positional, option("the model in use: AUDIT:ROW or DIR", "BEFORE")]
+    after: Annotated[str, Positional, option("the one that is to replace it", "AFTER")]
+    margin: Annotated[
+        Repeated,
+        option("how far a metric may move, in its unit; also of one without a guard", "NAME=VALUE"),
+    ] = ()
+    output_dir: Annotated[Path, option("where gate.json goes", "DIR")] = Path("results/gate")
+    junit: Annotated[
+        Path | None, option("write JUnit's XML, a test case for each metric", "FILE")
+    ] = None
+    markdown: Annotated[Path | None, option("write a table for a pull request", "FILE")] = None
+    own_code: OwnCode = None
+
+
+def gate(options: GateOptions, reporter: Reporter) -> None:
+    if options.own_code:
+        import_own_code(options.own_code)
+    usable_folder(options.output_dir, "--output-dir")
+    for flag, path in (("--junit", options.junit), ("--markdown", options.markdown)):
+        if path is not None:
+            usable_folder(path.parent, flag)
+    from equipoise.evaluate.gate import gate_stored, read_margins
+
+    margins = read_margins(options.margin)
+    with reporter.progress("comparing"):
+        result = gate_stored(options.before, options.after, margins)
+    _show_gate(result, options, reporter)
+
+
+def _show_gate(result: GateResult, options: GateOptions, reporter: Reporter) -> None:
+    """Write and print it. Raises the verdict unless it is a pass."""
+    from equipoise.report.gate import (
+        gate_content,
+        gate_table,
+        junit_of,
+        markdown_of,
+        notes_of,
+        remedy_of,
+        summary_of,
+    )
+    from equipoise.report.renderers import print_table
+    from equipoise.report.words import printable
+
+    path = options.output_dir / "gate.json"
+    write_json(path, gate_content(result))
+    if options.junit is not None:
+        write_text(options.junit, junit_of(result))
+    if options.markdown is not None:
+        write_text(options.markdown, markdown_of(result))
+    title = f"{printable(result.after)} against {printable(result.before)}, on the same prompts"
+    print_table(reporter, title, gate_table(result))
+    for note in notes_of(result):
+        reporter.warn(note)
+    reporter.say(f"gate: {path}")
+    summary = summary_of(result)
+    if result.verdict == "failed":
+        raise FailedGateError("gate.failed", f"failed: {summary}", "")
+    if result.verdict != "passed":
+        remedy = remedy_of(result)
+        raise UndecidedGateError("gate.undecided", f"not enough data: {summary}", remedy)
+    reporter.say(f"passed: {summary}")
+
+
+class FailedGateError(EquipoiseError):
+    """Something is worse by more than its margin."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class UndecidedGateError(EquipoiseError):
+    """Too few data to pass or to fail."""
+
+    exit_code: ClassVar[int] = 4
+
+
+# --- calibrate ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrateOptions:
+    """Measure how far the judge of the dharma task errs beside a person's labels.
+
+    LABELS is JSONL, see docs/judges.md. Of each violation: accuracy, kappa, sensitivity and
+    specificity, with intervals. With --run the violation rates of that run are corrected by these
+    errors; its judge, rubric and policy must be those of --judge.
+
+    Examples:
+        equipoise calibrate labels.jsonl --judge judge.yaml
+        equipoise calibrate labels.jsonl --judge judge.yaml --run results/dharma/RUN
+    """
+
+    labels: Annotated[Path, Positional, option("JSONL of labelled replies", "LABELS")]
+    judge: Annotated[
+        Path | None, option("YAML with the keys of env.dharma (default: the answer key)", "FILE")
+    ] = None
+    run: Annotated[Path | None, option("a run of the dharma task", "DIR")] = None
+    output_dir: Annotated[Path, option("where judge_errors.json goes", "DIR")] = Path()
+
+
+def calibrate(options: CalibrateOptions, reporter: Reporter) -> None:
+    run = open_run(options.run) if options.run else None
+    # It brings what takes seconds to import.
+    from equipoise.evaluate.calibrate import STATISTICS
+    from equipoise.evaluate.calibrate import calibrate as measure_judge
+    from equipoise.report.words import figure_with_interval, read_estimate
+
+    measured = measure_judge(options.labels, options.judge, run)
+    replies = f"{measured.n} replies, {measured.failed} failed"
+    columns = [Column("figure", folds=True), Column(f"{STATISTICS.confidence:.0%} interval")]
+    figures = measured.metrics.items()
+    rows = [(name, figure_with_interval(read_estimate(figure))) for name, figure in figures]
+    reporter.table(f"{measured.judge} beside {options.labels.name}: {replies}", columns, rows)
+    usable_folder(options.output_dir, "--output-dir")
+    path = options.output_dir / "judge_errors.json"
+    write_json(path, asdict(measured))
+    reporter.say(f"\ncalibration: {path}")

@@ -1,0 +1,241 @@
+"""compare.html and its tables on a terminal: several entries beside each other."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from environments.presentation import Chart as TaskChart
+from environments.presentation import Presentation
+from equipoise.report import charts
+from equipoise.report.document import (
+    Alert,
+    Cell,
+    Chart,
+    Charts,
+    Document,
+    Provenance,
+    Table,
+    Tables,
+    describe,
+)
+from equipoise.report.renderers import page
+from equipoise.report.tables import BAD_NEWS, comparison_table, figure_cell, verdict_cells
+from equipoise.report.words import (
+    MISSING,
+    Estimate,
+    figure,
+    figure_with_interval,
+    floor,
+    heading,
+    metric_name,
+    metric_note,
+    p_value,
+    plain_name,
+    printable,
+    read_estimate,
+)
+from equipoise.statistics.results import (
+    ComparedEntry,
+    ComparedPair,
+    Difference,
+    EntriesComparison,
+)
+
+_AGAINST = ("Minus the first", "p after Holm", "Verdict")
+OWN_REFERENCE = "each is held against a reference of its own"
+
+
+def comparison_page(content: EntriesComparison, presentation: Presentation) -> str:
+    """Render the page of a comparison."""
+    first, *siblings = (entry.name for entry in content.entries)
+    entries, *sections = comparison_sections(content, presentation)
+    drawn = tuple(_charts(content, presentation))
+    items = dict.fromkeys(str(n) for pair in content.comparisons for n in pair.items)
+    provenance = tuple((printable(e.name), describe(_summary(e))) for e in content.entries)
+    return page(
+        Document(
+            title=f"{printable(presentation.title) or plain_name(content.task)}: "
+            f"{printable(', '.join(siblings))} against {printable(first)}",
+            facts=(
+                ("Entries", f"{len(content.entries)}"),
+                ("Prompts compared", ", ".join(items)),
+                ("Intervals", _level_of(content)),
+            ),
+            alerts=tuple(_alerts(content, presentation)),
+            outcome=_outcome(content, presentation),
+            notes=tuple(comparison_notes(content, presentation)),
+            sections=(
+                *((Charts("Estimates and intervals", "charts", charts=drawn),) if drawn else ()),
+                entries,
+                _side_by_side(content, presentation),
+                *sections,
+                Provenance("Provenance", "provenance", facts=provenance),
+            ),
+        )
+    )
+
+
+def comparison_sections(content: EntriesComparison, presentation: Presentation) -> list[Tables]:
+    """Tabulate all entries in the first metric, then each pair in every metric."""
+    sections = [_every_entry(content, presentation)]
+    for number, pair in enumerate(content.comparisons, start=1):
+        sides = printable(pair.first), printable(pair.second)
+        notes = dict.fromkeys(pair.own_references, OWN_REFERENCE)
+        table = comparison_table(_rows(pair), presentation.words, sides, notes)
+        items = ", ".join(f"{n:,}" for n in pair.items)
+        note = f"On the same prompts ({items}). Holm's correction is over all metrics of all pairs."
+        title = f"{sides[1]} against {sides[0]}"
+        sections.append(Tables(title, f"comparison-{number}", note, (("", table),)))
+    return sections
+
+
+def comparison_notes(content: EntriesComparison, presentation: Presentation) -> Iterator[str]:
+    """Yield what limits the comparison, such as other sampling."""
+    if content.allowed:
+        allowed = ", ".join(map(plain_name, content.allowed))
+        yield f"Compared although it is not alike, since that was asked for: {allowed}."
+    for pair in content.comparisons:
+        names = printable(pair.first), printable(pair.second)
+        if pair.drawn_differently:
+            yield f"{names[0]} and {names[1]}: {other_drawing(pair.drawn_differently)}"
+        if pair.other_reference:
+            yield (
+                f"Of {names[0]} and {names[1]} one is held against the plain replies of its model "
+                "and one against its own, so rewards, and what is 0 for a model held against "
+                "itself, are not compared."
+            )
+        if pair.own_references:
+            labels = (metric_name(name, presentation.words) for name in pair.own_references)
+            yield f"{', '.join(labels)} of {names[0]} and {names[1]}: {OWN_REFERENCE}."
+        if unlike := [f"{a:,} against {b:,}" for a, b in pair.replies if a != b]:
+            yield (
+                f"{names[0]} and {names[1]} do not have the same number of replies to these "
+                f"prompts: {', '.join(unlike)}."
+            )
+    for entry in content.entries:
+        yield from (f"{printable(entry.name)}: {printable(s)}." for s in entry.stand_ins)
+    for entry in content.entries:
+        if entry.n_failed:
+            yield (
+                f"{printable(entry.name)}: {entry.n_failed:,} of {entry.n_rollouts:,} replies have "
+                "no score."
+            )
+
+
+def other_drawing(differences: Iterable[Difference]) -> str:
+    """Say what besides the model is not alike on the two sides."""
+    return f"replies were not drawn alike: {'; '.join(printable(str(d)) for d in differences)}."
+
+
+def _rows(pair: ComparedPair) -> dict[str, dict[str, Any]]:
+    return {name: asdict(metric) for name, metric in pair.metrics.items()}
+
+
+def _summary(entry: ComparedEntry) -> dict[str, Any]:
+    return {name: value for name, value in asdict(entry).items() if name != "metrics"}
+
+
+def _level_of(content: EntriesComparison) -> str:
+    return f"{100 * content.confidence:g}%"
+
+
+def _alerts(content: EntriesComparison, presentation: Presentation) -> Iterator[Alert]:
+    for number, pair in enumerate(content.comparisons, start=1):
+        for key, value, words in BAD_NEWS:
+            names = [name for name, row in pair.metrics.items() if getattr(row, key) == value]
+            if names:
+                labels = ", ".join(metric_name(name, presentation.words) for name in names)
+                against = f"{printable(pair.second)} against {printable(pair.first)}"
+                yield Alert(f"{words}, {against}: {labels}.", f"comparison-{number}")
+
+
+def _outcome(content: EntriesComparison, presentation: Presentation) -> str:
+    """Both figures of each pair in the first metric, with the verdict where there is one."""
+    metric = next(iter(content.entries[0].metrics))
+    label = heading(metric_name(metric, presentation.words))
+    parts = []
+    for pair in content.comparisons:
+        row = pair.metrics.get(metric)
+        sides = (row.before, row.after) if row else (None, None)
+        figures = ", ".join(
+            f"{printable(name)} {'not measured' if value is None else figure(value)}"
+            for value, name in zip(sides, (pair.first, pair.second), strict=True)
+        )
+        parts.append(f"{figures} ({row.verdict})" if row else figures)
+    return f"{label}: {'; '.join(parts)}."
+
+
+def _charts(content: EntriesComparison, presentation: Presentation) -> Iterator[Chart]:
+    """A forest plot of the first metric, and of each that the task draws beside its noise."""
+    metric = next(iter(content.entries[0].metrics))
+    drawn = [chart for chart in presentation.charts if not chart.breakdown]
+    if metric not in [chart.metric for chart in drawn]:
+        axis = heading(metric_name(metric, presentation.words))
+        drawn.insert(0, TaskChart(metric, axis, caption=""))
+    for chart in drawn:
+        figures = [
+            (printable(entry.name, 40), read_estimate(entry.metrics.get(chart.metric)))
+            for entry in content.entries
+        ]
+        rows = [(name, e) for name, e in figures if e and e.value is not None]
+        if not rows:
+            continue
+        name = heading(metric_name(chart.metric, presentation.words))
+        values = "; ".join(f"{entry} {figure_with_interval(e)}" for entry, e in rows)
+        has_noise = any(e.floor is not None for _, e in rows)
+        equal = chart.equal if has_noise else None
+        axis, label = printable(chart.axis), f"{name}: {values}"
+        band = " Band: what noise alone gives, its line at the median." if has_noise else ""
+        yield Chart(charts.forest(rows, axis=axis, label=label, equal=equal), f"{name}.{band}")
+
+
+def _every_entry(content: EntriesComparison, presentation: Presentation) -> Tables:
+    """A row for each entry: the first metric, its noise and p, and how it differs from the first.
+
+    Metrics without a noise floor, and entries of several seeds, have none.
+    """
+    metric = next(iter(content.entries[0].metrics))
+    estimates = [read_estimate(e.metrics.get(metric)) or Estimate() for e in content.entries]
+    with_noise = any(estimate.floor is not None for estimate in estimates)
+    pairs = [None, *content.comparisons]  # the first entry is not compared with itself
+    rows = []
+    for entry, estimate, pair in zip(content.entries, estimates, pairs, strict=True):
+        cells = [Cell(printable(entry.name)), replace(figure_cell(estimate), noise="")]
+        if with_noise:
+            alone = MISSING if estimate.floor is None else floor(estimate.floor)
+            upper = "" if estimate.floor_high is None else f"up to {floor(estimate.floor_high)}"
+            cells += [Cell(alone, upper, kind="number"), Cell(p_value(estimate.p), kind="number")]
+        change, p, _, verdict = verdict_cells(_rows(pair).get(metric, {}) if pair else {})
+        note = OWN_REFERENCE if pair and metric in pair.own_references else ""
+        rows.append((*cells, change, p, replace(verdict, note=note, kind="verdict")))
+    name = heading(metric_name(metric, presentation.words))
+    columns = ("Entry", name, *(("Noise alone", "p") if with_noise else ()), *_AGAINST)
+    described = metric_note(metric, presentation.words)
+    note = f"{name}: {described}." if described else ""
+    if with_noise:
+        note += (
+            " Noise alone: what it would be if there were nothing to find, in brackets the bound "
+            f"that {_level_of(content)} of permutations stay under; p is how likely "
+            "noise is to reach the value. A policy that decides at random has such noise too."
+        )
+    table = Table(columns, tuple(rows), _level_of(content))
+    return Tables("Every entry", "entries", note.strip(), (("", table),))
+
+
+def _side_by_side(content: EntriesComparison, presentation: Presentation) -> Tables:
+    """A row for each metric and a column for each entry."""
+    entries = content.entries
+    columns = ("Metric", *(printable(entry.name) for entry in entries))
+    rows = tuple(
+        (
+            Cell(
+                heading(metric_name(name, presentation.words)),
+                note=metric_note(name, presentation.words),
+            ),
+            *(figure_cell(read_estimate(entry.metrics.get(name))) for entry in entries),
+        )
+        for name in entries[0].metrics
+    )
+    note = "Several seeds of one configuration are one column: the mean, and its interval over all."
+    table = Table(columns, rows, _level_of(content))
+    return Tables("Side by side", "side-by-side", note, (("", table),))
