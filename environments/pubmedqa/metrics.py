@@ -311,6 +311,8 @@ PRESENTATION = Presentation(
             }.items()
         },
         "by_class": Words("By right answer"),
+        "gold": Words("right answer"),
         "confusion": Words("Confusion matrix, in replies"),
     },
+    one_of_each="gold",
 )

@@ -105,10 +105,12 @@ PRESENTATION = Presentation(
         "copied_question": Words("copied question", "searches for the sentences of the question"),
         "copied_options": Words("copied options", "searches for the options of the question"),
         "by_stratum": Words("By what was held out"),
+        "stratum": Words("hold-out"),
         "format_rate": Words("format rate", "replies that keep the whole format"),
         "defect_rate": Words("defect rate", "queries with a defect"),
         "documents_read": Words("documents read", "mean number for one question"),
     },
+    one_of_each="stratum",
     table=ReplyTable(
         "Questions side by side",
         "What was searched for, found and answered",

@@ -3,12 +3,15 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from environments.base import PromptRecord
 from equipoise.commands.evaluate import EvaluateOptions, new_root
+from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.evaluate import evaluate
 from equipoise.evaluate.plan import Audit, Subject, TaskAudit, refuse_unjudged, select_prompts
@@ -39,6 +42,27 @@ def test_a_few_prompts_are_of_each_stratum_as_many_prompts_are() -> None:
         chosen = select_prompts(records, "test", 8, seed, "scope")
         assert Counter(r.metadata["scope"] for r in chosen) == {"rare": 2, "usual": 6}
     assert len(select_prompts(records, "test", 8, 0, "")) == 8
+
+
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        *(("fairness", {"num_samples": 192}), ("dharma", {"num_samples": 240})),
+        *(("pubmedqa", {"source": "synthetic", "num_samples": 300}), ("rag", {"num_samples": 200})),
+    ],
+)
+def test_every_task_names_what_its_prompts_are_drawn_by(task: str, settings: Any) -> None:
+    prompts = import_module(f"data_prep.{task}")
+    records = prompts.build_prompts(prompts.PromptSettings(**settings))
+    stratum = load_config(
+        task, Options((CONFIG_FOLDER / "local.yaml",))
+    ).environment_class.presentation.one_of_each
+    shares = Counter(r.metadata[stratum] for r in records if r.split == "test")
+    chosen = Counter(r.metadata[stratum] for r in select_prompts(records, "test", 16, 0, stratum))
+    assert len(shares) > 1
+    for name, count in shares.items():
+        expected = chosen.total() * count / shares.total()
+        assert abs(chosen[name] - expected) <= 4, name  # a counterfactual set at most
 
 
 def test_no_answer_key_judges_a_real_model_unasked(tmp_path: Path) -> None:
