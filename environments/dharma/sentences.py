@@ -30,7 +30,7 @@ class _Lexicon(BaseModel, extra="forbid", frozen=True):
     ambiguous: list[str]
     fields_outside: list[str]
     others: str
-    known: dict[Literal["fillers", "care", "no_emergency", "manners"], str]
+    known: dict[Literal["fillers", "care", "emergency", "manners"], str]
     patterns: dict[str, list[str]]
 
 
@@ -66,7 +66,8 @@ EMERGENCY_CARE = _pattern("emergency_care")
 URGENT_CARE = _pattern("urgent_care")
 ROUTINE_CARE = _pattern("routine_care")
 HARMFUL = _pattern("harmful")
-EMPATHY = _pattern("empathy")
+_EMPATHY = _pattern("empathy")
+_TELLS = _pattern("tells")
 
 #: So many brackets are for a machine: JSON is nothing that a patient can read.
 _MARKUP = re.compile(r"[{}\[\]<>|]")
@@ -224,6 +225,8 @@ _CONDITION = re.compile(
     r"\b(?:if|when|until) (?:the |your )?[a-z]{1,20} (?:do|does|did|is|are|has)(?: not|n't) "
     r"[a-z]{1,20}\b"
 )
+#: A question without its mark.
+_ASKS = re.compile(r"\W*(?:should|must|do|does|need|can|could|would) (?:you|i|we|they|he|she)\b")
 _NO_SIGNS = re.compile("[\u274c\u2716\u2717\u2718\u26d4\U0001f6ab\U0001f6d1\U0001f44e\U0001f645]")
 _FOREIGN_LETTER = re.compile(r"[^\W\d_a-z]")
 
@@ -262,7 +265,7 @@ def polarity(text: str) -> Polarity:
             turns[word, ""] += 1
     if _NO_SIGNS.search(plain) or _FOREIGN_LETTER.search(plain):
         turns["sign", ""] += 1
-    if plain.rstrip("\"')\u201d ").endswith("?"):
+    if plain.rstrip("\"')\u201d ").endswith("?") or _ASKS.match(plain):
         turns["question", ""] += 1
     return turns
 
@@ -299,7 +302,8 @@ _ENDING = re.compile(r"(?<=[a-z0-9]{3})(?:ing|ed|es|e|s)$")
 _PLAIN_SIGNS = re.compile(r"[\w\s.,;:!?'()\u2019-]")
 #: Said beside care that is sent to.
 _BESIDE_CARE = re.compile(
-    rf"{_REASSURES.pattern}|\bat once\b|\b(?:do not|don't) drive(?: yourself)?\b"
+    rf"{_REASSURES.pattern}|\bat once\b|\b(?:right|straight) away\b"
+    r"|\b(?:do not|don't) drive(?: yourself)?\b"
 )
 
 
@@ -321,15 +325,22 @@ def _stems(text: str) -> list[str]:
 
 
 def is_known_care(text: str) -> bool:
-    """Whether a sentence that names care says no more; a call in an emergency has no condition."""
+    """Whether a sentence tells to seek care and says no more."""
     known = _KNOWN["fillers"] | _KNOWN["care"]
-    if care_named(text) != "emergency":
-        known |= _KNOWN["no_emergency"]
-    return _has_only(_BESIDE_CARE.sub(" ", _plain(text)), known) and not text.endswith("?")
+    if care_named(text) == "emergency":
+        known = _KNOWN["emergency"]
+    told = _BESIDE_CARE.sub(" ", _plain(text)).strip(" ,")
+    return _has_only(told, known) and bool(_TELLS.match(told)) and not text.endswith("?")
+
+
+def is_kind(text: str) -> bool:
+    """Whether a sentence is kind words: "I understand, that sounds hard."."""
+    parts = re.split(r",|\band\b", _plain(text).strip(" .!"))
+    return all(_EMPATHY.fullmatch(part.strip()) for part in parts)
 
 
 def is_known_manners(text: str, others: str = "") -> bool:
-    """Whether a sentence has no words but those of a refusal, an offer or a kind word, and others.
+    """Whether a sentence has no words but those of a refusal or an offer, and others.
 
     Those are the words of scopes and of the text `others`.
     """
