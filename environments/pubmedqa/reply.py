@@ -119,8 +119,8 @@ def _word(text: str) -> str:
 #
 # All is compared word by word, so that letter case, spacing and punctuation do not matter and the
 # signs of a finding (`<`, `=`, `%`, a minus) do. A quote is what stands between double quotation
-# marks of any kind and has `LEAST_WORDS` or more: shorter ones are terms. A mark that is never
-# closed opens a quote of the whole rest.
+# marks of any kind, or outside of these between single ones, and has `LEAST_WORDS` or more: shorter
+# ones are terms. A double mark that is never closed opens a quote of the whole rest.
 #
 # The finding that decides is known of invented abstracts. Of others it is the sentence of the
 # findings that shares most with the abstract's own conclusion, which no prompt shows.
@@ -143,6 +143,11 @@ _ALIKE = str.maketrans(
 )
 # All that `_plain` makes a quotation mark.
 _MARKS = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02]')
+#: What stands between other marks than `"`; an apostrophe is none, for a letter stands before it.
+_SINGLE = re.compile(
+    r"(?<!\w)[\u2018'`\u2039\u300c\u300e\u301d\u2032](?=\w)(.{1,400}?)[\u2019'`\u203a\u300d\u300f\u301e\u2032](?!\w)",
+    re.DOTALL,
+)
 _LIST_MARK = re.compile(r"^[ \t]*\d{1,2}[.)](?=[ \t])", re.MULTILINE)
 _LABEL = re.compile(r"^([^\W\d_][^:\n]{0,60}): ", re.MULTILINE)
 _OF_FINDINGS = ("result", "finding")
@@ -216,7 +221,9 @@ def grounds(reasoning: str, abstract: Abstract) -> Grounds:
     source = _source(abstract)
     text = _plain(reasoning)
     # What the marks cut: the pieces at odd places are quotes. One that recurs says nothing more.
-    pieces = [_words(piece) for piece in text.split('"')[1::2]]
+    cut = text.split('"')
+    single = [quote for piece in cut[::2] for quote in _SINGLE.findall(piece)]
+    pieces = [_words(piece) for piece in (*cut[1::2], *single)]
     quotes = dict.fromkeys(_joined(piece) for piece in pieces if len(piece) >= LEAST_WORDS)
     numbers = dict.fromkeys(map(_number, _NUMBER.findall(_LIST_MARK.sub("", text))))
     quote_words = Counter(word for quote in quotes for word in quote.split())

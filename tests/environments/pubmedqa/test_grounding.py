@@ -26,6 +26,7 @@ CONTEXT = (
     "it had been."
 )
 DECIDES = "Pain fell by 12.5% in the treated group (P < 0.05), fever by -3%."
+_SINGLE_MARKS = ("''", "``", "\u2018\u2019", "\u2039\u203a", "\u300c\u300d", "\u301d\u301e")
 
 
 def read(reasoning: str) -> Grounds:
@@ -49,6 +50,8 @@ def read(reasoning: str) -> Grounds:
         # Nothing shown.
         ("Pain fell.", 0.0),
         ('"Pain" fell.', 0.0),
+        (f"'{DECIDES}'", 1.0),
+        (f"\"{DECIDES}\" It is the patients' and the doctors' own.", 1.0),
         ('"Pain" "fell" "by" "12.5%"', 0.0),
         ('"Nausea stayed as it had been."', 0.0),  # another finding
         ('"Belorin is often given for pain"', 0.0),  # no finding
@@ -73,6 +76,10 @@ def test_evidence(reasoning: str, evidence: float) -> None:
         '"Pain fell ... (P < 0.05), fever by -3%"',  # stitched
         '"Pain fell by 12.5% in the treated group (P < 0.05), fever by 3%"',  # no minus
         f'"{DECIDES}" and "nausea fell in all of them"',
+        *(
+            f'"{DECIDES}" {mark}nausea fell in all of them{close}'
+            for mark, close in (*_SINGLE_MARKS, ("''", "''"))
+        ),
         f'"{DECIDES}" (P = .001)',
         "Pain fell by half (P = .001).",
     ],
