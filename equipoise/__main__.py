@@ -53,9 +53,9 @@ VERBS: Mapping[str, Verb] = {
     "calibrate": Verb("measure how far a judge errs", "equipoise.commands.compare", "calibrate"),
     "convert": Verb("make a checkpoint a model that loads", "equipoise.checkpoints.command"),
     "merge-lora": Verb("merge an adapter into its base", "equipoise.checkpoints.command", "merge"),
-    "export gym": Verb("export a task for NeMo Gym", "equipoise.exports.command", "gym"),
+    "export gym": Verb("export a task for NeMo Gym", "equipoise.commands.export.command", "gym"),
     "export verifiers": Verb(
-        "export a task for verifiers", "equipoise.exports.command", "verifiers"
+        "export a task for verifiers", "equipoise.commands.export.command", "verifiers"
     ),
     "doctor": Verb("find what would keep a run from working", "equipoise.doctor.command"),
 }

@@ -2,13 +2,10 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from environments.base import PromptRecord, Rollout, Score
 from environments.chat.accounting import MODEL
@@ -17,11 +14,10 @@ from environments.measurement import Measurement
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import differences, leaves
 from equipoise.config.problems import SEPARATOR
-from equipoise.config.yaml_text import read_yaml
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.models.template import CHAT_TEMPLATE
-from equipoise.run.directory import RunDirectory
+from equipoise.run.directory import RunDirectory, task_of
 from equipoise.run.evaluation import BASELINE, FINAL, REFERENCE
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
@@ -30,7 +26,6 @@ from equipoise.statistics.compare import Halves
 from equipoise.statistics.results import Difference
 
 _STAGES = (FINAL, BASELINE)
-_TASK = re.compile(r"[\w-]+")  # a name, which becomes one of a YAML file
 #: Parts of keys below `env` that decide how a judge is reached, and no score.
 _NOT_SCORING = frozenset({"url", "api_key_env", "limits", "budget", "cache_dir"})
 #: Keys that decide how replies are drawn.
@@ -191,25 +186,6 @@ def read_stage(path: Path) -> Evaluated:
         )
     loaded = load_config(task_of(run), Options((run.config,), stored=True))
     return Evaluated(run, stages[0], loaded, items, rollouts, scores)
-
-
-def task_of(run: RunDirectory) -> str:
-    """The task that a run's configuration names. Raises `EquipoiseError`."""
-    try:
-        task = read_yaml(run.config)["equipoise"]["task"]
-        if not isinstance(task, str) or not _TASK.fullmatch(task):
-            raise ValueError("no name")
-        return task
-    except OSError as error:
-        raise UsageError(
-            "entry.no-run",
-            f"{run.root} is not a run: {run.config.name}: {error.strerror}",
-            "Name the folder of a run, results/<task>/<run name>.",
-        ) from None
-    except (TypeError, KeyError, ValueError, yaml.YAMLError):
-        raise EquipoiseError(
-            "entry.no-task", f"{run.config} names no task", "Put it back from a copy."
-        ) from None
 
 
 def _hash_of(record: PromptRecord) -> str:

@@ -14,11 +14,10 @@ from equipoise.evaluate.entries import (
     drawn_differently,
     read_stage,
     shared_items,
-    task_of,
 )
 from equipoise.evaluate.plan import FILE, read_audit
 from equipoise.files.errors import UsageError
-from equipoise.run.directory import RunDirectory
+from equipoise.run.directory import RunDirectory, task_of
 from equipoise.run.evaluation import BASELINE, FINAL
 from equipoise.run.prompts import read_records
 from equipoise.statistics.gate import GatedMetric, Watched, gate

@@ -21,12 +21,16 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+import yaml
+
+from equipoise.config.yaml_text import read_yaml
 from equipoise.files.disk import create_folder, remove_abandoned
-from equipoise.files.errors import UsageError
+from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.ledger import Ledger
 
 #: A folder's name has 255 at most, and the time comes after it.
 _LABEL_CHARACTERS = 100
+_TASK = re.compile(r"[\w-]+")  # a name, which becomes one of a YAML file
 
 
 @dataclass(frozen=True)
@@ -205,3 +209,22 @@ def open_run_directory(root: Path) -> RunDirectory:
                 "Name the folder of a run, results/<task>/<run name>.",
             )
     return run
+
+
+def task_of(run: RunDirectory) -> str:
+    """The task that a run's configuration names. Raises `EquipoiseError`."""
+    try:
+        task = read_yaml(run.config)["equipoise"]["task"]
+        if not isinstance(task, str) or not _TASK.fullmatch(task):
+            raise ValueError("no name")
+        return task
+    except OSError as error:
+        raise UsageError(
+            "entry.no-run",
+            f"{run.root} is not a run: {run.config.name}: {error.strerror}",
+            "Name the folder of a run, results/<task>/<run name>.",
+        ) from None
+    except (TypeError, KeyError, ValueError, yaml.YAMLError):
+        raise EquipoiseError(
+            "entry.no-task", f"{run.config} names no task", "Put it back from a copy."
+        ) from None

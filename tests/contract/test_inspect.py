@@ -17,7 +17,7 @@ from tests.recipes.audits import SMOKE, Model, model, started
 
 pytestmark = pytest.mark.skipif(bool(missing("inspect")), reason=missing("inspect"))
 __all__ = ["model"]
-TASKS = "equipoise/exports/inspect_tasks.py"
+TASKS = "equipoise/commands/export/inspect_tasks.py"
 CONFIG = SMOKE.removeprefix("--config=")
 READ = """
 import sys

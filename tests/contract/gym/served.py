@@ -18,8 +18,8 @@ import yaml
 
 from data_prep.records import write_prompts
 from environments.base import PromptRecord, Rollout
+from equipoise.commands.export.command import export_gym as export
 from equipoise.config import Options, load_config
-from equipoise.exports.gym.export import export
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import write_rollouts
 from tests.equipoise.sealing import seal_run

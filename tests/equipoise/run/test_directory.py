@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from equipoise.files.errors import UsageError
-from equipoise.run.directory import NewRun, RunDirectory, model_label, open_run_directory
+from equipoise.run.directory import (
+    NewRun,
+    RunDirectory,
+    model_label,
+    open_run_directory,
+    task_of,
+)
 from tests.refusals import refusal
 
 STARTED = datetime(2026, 3, 4, 5, 6, 7)
@@ -105,3 +111,21 @@ def test_only_a_run_can_be_resumed(lacks: str, tmp_path: Path) -> None:
     (root / lacks).unlink()
     with refusal("resume.no-run", lacks):
         open_run_directory(root)
+
+
+#: A task of 46,656 words with as many lists above, once its aliases are followed.
+BOMB = "a: &a [x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{below}'] * 6)}]\n"
+    for below, name in zip("abcdef", "bcdefg", strict=True)
+)
+
+
+def test_a_configuration_that_expands_without_end_names_no_task(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(f"{BOMB}equipoise: {{task: *g}}\n")
+    with refusal("entry.no-task"):
+        task_of(RunDirectory(tmp_path))
+
+
+def test_the_task_is_that_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("equipoise: {task: fairness}\n")
+    assert task_of(RunDirectory(tmp_path)) == "fairness"

@@ -1,6 +1,6 @@
 """A run's task, as an export names it, and its rewards, as a server of them gives them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,22 +10,32 @@ from pydantic import BaseModel, Field
 
 from environments.addresses import AbsolutePath
 from environments.awaited_sets import AwaitedSets
-from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, FailureKind, PromptRecord
 from environments.contract import Environment
 from equipoise.config import Options, load_config
 from equipoise.config.task_code import set_size
-from equipoise.evaluate.entries import task_of
 from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import build_environment, make_environment
-from equipoise.run.directory import RunDirectory
+from equipoise.run.directory import RunDirectory, task_of
 from equipoise.run.job import score_within_budget
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import open_run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 REQUIREMENT = f"equipoise @ {ROOT.as_uri()}"
+
+
+#: Failures that have another name in NeMo Gym, see docs/judges.md; what Gym has no name for
+#: stands in a name space of its own, as Gym asks for.
+GYM_KINDS: Mapping[FailureKind, str] = {
+    **dict.fromkeys(("server_error", "rate_limit", "rejected"), "judge_failed"),
+    "invalid_reply": "judge_unparseable",
+    "policy": "verifier_error",
+    "no_comparison": "equipoise:no_comparison",
+    "budget": "equipoise:budget",
+}
 
 
 class RewardSettings(BaseModel, extra="forbid", frozen=True):

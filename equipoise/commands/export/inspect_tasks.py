@@ -21,8 +21,8 @@ from pydantic import TypeAdapter
 
 from environments.base import PromptRecord
 from environments.contract import Environment
+from equipoise.commands.export.task import ROOT
 from equipoise.config import Options, load_config
-from equipoise.exports.task import ROOT
 from equipoise.files.errors import UsageError
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.prompts import make_prompts, prepare_task

@@ -16,8 +16,7 @@ from nemo_gym.base_resources_server import (
 from pydantic import ConfigDict, Field, PrivateAttr
 from pydantic_core import PydanticSerializationError
 
-from equipoise.exports.gym.export import GYM_KINDS
-from equipoise.exports.task import Rewards, RewardSettings
+from equipoise.commands.export.task import GYM_KINDS, Rewards, RewardSettings
 from equipoise.run.rollouts import rollout_of
 
 

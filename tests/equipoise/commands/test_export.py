@@ -11,9 +11,8 @@ from pydantic import ValidationError
 
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import FAILURE_KINDS, Message, PromptRecord
-from equipoise.exports import command
-from equipoise.exports.gym.export import GYM_KINDS
-from equipoise.exports.task import Rewards, RewardSettings
+from equipoise.commands.export import command
+from equipoise.commands.export.task import GYM_KINDS, Rewards, RewardSettings
 from equipoise.files.console import Reporter
 from equipoise.files.options import read_options
 from tests.contract.gym.served import made_run, rollout

@@ -1,1 +1,0 @@
-"""The environments for NeMo Gym: one resources server for every scope."""

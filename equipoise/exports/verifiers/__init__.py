@@ -1,1 +1,0 @@
-"""The environments for verifiers: one package for each, in which a set is one episode."""
