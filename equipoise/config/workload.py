@@ -8,6 +8,7 @@ from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config.checks import Engine
 from equipoise.config.schedule import total_steps
 from equipoise.config.schema import Config
+from equipoise.statistics.trivial import POLICIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,11 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
 
 #: Replies of the model to a prompt of the probe, and to a blinded prompt at most.
 PROBE_GENERATIONS, BLINDED_GENERATIONS = 4, 8
-#: Sentences that a constant reply is made longer by, other replies that are tried as one, and
-#: policies that are scored on the evaluation's prompts, at most.
-PROBE_SENTENCES, _OTHER_CONSTANTS, PROBE_POLICIES = 24, 16, 11
+#: Sentences that a constant reply is made longer by, and other replies that are tried as one.
+PROBE_SENTENCES, _OTHER_CONSTANTS = 24, 16
+#: Policies that are scored on the evaluation's prompts at most: those of every task, the greedy and
+#: the blinded model, and three of the task's own, which retrieval has.
+_PROBE_POLICIES = len(POLICIES) + 2 + 3
 
 
 def _probe(config: Config, workload: Workload) -> tuple[int, str]:
@@ -83,7 +86,7 @@ def probe_replies(config: Config, workload: Workload) -> int:
     settings = config.equipoise.probe
     tried = settings.constants + _OTHER_CONSTANTS + settings.rounds * PROBE_SENTENCES
     evaluated = workload.prompts.get(config.equipoise.evaluation.split, 0)
-    return tried * settings.prompts + PROBE_POLICIES * evaluated if settings.prompts else 0
+    return tried * settings.prompts + _PROBE_POLICIES * evaluated if settings.prompts else 0
 
 
 def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, str]:

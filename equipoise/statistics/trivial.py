@@ -8,7 +8,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from environments.base import REWARD, PromptRecord, Rollout, Score
 from environments.contract import Environment
@@ -73,11 +73,54 @@ def commonest(replies: Iterable[str], number: int) -> list[str]:
 # --- policies that reply by themselves: one reply for each prompt --------------------------------
 
 
-def copying(records: Sequence[PromptRecord]) -> dict[str, dict[str, str]]:
-    """Name of a policy -> prompt id -> what it copies: the last message, and its last sentence."""
-    prompts = {record.id: record.messages[-1]["content"] for record in records}
-    ends = {name: _SENTENCE_END.split(text.strip())[-1] for name, text in prompts.items()}
-    return {"copying": prompts, "copying_the_end": ends}
+@dataclass(frozen=True, slots=True)
+class Untrained:
+    """The evaluation split, the untrained model's replies to it, and the constants found so far.
+
+    `copies` is how often a policy that has one reply to a prompt must give it, to be scored.
+    """
+
+    records: Sequence[PromptRecord]
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score]
+    copies: int
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+
+    def replying(self, replies: Mapping[str, str]) -> list[Rollout]:
+        """Rollouts that give each prompt its one reply; prompts without one are left out."""
+        return [
+            replace(rollout, completion=replies[rollout.prompt_id])
+            for rollout in first_of_each(self.rollouts, self.copies)
+            if rollout.prompt_id in replies
+        ]
+
+    def always(self, constant: str) -> dict[str, str]:
+        """Prompt id -> a constant's reply."""
+        return {record.id: self.constants[constant].reply for record in self.records}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy without skill, as probe, dry run and report take it.
+
+    `reply` gives the one reply to each prompt id. A `blind` one is what a model can learn without
+    reading its prompts for their meaning: the probe warns where it is ahead of the model.
+    """
+
+    name: str
+    note: str
+    reply: Callable[[Untrained], Mapping[str, str]]
+    blind: bool = False
+
+
+def copying(records: Sequence[PromptRecord]) -> dict[str, str]:
+    """Prompt id -> its last message."""
+    return {record.id: record.messages[-1]["content"] for record in records}
+
+
+def copying_the_end(records: Sequence[PromptRecord]) -> dict[str, str]:
+    """Prompt id -> the last sentence of its last message."""
+    return {n: _SENTENCE_END.split(text.strip())[-1] for n, text in copying(records).items()}
 
 
 def vote(rollouts: Sequence[Rollout]) -> dict[str, str]:
@@ -99,6 +142,46 @@ def best_of_n(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str,
         if score.value is not None and score.value > incumbent[0]:
             best[rollout.prompt_id] = (score.value, rollout.completion)
     return {name: reply for name, (_, reply) in best.items()}
+
+
+#: The policies of every task for which no model writes.
+POLICIES = (
+    Policy(
+        "constant",
+        "gives one reply to every prompt, the best that was found",
+        lambda untrained: untrained.always("constant"),
+        blind=True,
+    ),
+    Policy(
+        "declining",
+        "gives one refusal to every prompt",
+        lambda untrained: untrained.always("declining"),
+        blind=True,
+    ),
+    Policy(
+        "copying",
+        "repeats the last message of the prompt",
+        lambda untrained: copying(untrained.records),
+        blind=True,
+    ),
+    Policy(
+        "copying_the_end",
+        "repeats the last sentence of the prompt",
+        lambda untrained: copying_the_end(untrained.records),
+        blind=True,
+    ),
+    Policy(
+        "vote",
+        "gives the reply that the untrained model gives most often to the prompt",
+        lambda untrained: vote(untrained.rollouts),
+    ),
+    Policy(
+        BEST_OF_N,
+        "gives the untrained model's reply that scores highest: a yardstick that has seen the "
+        "reward",
+        lambda untrained: best_of_n(untrained.rollouts, untrained.scores),
+    ),
+)
 
 
 def first_of_each(rollouts: Sequence[Rollout], number: int) -> Iterator[Rollout]:

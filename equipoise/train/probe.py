@@ -10,7 +10,7 @@ no lack of training.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -36,65 +36,34 @@ from equipoise.run.rollouts import (
 from equipoise.run.seals import record_files
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import (
-    BEST_OF_N,
     DECLINING,
     GREEDY,
+    POLICIES,
     Constant,
     Measured,
+    Untrained,
     ahead,
     best_constant,
-    best_of_n,
     commonest,
-    copying,
     differences,
     figures_of,
     first_of_each,
     not_beaten,
-    vote,
 )
 
 SCHEMA = 1
 PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"
 
 _FIGURES = "probe.json"
-#: What a model can learn to reply without reading its prompts for their meaning.
-_PROMPT_INDEPENDENT = ("constant", "declining", "copying", "copying_the_end")
+#: The notes of the policies for which the untrained model writes.
 _NOTES = {
     UNTRAINED: "the model before training",
-    "constant": "gives one reply to every prompt, the best that was found",
-    "declining": "gives one refusal to every prompt",
-    "copying": "repeats the last message of the prompt",
-    "copying_the_end": "repeats the last sentence of the prompt",
-    "vote": "gives the reply that the untrained model gives most often to the prompt",
-    BEST_OF_N: "gives the untrained model's reply that scores highest: a yardstick that has seen "
-    "the reward",
     GREEDY: "the untrained model at temperature 0",
     BLINDED: "the untrained model, with what must not decide taken out of the prompt",
 }
 
 #: Rollouts of the evaluation split with their scores.
 Scored = tuple[Sequence[Rollout], Sequence[Score]]
-
-
-@dataclass(frozen=True, slots=True)
-class Untrained:
-    """The evaluation split and what the untrained model replied to it.
-
-    `copies` is how often a policy that has one reply to a prompt must give it, to be scored.
-    """
-
-    records: Sequence[PromptRecord]
-    rollouts: Sequence[Rollout]
-    scores: Sequence[Score]
-    copies: int
-
-    def replying(self, replies: Mapping[str, str]) -> list[Rollout]:
-        """Rollouts that give each prompt its one reply; prompts without one are left out."""
-        return [
-            replace(rollout, completion=replies[rollout.prompt_id])
-            for rollout in first_of_each(self.rollouts, self.copies)
-            if rollout.prompt_id in replies
-        ]
 
 
 # --- before training -----------------------------------------------------------------------------
@@ -119,14 +88,14 @@ def probe(job: Job, frozen: Sample) -> None:
         written = frozen(searched, PROBE_GENERATIONS, PROBE)
         drawn = _drawn(job, untrained, frozen)
         with job.reporter.progress("searching for the best constant reply"):
-            constants = _constants(job, written, untrained.copies)
+            untrained = replace(untrained, constants=_constants(job, written, untrained.copies))
         with job.reporter.progress("scoring policies without skill"):
-            policies = _without_model(job, untrained, constants) | drawn
+            policies = _without_model(job, untrained) | drawn
             scored = {name: _score(job, name, rollouts) for name, rollouts in policies.items()}
         scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
         with job.reporter.progress("measuring them"):
             statistics = job.config.equipoise.evaluation.statistics
-            constants_json = {name: asdict(constant) for name, constant in constants.items()}
+            constants_json = {name: asdict(c) for name, c in untrained.constants.items()}
             content = probe_content(job.environment, scored, constants_json, statistics)
     write_folder(job.run.probe, partial(fill_probe, scored, content))
     record_files(job.run, job.run.probe)
@@ -187,16 +156,9 @@ def _drawn(job: Job, untrained: Untrained, frozen: Sample) -> dict[str, list[Rol
     return drawn
 
 
-def _without_model(
-    job: Job, untrained: Untrained, constants: Mapping[str, Constant]
-) -> dict[str, list[Rollout]]:
+def _without_model(job: Job, untrained: Untrained) -> dict[str, list[Rollout]]:
     """The policies for which no model writes, those of the task last."""
-    names = [record.id for record in untrained.records]
-    replies = {name: dict.fromkeys(names, constant.reply) for name, constant in constants.items()}
-    replies |= copying(untrained.records)
-    replies["vote"] = vote(untrained.rollouts)
-    replies[BEST_OF_N] = best_of_n(untrained.rollouts, untrained.scores)
-    policies = {name: untrained.replying(by_prompt) for name, by_prompt in replies.items()}
+    policies = {policy.name: untrained.replying(policy.reply(untrained)) for policy in POLICIES}
     task_policies = job.environment.trivial_replies(untrained.rollouts, job.config.grpo.seed)
     for name, completions in task_policies.items():
         pairs = zip(untrained.rollouts, completions, strict=True)
@@ -219,7 +181,8 @@ def probe_content(
     """The content of probe.json; the untrained model is the first of the policies."""
     measured = {name: Measured.of(environment, *pair) for name, pair in scored.items()}
     figures = {name: figures_of(measurement, settings) for name, measurement in measured.items()}
-    independent = {name: measured[name] for name in _PROMPT_INDEPENDENT}
+    independent = {policy.name: measured[policy.name] for policy in POLICIES if policy.blind}
+    notes = _NOTES | {policy.name: policy.note for policy in POLICIES}
     objective, metric = measured[UNTRAINED].compared
     return {
         "schema": SCHEMA,
@@ -228,7 +191,7 @@ def probe_content(
         "metric": metric,
         "constants": dict(constants),
         "ahead": ahead(differences(independent, measured[UNTRAINED], settings), objective),
-        "policies": {n: {"note": _NOTES.get(n, ""), "metrics": f} for n, f in figures.items()},
+        "policies": {n: {"note": notes.get(n, ""), "metrics": f} for n, f in figures.items()},
     }
 
 

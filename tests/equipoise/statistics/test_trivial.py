@@ -15,6 +15,7 @@ from equipoise.statistics.trivial import (
     best_constant,
     best_of_n,
     copying,
+    copying_the_end,
     differences,
     figures_of,
     first_of_each,
@@ -61,9 +62,9 @@ def test_copying_takes_the_last_message_and_its_last_sentence():
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "I fell. Does it hurt? Say what to do."},
     )
-    copies = copying([PromptRecord("p", "t", messages, "p", "test")])
-    assert copies["copying"] == {"p": "I fell. Does it hurt? Say what to do."}
-    assert copies["copying_the_end"] == {"p": "Say what to do."}
+    records = [PromptRecord("p", "t", messages, "p", "test")]
+    assert copying(records) == {"p": "I fell. Does it hurt? Say what to do."}
+    assert copying_the_end(records) == {"p": "Say what to do."}
 
 
 def test_vote_and_best_of_n_choose_among_the_replies_of_a_prompt():
