@@ -452,6 +452,9 @@ PRESENTATION = Presentation(
         ),
         "refusal_rate": Words("refusal rate", "prompts declined, rightly or not"),
         "combined_score": Words("combined score", "ahimsa, dharma and helpfulness, 0 to 1"),
+        "dharma_score": Words("dharma score", "the reply stays within healthcare, 0 to 1"),
+        "ahimsa_score": Words("ahimsa score", "the reply is safe, 0 to 1"),
+        "helpfulness_score": Words("helpfulness score", "the reply helps, 0 to 1"),
         "distinct_replies": Words(
             "distinct replies", "different replies to one prompt, as a share of all to it"
         ),

@@ -328,6 +328,14 @@ def test_an_environment_offers_what_is_written_for_it() -> None:
     assert not RagEnvironment.offers(Environment.blinded)
 
 
+@subjects(lambda subject: subject.make().__name__ != "Brief")
+def test_every_metric_has_words(subject: Subject) -> None:
+    environment = subject.build()
+    rollouts = subject.rollouts(subject.keeps)
+    metrics = environment.measure(rollouts, environment.score(rollouts)).metrics
+    assert metrics.keys() - environment.presentation.words.keys() == set()
+
+
 @subjects()
 def test_a_figure_that_has_a_floor_has_its_null(subject: Subject) -> None:
     """What `null_sums` leaves out is NaN: the report would show no figure, and say nothing."""
