@@ -18,6 +18,7 @@ Content = TypeVar("Content", bound=BaseModel)
 
 #: Far more than anybody writes; what aliases repeat is counted by PyYAML as it stands.
 _BYTES = 1_000_000
+_LARGEST = 2**63
 #: How many faults a message spells out; the others are counted.
 SHOWN = 20
 #: What pydantic says of the kinds in a union that a value is none of.
@@ -40,7 +41,7 @@ def shown_faults(faults: Sequence[str]) -> list[str]:
 
 
 class CheckedLoader(yaml.SafeLoader):
-    """Names the line of a value that is not what its tag says, and of text that is not Unicode."""
+    """Names the line of what its tag does not fit, of broken text and of a huge number."""
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """Construct a value. Raises `ConstructorError` with its line."""
@@ -50,8 +51,12 @@ class CheckedLoader(yaml.SafeLoader):
             kind = node.tag.rpartition(":")[2]
             problem = f"{str(node.value)[:60]!r} is not a {kind}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+        problem = ""
         if isinstance(value, str) and is_broken(value):
             problem = "text with half of a surrogate pair, or with the character NUL"
+        elif isinstance(value, int) and abs(value) >= _LARGEST:
+            problem = "a number of more than 64 bits"
+        if problem:
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         return value
 

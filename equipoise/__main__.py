@@ -119,7 +119,7 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
     if missing := [package for package in BESIDE if find_spec(package) is None]:
         from dotenv import load_dotenv
 
-        from equipoise.doctor.launch import complete_packages
+        from equipoise.config.nemo_rl.installation import complete_packages
 
         load_dotenv(Path.cwd() / ".env")  # which may name NeMo-RL's folder
         return guarded(lambda _: complete_packages(missing))

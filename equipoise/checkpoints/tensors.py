@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 import torch
 import yaml
 
-from equipoise.config.yaml_text import read_yaml
 from equipoise.files.errors import EquipoiseError
+from equipoise.files.yaml_text import read_yaml
 from equipoise.models import foreign
 
 COPY_AGAIN = "Copy the checkpoint again, with all its files."

@@ -43,6 +43,7 @@ from equipoise.checkpoints.tensors import (
     json_mapping,
     megabytes,
     refuse,
+    size,
     total_bytes,
 )
 from equipoise.checkpoints.verify import (
@@ -55,7 +56,6 @@ from equipoise.checkpoints.verify import (
     verify_model,
 )
 from equipoise.checkpoints.writer import write_card, write_file, write_model, write_record
-from equipoise.config.memory import in_gb
 from equipoise.config.nemo_rl.installation import find_megatron_python
 from equipoise.files.console import Reporter
 from equipoise.files.disk import create_folder, is_being_written, scratch_folder, write_json
@@ -324,7 +324,7 @@ def refuse_full_disk(tensors: Tensors, folder: Path) -> None:
     if free < needed:
         refuse(
             "convert.small-disk",
-            f"{folder} has {in_gb(free, 1)} free, and the model takes {in_gb(needed, 1)}",
+            f"{folder} has {size(free)} free, and the model takes {size(needed)}",
             _MORE_ROOM,
         )
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row, dry_run_rows
+from equipoise.config.schedule import probe_replies, total_generations, workload_of
 from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
-from equipoise.config.workload import probe_replies, total_generations, workload_of
 from equipoise.files.console import Column, Reporter
 from equipoise.files.disk import write_text
 from equipoise.models.hub import refuse_missing_package

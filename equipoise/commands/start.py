@@ -14,9 +14,8 @@ from equipoise.config import (
     Options,
     load_config,
 )
-from equipoise.config.nemo_rl.installation import is_launched
+from equipoise.config.nemo_rl.installation import hand_over, is_launched
 from equipoise.doctor.checks import Case
-from equipoise.doctor.launch import hand_over
 from equipoise.doctor.nemo_rl import installation, usable_installation
 from equipoise.doctor.registry import compare_plan, refuse_unfit
 from equipoise.files.console import Reporter

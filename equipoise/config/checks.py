@@ -4,15 +4,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord
-from equipoise.config.models import model_shape
+from equipoise.config.memory import model_shape
 from equipoise.config.nemo_rl.rules import adapts, check_nemo_rl
-from equipoise.config.problems import Problem
-from equipoise.config.schema import Config, SchedulerEntry
-
-Engine = Literal["local", "nemo_rl"]
+from equipoise.config.schema import Config, Engine, SchedulerEntry
+from equipoise.config.validate import Problem
 
 _ADAMW = "torch.optim.AdamW"
 #: What `torch.optim.AdamW` can be called with besides the parameters.

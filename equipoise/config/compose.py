@@ -1,29 +1,223 @@
-"""From sources to one tree, with who set each value last.
+"""Files, flags and `key=value` words, read one by one and merged into one tree.
 
-OmegaConf interpolates; the tree itself is plain dictionaries. Lists and single values replace each
-other; sections are merged. Nothing here raises for what a user wrote: it becomes a `Problem`.
+OmegaConf reads and interpolates; the trees are plain dictionaries. Lists and single values replace
+each other; sections are merged. What cannot be read or resolved is a `UsageError` that names it.
 """
 
+import io
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
+from yaml import YAMLError
 
-from equipoise.config.problems import SEPARATOR, Origin, Problem, related, within
+from equipoise.config.flags import CONFIG_FOLDER, Options, task_file
 from equipoise.config.secrets import has_secret, is_secret_name
-from equipoise.config.sources import Source, first_line
+from equipoise.config.validate import NOTHING_STARTED, SEPARATOR, Origin, related, within
+from equipoise.files.errors import UsageError
+from equipoise.files.yaml_text import parse_yaml, yaml_text
+
+_ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
+_BASE = "base"
+#: The words by which a file says that it is a scale, and which, or over which scale it lies.
+_SCALE, _OVER = "scale", "over"
+#: Files in the folder of the scales that are not scales.
+_NO_SCALES = frozenset({_BASE, "smoke"})
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The keys that one file or flag sets, interpolations unresolved."""
+
+    origin: Origin
+    tree: Mapping[str, Any] = field(default_factory=dict)
+    scale: str | None = None  # of a file that is a scale
+    scale_below: str | None = None  # the scale below a file, where no other is chosen
+
+
+def run_sources(task: str, options: Options) -> list[Source]:
+    """Read all that a run is composed of; later ones win. Raises `UsageError`.
+
+    base <- scale <- task <- task at that scale (and in smoke.yaml) <- a user's own files <- flags
+    <- `key=value`. A run that is resumed has all but the last two in its own config.yaml.
+    """
+    chosen = [
+        *(_chosen_file(path, options) for path in options.config_files),
+        *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
+        *(read_assignment(text) for text in options.assignments),
+    ]
+    base, *of_task = task_defaults(task)
+    scales = [source for source in chosen if source.scale]
+    if not scales:  # the last file that says over which scale it lies decides
+        below = [source.scale_below for source in chosen if source.scale_below][-1:]
+        paths = [CONFIG_FOLDER / f"{name}.yaml" for name in below]
+        scales = [_with_scale(read_file(path, by_user=False)) for path in paths]
+    wandb = [
+        read_value(variable, f"logger.wandb.{name}", value, by_user=False)
+        for name in ("project", "entity", "name")
+        if (value := os.environ.get(variable := f"WANDB_{name.upper()}"))
+    ]
+    names = [source.scale or "" for source in scales[-1:]]
+    names += [Path(s.origin.label).stem for s in chosen if s.scale_below and s.origin.shipped]
+    at_scale = [file for name in names if (file := task_file(task, name)).is_file()]
+    return [
+        base,
+        *wandb,
+        *scales,
+        *of_task,
+        *(read_file(file, by_user=False) for file in at_scale),
+        *(source for source in chosen if not source.scale),
+    ]
+
+
+def task_defaults(task: str) -> list[Source]:
+    """Read a task's defaults: base.yaml and the task's YAML."""
+    files = [CONFIG_FOLDER / f"{_BASE}.yaml", task_file(task)]
+    return [read_file(path, by_user=False) for path in files]
+
+
+def _chosen_file(path: Path, options: Options) -> Source:
+    """Read a file of --config, or the config.yaml of a run, which is not the user's to correct."""
+    if options.resume:
+        if not path.is_file():
+            raise UsageError(
+                "resume.no-config",
+                f"{options.resume} is not a run to resume: it has no {path.name}",
+                "Name the folder of a run: results/<task>/<run name>.",
+            )
+        return read_file(path, by_user=False)
+    if not path.exists() and path.parts[:1] == (CONFIG_FOLDER.name,):  # from another folder
+        path = CONFIG_FOLDER.joinpath(*path.parts[1:])
+    shipped = CONFIG_FOLDER / f"{path.stem}.yaml"
+    if not path.exists() and shipped.exists():
+        message = f"{path}: there is no such file, did you mean {_label(shipped)}?"
+        raise UsageError("config.no-file", message, NOTHING_STARTED)
+    source = _with_scale(read_file(path, by_user=True))
+    if options.stored:
+        _refuse_references(source)
+    return source
+
+
+#: Interpolations of a run's config.yaml: all is resolved but a schedule that follows the steps.
+_FOREIGN_REFERENCE = re.compile(r"\$\{(?!(?:mul|div|max|floordiv):|grpo\.max_num_steps\})")
+
+
+def _refuse_references(source: Source) -> None:
+    """Refuse other interpolations of a stranger's run: they could read variables, or double."""
+    for key, value in leaves(source.tree):
+        if _FOREIGN_REFERENCE.search(str(value)):
+            raise UsageError(
+                "config.foreign-reference",
+                f"{source.origin.label}: {key} reads other keys, which no run's config.yaml does",
+                "Take the file from the run's own folder.",
+            )
+
+
+def _with_scale(source: Source) -> Source:
+    """Take the words `scale` and `over` out of the keys: they say where the file lies."""
+    tree = dict(source.tree)
+    words = ((word, tree.pop(word, None)) for word in (_SCALE, _OVER))
+    named = {word: name for word, name in words if name is not None}
+    scales = sorted({path.stem for path in CONFIG_FOLDER.glob("*.yaml")} - _NO_SCALES)
+    for word, name in named.items():
+        if name not in scales:
+            raise UsageError(
+                "config.unknown-scale",
+                f"{source.origin.label}: {word}: there is no scale {name}; there are "
+                f"{', '.join(scales)}",
+                NOTHING_STARTED,
+            )
+    return replace(source, tree=tree, scale=named.get(_SCALE), scale_below=named.get(_OVER))
+
+
+def _label(path: Path) -> str:
+    """Name a file as the user gave it, a shipped one from the project's root."""
+    root = CONFIG_FOLDER.parent
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
+def read_file(path: Path, *, by_user: bool) -> Source:
+    """Read a YAML file. Raises `UsageError`."""
+    if path.resolve().is_relative_to(CONFIG_FOLDER.resolve()):
+        return _shipped_file(path, by_user)
+    return _read(Origin(_label(path), by_user), partial(_load, path))
+
+
+@cache  # PyYAML takes longer than all else that is done with a configuration
+def _shipped_file(path: Path, by_user: bool) -> Source:
+    return _read(Origin(_label(path), by_user, shipped=True), partial(_load, path))
+
+
+def _load(path: Path) -> Any:
+    return OmegaConf.load(io.StringIO(yaml_text(path)))
+
+
+def read_value(label: str, key: str, value: Any, *, by_user: bool = True) -> Source:
+    """Read a named flag. Raises `UsageError`."""
+    tree: Any = value
+    for name in reversed(key.split(SEPARATOR)):
+        tree = {name: tree}
+    return _read(Origin(label, by_user), lambda: OmegaConf.create(tree), key)
+
+
+def read_assignment(text: str) -> Source:
+    """Read a `key=value` word of the command line; the value is YAML. Raises `UsageError`."""
+    origin = Origin("command line", by_user=True)
+    if not _ASSIGNMENT.match(text):
+        message = f"{text!r} is not a key=value, such as grpo.max_num_steps=100"
+        raise UsageError("config.invalid-assignment", message, NOTHING_STARTED)
+    key, _, value = text.partition("=")
+
+    def parse() -> DictConfig:
+        parse_yaml(value)
+        return OmegaConf.from_dotlist([text])
+
+    return _read(origin, parse, key)
+
+
+def _read(origin: Origin, load: Callable[[], Any], key: str = "") -> Source:
+    """Load a tree, and name the source of what cannot be read."""
+    subject = f"{origin.label}: {key}" if key else origin.label
+    try:
+        tree = OmegaConf.to_container(load(), resolve=False)
+    except (YAMLError, OmegaConfBaseException, OSError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark and not key else ""
+        reason = getattr(error, "problem", None) or getattr(error, "strerror", None)
+        raise UsageError(
+            "config.unreadable-file",
+            f"{subject} cannot be read: {line}{reason or first_line(error)}",
+            NOTHING_STARTED,
+        ) from error
+    if not isinstance(tree, dict):
+        message = f"{subject} should hold sections such as `grpo:` with keys below them"
+        raise UsageError("config.unreadable-file", message, NOTHING_STARTED)
+    return Source(origin, _with_text_keys(tree))
+
+
+def _with_text_keys(tree: Any) -> Any:
+    """Make the names of sections texts; YAML knows numbers, too."""
+    if isinstance(tree, dict):
+        return {str(name): _with_text_keys(value) for name, value in tree.items()}
+    return tree
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# --- Sources as one tree --------------------------------------------------------------------------
 
 _REFERENCE = re.compile(r"\$\{([\w.]+)(?:\[\d+\])?\}")
-#: What OmegaConf puts before the words of a resolver.
+#: OmegaConf's words before those of a resolver.
 _RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
 #: Variables that `${oc.env:NAME}` may take in. A run's configuration is resolved, written down and
 #: shared: numbers and paths may be, and a word, which may be a password, of well-known names alone.
@@ -33,25 +227,23 @@ _SHAREABLE = re.compile(
 _NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{1,12})?")
 _PATH = re.compile(r"~?/[^\n]*|\.{1,2}/[^\n]*|[A-Za-z]:[\\/][^\n]*")
 _LARGEST = 2**63
-#: Values that one key may lead to by interpolation; in a stranger's run they could double for ever.
-_MOST = 500
-#: No section lies this deep; an interpolation that contains itself does.
-_DEEPEST = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """The merged values, interpolations resolved; a value with a problem is left out."""
+    """The merged values with their interpolations resolved, and who set each of them last."""
 
     values: dict[str, Any]
     raw: dict[str, Any]  # the merged tree with its interpolations
     origins: dict[str, Origin]
-    references: dict[str, list[str]]
-    problems: tuple[Problem, ...]
+
+    def follows(self, section: str, name: str, key: str) -> bool:
+        """Tell whether a value's interpolations read the `key` and nothing else."""
+        return set(_REFERENCE.findall(str(self.raw[section].get(name)))) == {key}
 
 
 def compose(sources: Sequence[Source]) -> Composition:
-    """Merge the sources, later ones over earlier ones, and resolve the interpolations."""
+    """Merge the sources, later ones over earlier ones. Raises `UsageError` like `_resolve`."""
     for name, function in _RESOLVERS.items():
         if not OmegaConf.has_resolver(name):
             _register(name, function)
@@ -60,28 +252,12 @@ def compose(sources: Sequence[Source]) -> Composition:
     for source in sources:
         _overlay(merged, source.tree)
         for key, value in leaves(source.tree):
-            _claim(key, isinstance(value, dict), source.origin, origins)
-    references = {key: list(_references(value)) for key, value in leaves(merged)}
-    problems = [problem for source in sources for problem in source.problems]
-    tree = deepcopy(merged)
-    counted: dict[str, int] = {}
-    for key in references:
-        if _leads_to_many(key, references, counted):
-            problems.append(
-                Problem(
-                    "config.too-many-values",
-                    (key,),
-                    f"its interpolations lead to more than {_MOST:,} values",
-                )
-            )
-            *sections, name = key.split(SEPARATOR)
-            del reduce(getitem, sections, tree)[name]
-    _register("oc.env", _shareable_variable, replace=True)
-    try:
-        values = _resolve(OmegaConf.create(tree), "", problems)
-    finally:
-        _register("oc.env", oc.env, replace=True)
-    return Composition(values, merged, origins, references, tuple(problems))
+            if value == {} and any(within(leaf, key) for leaf in origins):
+                continue  # an empty section changes nothing
+            for leaf in [leaf for leaf in origins if related(leaf, key)]:
+                del origins[leaf]
+            origins[key] = source.origin  # behind those that were set before
+    return Composition(_resolve(merged), merged, origins)
 
 
 def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
@@ -111,83 +287,24 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
     return {key: (first, second) for key, (first, second) in pairs.items() if first != second}
 
 
-def _references(value: Any) -> Iterator[str]:
-    """The keys in the interpolations of a value."""
-    if isinstance(value, str):
-        yield from _REFERENCE.findall(value)
-    elif isinstance(value, list | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _references(item)
-
-
-def _leads_to_many(
-    key: str, references: Mapping[str, Sequence[str]], counted: dict[str, int]
-) -> bool:
+def _resolve(tree: dict[str, Any]) -> dict[str, Any]:
+    """Resolve the interpolations. Raises `UsageError` for the first that cannot be."""
+    _register("oc.env", _shareable_variable, replace=True)
     try:
-        return _count_values(key, references, counted) > _MOST
-    except RecursionError:
-        return True
-
-
-def _count_values(
-    key: str, references: Mapping[str, Sequence[str]], counted: dict[str, int]
-) -> int:
-    """How many values are read for a key; what refers to itself is for OmegaConf to refuse."""
-    if key not in counted:
-        counted[key] = 0
-        leaves = [key] if key in references else [leaf for leaf in references if within(leaf, key)]
-        named = [name for leaf in leaves for name in references[leaf]]
-        counted[key] = len(leaves) + sum(_count_values(n, references, counted) for n in named)
-    return counted[key]
-
-
-def _claim(key: str, is_section: bool, origin: Origin, origins: dict[str, Origin]) -> None:
-    """Note at the end who set `key`, which takes the place of values above and below it."""
-    replaced = [leaf for leaf in origins if leaf != key and related(leaf, key)]
-    if is_section and any(within(leaf, key) for leaf in replaced):
-        return
-    for leaf in [*replaced, *([key] if key in origins else [])]:
-        del origins[leaf]
-    origins[key] = origin
-
-
-def _resolve(node: Any, key: str, problems: list[Problem], depth: int = 0) -> Any:
-    """The plain value of a node, without the children that cannot be resolved."""
-    if isinstance(node, DictConfig):
-        return {
-            str(name): value
-            for name in node
-            if (value := _child(node, name, key, problems, depth)) is not _UNRESOLVED
-        }
-    if isinstance(node, ListConfig):
-        items = [_child(node, index, key, problems, depth) for index in range(len(node))]
-        return [item for item in items if item is not _UNRESOLVED]
-    return node
-
-
-_UNRESOLVED = object()
-
-
-def _child(
-    node: DictConfig | ListConfig, name: Any, parent: str, problems: list[Problem], depth: int
-) -> Any:
-    key = f"{parent}{SEPARATOR}{name}" if parent else str(name)
-    try:
-        child = node[name]
+        values: Any = OmegaConf.to_container(
+            OmegaConf.create(tree), resolve=True, throw_on_missing=True
+        )
     except OmegaConfBaseException as error:
-        problems.append(
-            Problem("config.unresolvable-value", (key,), _RAISED.sub("", first_line(error)))
-        )
-        return _UNRESOLVED
-    if depth == _DEEPEST:
-        problems.append(
-            Problem("config.endless-reference", (key,), "is nested too deeply, or refers to itself")
-        )
-        return _UNRESOLVED
-    if isinstance(child, int) and abs(child) >= _LARGEST:
-        problems.append(Problem("config.too-large-number", (key,), "is too large a number"))
-        return _UNRESOLVED
-    return _resolve(child, key, problems, depth + 1)
+        key = str(error.full_key)
+        raw = dict(leaves(tree)).get(key, "")
+        reason = f"{key} = {raw}: {_RAISED.sub('', first_line(error))}"
+        raise UsageError("config.unresolvable-value", reason, NOTHING_STARTED) from error
+    except RecursionError as error:
+        message = "the configuration has a section that refers to itself"
+        raise UsageError("config.endless-reference", message, NOTHING_STARTED) from error
+    finally:
+        _register("oc.env", oc.env, replace=True)
+    return dict(values)
 
 
 class NotShareableError(ValueError):
@@ -195,9 +312,9 @@ class NotShareableError(ValueError):
 
 
 def _shareable_variable(name: str, *default: Any) -> Any:
-    """The variable's value as OmegaConf's own `oc.env` gives it.
+    """Read a variable as OmegaConf's own `oc.env` does.
 
-    Raises `NotShareableError` when it may be a secret. The value is in no message.
+    Raises `NotShareableError`, without the value, when it may be a secret.
     """
     value = os.environ.get(name)
     if value is None:
@@ -221,7 +338,7 @@ def _register(name: str, function: Callable[..., Any], *, replace: bool = False)
 
 
 def _quotient(a: Any, b: Any) -> Any:
-    """An integer where the division leaves no rest, for most keys take nothing else.
+    """Divide; the quotient is an integer where nothing remains, for most keys take nothing else.
 
     OmegaConf compares what it passes with the annotations, hence Any.
     """

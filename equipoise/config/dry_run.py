@@ -6,21 +6,19 @@ Memory is estimated only for models whose shape is known.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from equipoise.config.checks import Engine, describe_cluster
+from equipoise.config.checks import describe_cluster
 from equipoise.config.memory import (
-    cached_tokens,
-    estimate,
-    host_bytes,
-    in_gb,
     layout_of,
-    least_local_bytes,
+    local_bytes,
     lora_rank,
+    memory_of,
+    model_shape,
     trained_parameters,
     vllm_share,
 )
-from equipoise.config.models import ModelShape, model_shape
-from equipoise.config.schema import Config
-from equipoise.config.workload import Workload, generations, total_generations
+from equipoise.config.schedule import Workload, generations, total_generations
+from equipoise.config.schema import Config, Engine
+from equipoise.files.disk import in_gb
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row
         return [*rows, *_gpu_rows(config)]
     if shape := model_shape(policy.model_name):
         gpu = config.equipoise.device != "cpu"
-        minimum = least_local_bytes(config, shape, gpu=gpu)
+        minimum = local_bytes(config, shape, gpu=gpu)
         note = f"weights, gradients, optimizer; on a {'GPU' if gpu else 'CPU'}"
         rows.append(Row("memory, at least", in_gb(minimum, 1), note))
     return rows
@@ -105,33 +103,15 @@ def _gpu_rows(config: Config) -> Iterator[Row]:
     rank, trained = lora_rank(config), trained_parameters(config, shape)
     yield Row("parameters", f"{shape.parameters:,}", "from the model's shape")
     yield Row("trained parameters", f"{trained:,}", f"LoRA of rank {rank}" if rank else "all")
-    memory = estimate(config, shape)
-    yield Row(
-        "memory per GPU, training", f"~ {in_gb(memory.training, 1)}", "an estimate, in bytes:"
-    )
-    for part in memory.parts:
-        yield Row(f"  {part.name}", in_gb(part.bytes, 1), part.formula)
-    sizes = f"{in_gb(memory.vllm_weights, 1)} of vLLM beside {in_gb(memory.weights, 1)}"
-    yield Row("memory per GPU, handover", f"~ {in_gb(memory.refit, 1)}", f"weights: {sizes}")
-    yield from _vllm_rows(config, shape)
-    yield Row(
-        "host memory per node",
-        f"at least {in_gb(host_bytes(config, shape), 1)}",
-        "reference policy, and what takes turns with it on the GPUs",
-    )
-
-
-def _vllm_rows(config: Config, shape: ModelShape) -> list[Row]:
-    if config.equipoise.gpu_memory_gb is None:
-        return [Row("memory per GPU, vLLM", "not known", "equipoise.gpu_memory_gb is null")]
-    share, tokens = vllm_share(config), cached_tokens(config, shape)
-    rollouts = tokens // config.policy.max_total_sequence_length
-    utilization = config.policy.generation.vllm_cfg.gpu_memory_utilization
-    return [
-        Row(
-            "memory per GPU, vLLM",
-            in_gb(share, 1),
-            f"{utilization:g} of {config.equipoise.gpu_memory_gb:g} GB; weights and cache",
-        ),
-        Row("rollouts at once", f"~ {rollouts:,}", f"{tokens:,} tokens fit all caches"),
-    ]
+    memory = memory_of(config, shape)
+    parts = f"weights {in_gb(memory.weights, 1)}, gradients {in_gb(memory.gradients, 1)}"
+    note = f"{parts}, optimizer {in_gb(memory.optimizer, 1)}; activations come on top"
+    yield Row("memory per GPU, training", f">= {in_gb(memory.training, 1)}", note)
+    weights = f"weights {in_gb(memory.vllm_weights, 1)}; caches take the rest"
+    limit, utilization = config.equipoise.gpu_memory_gb, config.policy.generation.vllm_cfg
+    if limit is None:
+        yield Row("memory per GPU, vLLM", "not known", "equipoise.gpu_memory_gb is null")
+    else:
+        share = f"{utilization.gpu_memory_utilization:g} of {limit:g} GB; {weights}"
+        yield Row("memory per GPU, vLLM", in_gb(vllm_share(config), 1), share)
+    yield Row("memory of a node's host", f">= {in_gb(memory.host, 1)}", "and Ray's object store")

@@ -11,19 +11,22 @@ from pydantic import BaseModel
 
 from data_prep.contract import DataModule, DataSettings
 from environments.contract import Environment, EnvironmentSettings
-from equipoise.config.checks import Case, Engine, check_config
-from equipoise.config.compose import Composition, compose, leaves
+from equipoise.config.checks import Case, check_config
+from equipoise.config.compose import Source, compose, leaves, read_file, run_sources
 from equipoise.config.flags import CONFIG_FOLDER, Options
 from equipoise.config.nemo_rl.installation import is_installed, is_launched
-from equipoise.config.nemo_rl.keys import whole_schema
 from equipoise.config.nemo_rl.rules import nemo_rl_warnings
-from equipoise.config.problems import Origin, add_problems, usage_error
-from equipoise.config.schema import LOCAL_MODEL, Config
-from equipoise.config.secrets import secret_problems, without_keys
-from equipoise.config.sources import Source, read_file, run_sources
-from equipoise.config.task_code import TaskCode, load_task, unread_keys, unread_problems
-from equipoise.config.unread import unread_warnings
-from equipoise.config.validate import validate
+from equipoise.config.schema import LOCAL_MODEL, Config, Engine
+from equipoise.config.task_code import TaskCode, load_task, unread_problems
+from equipoise.config.validate import (
+    Origins,
+    honoured_by_local,
+    secret_problems,
+    usage_error,
+    validate,
+    whole_schema,
+    within,
+)
 
 # --- engine ---------------------------------------------------------------------------------------
 # Which engine runs a configuration.
@@ -57,8 +60,7 @@ def count_gpus() -> int:
 
 
 _OURS = frozenset({"data_prep", "environments"})
-#: Of a GPU that vLLM shares with training.
-_FULL = 0.9
+_STEPS = "grpo.max_num_steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class LoadedConfig:
     local_model_settings: BaseModel | None  # None when the task has no local model
     resolved: Mapping[str, Any]
     scheduler: Any  # `policy.scheduler` as config.yaml keeps it
-    origins: Mapping[str, Origin]
+    origins: Origins
     warnings: tuple[str, ...]
     options: Options  # what it was composed from
 
@@ -96,78 +98,58 @@ class LoadedConfig:
 
 
 def load_config(task: str, options: Options, *, to_train: bool = True) -> LoadedConfig:
-    """Compose and validate. Raises one `UsageError` that lists every problem of the schema, if any.
+    """Compose and validate. Raises `UsageError` with all that is wrong with the keys' values.
 
-    Else it lists what is wrong with the task's own keys, and what cannot work together. Without
-    `to_train`, and of a run folder's file, batch sizes are not looked at, for nothing reads them.
-    Nothing that takes long is imported or loaded for it.
+    Where they are valid by themselves it lists what is wrong with the task's own keys, and then
+    what cannot work together. Without `to_train`, and of a run folder's file, batch sizes are not
+    looked at, for nothing reads them. Nothing that takes long is imported or loaded for it.
     """
     sources = run_sources(task, options)
     composition = compose(sources)
     values, origins = composition.values, composition.origins
     if options.stored:
         values = without_keys(values)
-    problems = [*composition.problems, *secret_problems(values)]
-    config, errors = validate(values, whole_schema())
-    add_problems(problems, errors)
-    if config is None:
+    config, problems = validate(values, whole_schema())
+    problems += secret_problems(values)
+    if config is None or problems:
         raise usage_error(problems, origins)
-
-    code, errors = load_task(config, task, stored=options.stored)
-    add_problems(problems, [*errors, *unread_problems(code.prompt_settings, origins)])
-
-    engine = choose_engine(config)
+    code = load_task(config, task, origins, stored=options.stored)
+    engine, prompts = choose_engine(config), code.prompt_settings
+    from_file = config.equipoise.data.data_path is not None
     case = Case(
         config,
         engine,
         code.set_size,
-        code.least_generations,
-        None if config.equipoise.data.data_path else code.training_prompts,
+        code.env_settings.least_generations,
+        None if from_file else prompts.training_prompts,
         to_train and not options.stored,
     )
-    add_problems(problems, check_config(case))
-    if problems:
+    if problems := [*unread_problems(prompts, origins), *check_config(case)]:
         raise usage_error(problems, origins)
-    # What is missing is among the problems.
-    assert code.environment_class and code.data_module
-    assert code.env_settings and code.prompt_settings
+    # NeMo-RL's checkpoints hold the schedule that a run began with.
+    follows = engine == "local" and composition.follows("policy", "scheduler", _STEPS)
     return LoadedConfig(
         config=config,
         engine=engine,
         environment_class=code.environment_class,
         env_settings=code.env_settings,
         data_module=code.data_module,
-        prompt_settings=code.prompt_settings,
+        prompt_settings=prompts,
         local_model_settings=code.local_model_settings,
         resolved=_resolved(values, config, engine, code),
-        scheduler=_kept_scheduler(composition, engine),
+        scheduler=(composition.raw if follows else values)["policy"].get("scheduler"),
         origins=origins,
         warnings=(
             *_outranked(sources, origins),
-            *(() if config.equipoise.data.data_path else code.chosen),
-            *(_nemo_rl_warnings(config) if engine == "nemo_rl" else ()),
-            *unread_warnings(config, engine, origins),
+            *(() if from_file else prompts.chosen),
+            *(nemo_rl_warnings(config) if engine == "nemo_rl" else ()),
+            *_unread_warnings(config, engine, origins),
         ),
         options=options,
     )
 
 
-def _nemo_rl_warnings(config: Config) -> Iterator[str]:
-    yield from nemo_rl_warnings(config)
-    vllm = config.policy.generation.vllm_cfg
-    if config.policy.generation.colocated.enabled and vllm.gpu_memory_utilization > _FULL:
-        yield (
-            f"policy.generation.vllm_cfg.gpu_memory_utilization {vllm.gpu_memory_utilization:g} "
-            "leaves too little of a GPU that training shares; NeMo-RL's own recipes take 0.5 to 0.8"
-        )
-    if not config.checkpointing.save_optimizer:
-        yield (
-            "checkpointing.save_optimizer is false: a resumed run has a new optimizer, so it "
-            "differs from one that was not stopped"
-        )
-
-
-def _outranked(sources: Iterable[Source], origins: Mapping[str, Origin]) -> Iterator[str]:
+def _outranked(sources: Iterable[Source], origins: Origins) -> Iterator[str]:
     """A warning for what was changed in a copy of a scale and gives way to the task."""
     for scale in sources:
         if scale.scale is None:
@@ -186,12 +168,8 @@ def _resolved(
     values: Mapping[str, Any], config: Config, engine: Engine, code: TaskCode
 ) -> dict[str, Any]:
     """Join what was set in NeMo-RL's sections and all of ours that is read, defaults included."""
-    assert code.environment_class and code.env_settings and code.prompt_settings
-    ours, local_model = config.equipoise, code.local_model_settings
-    unread = unread_keys(code.prompt_settings)
-    read = {
-        k: v for k, v in code.prompt_settings.model_dump(mode="json").items() if k not in unread
-    }
+    ours, prompts, local_model = config.equipoise, code.prompt_settings, code.local_model_settings
+    read = prompts.model_dump(mode="json", exclude=set(prompts.unread))
     return {
         **deepcopy(dict(values)),
         "env": {code.environment_class.name: code.env_settings.model_dump(mode="json")},
@@ -204,11 +182,64 @@ def _resolved(
     }
 
 
-def _kept_scheduler(composition: Composition, engine: Engine) -> Any:
-    """The schedule with its interpolations where the number of steps is all that they read.
+def without_keys(tree: Any) -> Any:
+    """Drop the names of variables that hold keys from a configuration's values."""
+    if isinstance(tree, dict):
+        return {name: without_keys(value) for name, value in tree.items() if name != "api_key_env"}
+    return [without_keys(value) for value in tree] if isinstance(tree, list) else tree
 
-    NeMo-RL's checkpoints hold the schedule that a run began with.
-    """
-    follows = set(composition.references.get("policy.scheduler", ())) == {"grpo.max_num_steps"}
-    tree = composition.raw if follows and engine == "local" else composition.values
-    return tree["policy"].get("scheduler")
+
+# --- Keys that nothing reads ----------------------------------------------------------------------
+
+_LORA = "policy.dtensor_cfg.lora_cfg"
+#: Of NeMo-RL's keys those that no run reads: Equipoise sets them, prompts are in equipoise.data.
+_NEMO_RL = (
+    *("data", "checkpointing.checkpoint_dir", "logger.log_dir", "policy.reward_model_cfg"),
+    *("grpo.val_at_start", "grpo.val_at_end"),
+)
+#: What is read of these sections all the same; Megatron follows the optimizer's and LoRA's values.
+_DATA = ("data.max_input_seq_length", "data.num_workers", "data.shuffle")
+_FOLLOWED = (
+    *(f"policy.optimizer.kwargs.{name}" for name in ("lr", "betas", "eps", "weight_decay")),
+    *(f"{_LORA}.{name}" for name in ("enabled", "dim", "alpha", "dropout")),
+    "policy.dtensor_cfg.enabled",
+)
+#: Generation backend -> its sections.
+_GENERATION = {
+    "vllm": ("vllm_cfg", "vllm_kwargs"),
+    "sglang": ("sglang_cfg", "sglang_kwargs"),
+    "megatron": ("mcore_generation_config",),
+    "trtllm": ("trtllm_cfg", "trtllm_kwargs"),
+    "dynamo": ("dynamo_cfg",),
+}
+
+
+def _unread_warnings(config: Config, engine: Engine, origins: Origins) -> Iterator[str]:
+    """Warn of the keys that the user has set and that what trains does not read."""
+    trainer = f"NeMo-RL with {'Megatron' if config.policy.megatron_cfg.enabled else 'DTensor'}"
+    keys = _unread_by_nemo_rl(config, origins)
+    if engine == "local":
+        trainer = "the local engine"
+        keys = [k for k, origin in origins.items() if origin.by_user and not honoured_by_local(k)]
+    if keys:
+        yield f"{trainer} does not read {', '.join(keys)}"
+
+
+def _unread_by_nemo_rl(config: Config, origins: Origins) -> list[str]:
+    policy = config.policy
+    unread, read = [*_NEMO_RL], [*_DATA]
+    if policy.megatron_cfg.enabled:
+        unread += ["policy.optimizer", "policy.dtensor_cfg"]
+        read += _FOLLOWED
+    else:
+        unread.append("policy.megatron_cfg")
+        read.append("policy.megatron_cfg.enabled")
+    for backend, sections in _GENERATION.items():
+        if backend != policy.generation.backend:
+            unread += [f"policy.generation.{section}" for section in sections]
+    chosen = [key for key, origin in origins.items() if origin.by_user and not origin.shipped]
+    return [key for key in chosen if _lies_in(key, unread) and not _lies_in(key, read)]
+
+
+def _lies_in(key: str, sections: Iterable[str]) -> bool:
+    return any(within(key, section) for section in sections)

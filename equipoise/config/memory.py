@@ -1,25 +1,149 @@
-"""Memory per GPU of a NeMo-RL run, and the disk space of any, estimated from shapes alone.
+"""Memory of a run, counted from shapes alone: what it takes at least, before anything is loaded.
 
-An estimate, not a measurement: no figure of it was ever compared with a GPU. Weights, gradients,
-optimizer states and the key-value cache are counted; activations follow a published formula for
-another architecture; logits and the rest are upper guesses. Take it as right to within a third.
-How NeMo-RL v0.7.0 stores things was read in its source.
+Weights, gradients and optimizer states are counted, and vLLM's share; activations, logits, caches
+and buffers come on top. How NeMo-RL v0.7.0 stores things was read in its source. A model that is
+not listed and has no config.json in a local folder is not known; nothing is guessed.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from equipoise.config.models import ModelShape
+from data_prep.packaged_models import SMOLLM2
 from equipoise.config.schema import Config
+from equipoise.files.disk import GB
 
-# --- parallelism ----------------------------------------------------------------------------------
-# How NeMo-RL lays a configuration out over its GPUs.
+# --- Shapes of models -----------------------------------------------------------------------------
+
+#: Families whose layers `ModelShape` describes -> (biases of q, k and v; norms of q and k).
+_FAMILIES = {"llama": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
+#: What a config.json that is missing, damaged or another family's raises.
+_NO_SHAPE = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A dense decoder: grouped-query attention, a gated MLP, RMSNorm."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    tied: bool = False  # the input embeddings are the output layer too
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    head_size: int = 128
+
+    @property
+    def _linear(self) -> list[tuple[int, int]]:
+        """Input and output size of a layer's linear maps: q, k, v, o, gate, up, down."""
+        q, kv = self.heads * self.head_size, self.kv_heads * self.head_size
+        attention = [(self.hidden, q), (self.hidden, kv), (self.hidden, kv), (q, self.hidden)]
+        up = (self.hidden, self.intermediate)
+        return [*attention, up, up, (self.intermediate, self.hidden)]
+
+    @property
+    def layer_parameters(self) -> int:
+        """Of one layer, its two norms included."""
+        attention = (self.heads + 2 * self.kv_heads) * self.head_size * self.qkv_bias
+        norms = 2 * self.hidden + 2 * self.head_size * self.qk_norm
+        return sum(a * b for a, b in self._linear) + attention + norms
+
+    @property
+    def parameters(self) -> int:
+        """All of them, the last norm included."""
+        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
+        return embeddings + self.layers * self.layer_parameters + self.hidden
+
+    def lora_parameters(self, rank: int, *, fused: bool = False) -> int:
+        """Of a LoRA of every linear map of the layers: A is rank x in, B is out x rank.
+
+        Hu et al. 2021, arXiv:2106.09685, section 4.1. Maps that are `fused` share one A: Megatron
+        has one for q, k and v, and one for gate and up.
+        """
+        maps = self._linear
+        if fused:
+            q, kv = self.heads * self.head_size, self.kv_heads * self.head_size
+            attention = [(self.hidden, q + 2 * kv), (q, self.hidden)]
+            mlp = [(self.hidden, 2 * self.intermediate), (self.intermediate, self.hidden)]
+            maps = attention + mlp
+        return self.layers * rank * sum(a + b for a, b in maps)
+
+
+_SMALLEST_UNTIED = 3_584  # hidden size of the 7B
+
+
+def _qwen(
+    layers: int, hidden: int, intermediate: int, heads: int, kv_heads: int, head_size: int = 128
+) -> ModelShape:
+    """A Qwen2.5; the small ones tie their embeddings and have a slightly smaller vocabulary."""
+    small = hidden < _SMALLEST_UNTIED
+    vocab = 151_936 if small else 152_064
+    sizes = (layers, hidden, intermediate, heads, kv_heads, vocab)
+    return ModelShape(*sizes, tied=small, qkv_bias=True, head_size=head_size)
+
+
+_QWEN = {
+    "0.5B": _qwen(24, 896, 4_864, 14, 2, head_size=64),
+    "1.5B": _qwen(28, 1_536, 8_960, 12, 2),
+    "3B": _qwen(36, 2_048, 11_008, 16, 2),
+    "7B": _qwen(28, 3_584, 18_944, 28, 4),
+    "14B": _qwen(48, 5_120, 13_824, 40, 8),
+    "32B": _qwen(64, 5_120, 27_648, 40, 8),
+    "72B": _qwen(80, 8_192, 29_568, 64, 8),
+}
+_LLAMA_1B = ModelShape(16, 2_048, 8_192, 32, 8, 128_256, tied=True, head_size=64)
+_LLAMA_3B = ModelShape(28, 3_072, 8_192, 24, 8, 128_256, tied=True)
+_LLAMA_8B = ModelShape(32, 4_096, 14_336, 32, 8, 128_256)
+_LLAMA_70B = ModelShape(80, 8_192, 28_672, 64, 8, 128_256)
+#: From each model's config.json on Hugging Face.
+KNOWN_MODELS: Mapping[str, ModelShape] = {
+    **{f"Qwen/Qwen2.5-{size}": shape for size, shape in _QWEN.items()},
+    **{f"Qwen/Qwen2.5-{size}-Instruct": shape for size, shape in _QWEN.items()},
+    SMOLLM2: ModelShape(30, 576, 1_536, 9, 3, 49_152, tied=True, head_size=64),
+    "meta-llama/Llama-3.2-1B-Instruct": _LLAMA_1B,
+    "meta-llama/Llama-3.2-3B-Instruct": _LLAMA_3B,
+    "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B,
+    "meta-llama/Llama-3.1-70B-Instruct": _LLAMA_70B,
+    "meta-llama/Llama-3.3-70B-Instruct": _LLAMA_70B,
+}
+
+
+def model_shape(name: str) -> ModelShape | None:
+    """The shape of a known model or of a local folder's; None where it is not known."""
+    if name in KNOWN_MODELS:
+        return KNOWN_MODELS[name]
+    try:
+        values = json.loads((Path(name) / "config.json").read_text(encoding="utf-8"))
+        bias, norm = _FAMILIES[values["model_type"]]
+        hidden, heads = int(values["hidden_size"]), int(values["num_attention_heads"])
+        return ModelShape(
+            layers=int(values["num_hidden_layers"]),
+            hidden=hidden,
+            intermediate=int(values["intermediate_size"]),
+            heads=heads,
+            kv_heads=int(values.get("num_key_value_heads") or heads),
+            vocab=int(values["vocab_size"]),
+            tied=bool(values.get("tie_word_embeddings", False)),
+            qkv_bias=bias,
+            qk_norm=norm,
+            head_size=int(values.get("head_dim") or hidden // heads),
+        )
+    except _NO_SHAPE:
+        return None
+
+
+# --- Layout over GPUs -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """GPUs and how training and generation split the model and the batch over them.
 
-    The sizes need not fit together: `equipoise.config.nemo_rl.rules` says where they do not.
+    The sizes need not fit together: NeMo-RL refuses those that do not.
     """
 
     gpus: int
@@ -54,7 +178,7 @@ class Layout:
 
 
 def layout_of(config: Config) -> Layout:
-    """The layout that a configuration asks for."""
+    """Lay a configuration out over its GPUs as NeMo-RL does."""
     policy, generation = config.policy, config.policy.generation
     megatron, dtensor = policy.megatron_cfg, policy.dtensor_cfg
     gpus = config.cluster.gpus
@@ -82,132 +206,79 @@ def layout_of(config: Config) -> Layout:
     )
 
 
-# --- memory ---------------------------------------------------------------------------------------
+# --- Memory ---------------------------------------------------------------------------------------
 
-
-GB = 10**9
 _BF16, _FP32 = 2, 4
 _NF4 = (4 + 0.127) / 8  # with its doubly quantized constants; Dettmers et al. 2023, section 3
 _ADAM = 2 * _FP32  # first and second moment
-#: FSDP2 gathers the next layer while it computes one.
-_GATHERED_LAYERS = 2
-#: bfloat16 logits, float32 logits, log-softmax and its gradient, a token and word: an upper guess.
-_LOGIT_BYTES = _BF16 + 3 * _FP32
-#: Of a checkpoint, per trained parameter: float32 weights and AdamW's two moments.
-_CHECKPOINT_BYTES = _FP32 + _ADAM
-#: Rollouts, report, log, history; of a run of the shipped sizes it is less.
-_RUN_BYTES = GB
-#: CUDA context, NCCL buffers, fragmentation.
-_OVERHEAD = 2 * GB
-
-
-def in_gb(size: float, decimals: int = 0) -> str:
-    return f"{size / GB:,.{decimals}f} GB"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Bytes per GPU, and how they were counted."""
-
-    name: str
-    bytes: float
-    formula: str
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of one GPU. Training and generation take turns where they share the GPUs."""
+    """Bytes at least: of each GPU while it trains and while vLLM has its weights, and of a host."""
 
-    parts: tuple[Part, ...]  # the weights first
+    weights: float
+    gradients: float
+    optimizer: float
     vllm_weights: float
-
-    @property
-    def weights(self) -> float:
-        return self.parts[0].bytes
+    host: float
 
     @property
     def training(self) -> float:
-        """While an update is computed; vLLM sleeps and the reference policy lies on the host."""
-        return sum(part.bytes for part in self.parts)
-
-    @property
-    def refit(self) -> float:
-        """While vLLM is handed new weights and has its own beside those of training."""
-        return self.weights + self.vllm_weights + _OVERHEAD
+        return self.weights + self.gradients + self.optimizer
 
 
-def estimate(config: Config, shape: ModelShape) -> Memory:
-    """Memory per GPU of the fullest pipeline stage."""
-    layout = layout_of(config)
-    stored = (
-        _megatron(config, shape, layout) if layout.megatron else _dtensor(config, shape, layout)
-    )
-    policy = config.policy
-    tokens = policy.train_micro_batch_size * policy.max_total_sequence_length // layout.context
-    parts = (
-        *stored,
-        _activations(config, shape, layout, tokens),
-        Part(
-            "logits",
-            _LOGIT_BYTES * tokens * shape.vocab / layout.tensor,
-            f"{_LOGIT_BYTES} x {tokens:,} tokens x {shape.vocab:,} words / {layout.tensor} tensor",
-        ),
-        Part("CUDA and buffers", _OVERHEAD, "assumed"),
-    )
-    return Memory(parts, _BF16 * shape.parameters / layout.vllm_gpus)
+def memory_of(config: Config, shape: ModelShape) -> Memory:
+    """Memory per GPU of the fullest pipeline stage, and per node of the host.
 
+    DTensor: FSDP2 shards float32 weights, gradients and states over all GPUs that hold one copy;
+    Zhao et al. 2023, arXiv:2304.11277. Megatron: bfloat16 weights and gradients are split over
+    tensor and pipeline ranks, and the distributed optimizer's 12 bytes a trained parameter over the
+    data-parallel ranks too; Rajbhandari et al. 2020, arXiv:1910.02054 (ZeRO, stage 1).
 
-def host_bytes(config: Config, shape: ModelShape) -> float:
-    """Memory of a node's host that NeMo-RL's workers take at least, besides the GPUs'.
-
-    The reference policy always lies there. While it computes, training's weights do too, and
-    vLLM's, which sleeps; while vLLM generates, training's weights and optimizer. PyTorch rounds
-    each tensor of pinned memory up to a power of two, which is not counted.
+    On the host the reference policy always lies. While it computes, training's weights do too, and
+    vLLM's, which sleeps; while vLLM generates, training's weights and optimizer.
     """
     layout, policy = layout_of(config), config.policy
-    parts = {part.name: part.bytes for part in estimate(config, shape).parts}
-    weights = parts["weights"]
-    reference = weights if config.loss_fn.reference_policy_kl_penalty else 0.0
-    swapped = weights if has_reference_pass(config) else 0.0
+    trained = trained_parameters(config, shape)
+    held = shape.parameters + (trained if lora_rank(config) else 0)
+    if layout.megatron:
+        megatron = policy.megatron_cfg
+        optimizer, ddp = megatron.optimizer, megatron.distributed_data_parallel_config
+        offloaded = optimizer.optimizer_offload_fraction if optimizer.optimizer_cpu_offload else 0
+        copies = layout.tensor * layout.pipeline
+        ranks = layout.data_parallel * layout.context if optimizer.use_distributed_optimizer else 1
+        weights = _BF16 * held / copies
+        gradients = (_FP32 if ddp.grad_reduce_in_fp32 else _BF16) * trained / copies
+        states = (1 - offloaded) * (_FP32 + _ADAM) * trained / copies / ranks
+    else:
+        shards = layout.training_gpus // policy.dtensor_cfg.dp_replicate_size
+        weights, gradients, states = (
+            size / shards for size in (_FP32 * held, _FP32 * trained, _ADAM * trained)
+        )
+    vllm = _BF16 * shape.parameters / layout.vllm_gpus
     shared = policy.generation.colocated.enabled
-    asleep = _BF16 * shape.parameters / layout.vllm_gpus if shared else 0.0
-    generating = weights + parts["optimizer"] if shared else 0.0
+    penalty = config.loss_fn.reference_policy_kl_penalty
+    skipped = config.grpo.skip_reference_policy_logprobs_calculation or not penalty
+    computing = (0 if skipped else weights) + (vllm if shared else 0)
+    generating = weights + states if shared else 0
     gpus = min(layout.training_gpus, config.cluster.gpus_per_node)
-    return gpus * (reference + max(swapped + asleep, generating))
+    host = gpus * ((weights if penalty else 0) + max(computing, generating))
+    return Memory(weights, gradients, states, vllm, host)
 
 
-def has_reference_pass(config: Config) -> bool:
-    """Whether NeMo-RL v0.7.0 computes the reference policy's log-probabilities in a step."""
-    skipped = config.grpo.skip_reference_policy_logprobs_calculation
-    return not skipped and config.loss_fn.reference_policy_kl_penalty > 0
-
-
-def least_local_bytes(config: Config, shape: ModelShape, *, gpu: bool) -> float:
+def local_bytes(config: Config, shape: ModelShape, *, gpu: bool) -> float:
     """Sum the local engine's minimum: weights, gradients and AdamW's moments.
 
-    Activations, the cache and the reference model come on top of it. Below a LoRA the frozen base
-    is bfloat16 on a GPU with that precision, else everything is float32; its layers may be NF4.
+    Below a LoRA the frozen base is bfloat16 on a GPU with that precision, else everything is
+    float32; its layers may be NF4.
     """
     lora = config.policy.dtensor_cfg.lora_cfg
     trained = shape.lora_parameters(lora.dim) if lora.enabled else shape.parameters
     half = gpu and lora.enabled and config.policy.precision == "bfloat16"
-    wide = _BF16 if half else _FP32
     linear = shape.layers * shape.layer_parameters if config.equipoise.load_in_4bit else 0
-    frozen = wide * (shape.parameters - linear) + _NF4 * linear if lora.enabled else 0
-    return frozen + (2 * _FP32 + _ADAM) * trained
-
-
-def cached_tokens(config: Config, shape: ModelShape) -> int:
-    """Tokens that the key-value caches of all vLLM replicas hold; at least 0.
-
-    vLLM takes `gpu_memory_utilization` of each GPU, and what its weights leave is cache. What it
-    needs to compute is not counted. Raises `ValueError` where the GPU's memory is not said.
-    """
-    if config.equipoise.gpu_memory_gb is None:
-        raise ValueError("equipoise.gpu_memory_gb is null")
-    layout = layout_of(config)
-    share = vllm_share(config) * layout.vllm_gpus - _BF16 * shape.parameters
-    return max(0, int(share / shape.cache_bytes_per_token)) * layout.replicas
+    frozen = (_BF16 if half else _FP32) * (shape.parameters - linear) + _NF4 * linear
+    return (frozen if lora.enabled else 0) + (2 * _FP32 + _ADAM) * trained
 
 
 def vllm_share(config: Config) -> float:
@@ -227,101 +298,3 @@ def lora_rank(config: Config) -> int:
     policy = config.policy
     lora = policy.megatron_cfg.peft if policy.megatron_cfg.enabled else policy.dtensor_cfg.lora_cfg
     return lora.dim if lora.enabled else 0
-
-
-def _dtensor(config: Config, shape: ModelShape, layout: Layout) -> tuple[Part, ...]:
-    """FSDP2 shards float32 weights, gradients and states over all GPUs that hold one copy.
-
-    Frozen weights are float32 too, for FSDP2 wants one type. It computes in `policy.precision`,
-    for which it gathers a layer at a time; Zhao et al. 2023, arXiv:2304.11277.
-    """
-    shards = layout.training_gpus // config.policy.dtensor_cfg.dp_replicate_size
-    trained = trained_parameters(config, shape)
-    held = shape.parameters + (trained if lora_rank(config) else 0)
-    largest = max(shape.layer_parameters, shape.embedding_parameters)
-    divisor = f"/ {shards} shards"
-    return (
-        Part("weights", _FP32 * held / shards, f"4 x {held:,} {divisor}"),
-        Part("gradients", _FP32 * trained / shards, f"4 x {trained:,} trained {divisor}"),
-        Part("optimizer", _ADAM * trained / shards, f"8 x {trained:,} trained {divisor}"),
-        Part(
-            "gathered layers",
-            _BF16 * _GATHERED_LAYERS * largest / layout.tensor,
-            f"2 x {_GATHERED_LAYERS} x {largest:,} / {layout.tensor} tensor",
-        ),
-    )
-
-
-def _megatron(config: Config, shape: ModelShape, layout: Layout) -> tuple[Part, ...]:
-    """bfloat16 weights and gradients, split over tensor and pipeline ranks alone.
-
-    The distributed optimizer shards float32 weights and both moments over the data-parallel ranks
-    too, 12 bytes a trained parameter; Rajbhandari et al. 2020, arXiv:1910.02054 (ZeRO, stage 1).
-    """
-    megatron = config.policy.megatron_cfg
-    trained = trained_parameters(config, shape)
-    held = shape.parameters + (trained if lora_rank(config) else 0)
-    wide = _FP32 if megatron.distributed_data_parallel_config.grad_reduce_in_fp32 else _BF16
-    optimizer = megatron.optimizer
-    offloaded = optimizer.optimizer_offload_fraction if optimizer.optimizer_cpu_offload else 0
-    states = (1 - offloaded) * (_FP32 + _ADAM)
-    sharded = optimizer.use_distributed_optimizer
-    ranks = layout.data_parallel * layout.context if sharded else 1
-    split = layout.tensor * layout.pipeline
-    divisor = f"/ ({layout.tensor} tensor x {layout.pipeline} pipeline)"
-    return (
-        Part("weights", _BF16 * held / split, f"2 x {held:,} {divisor}"),
-        Part("gradients", wide * trained / split, f"{wide} x {trained:,} trained {divisor}"),
-        Part(
-            "optimizer",
-            states * trained / split / ranks,
-            f"{states:g} x {trained:,} trained {divisor} / {ranks} ranks",
-        ),
-    )
-
-
-def _activations(config: Config, shape: ModelShape, layout: Layout, tokens: int) -> Part:
-    """Of one micro batch in all layers of a stage, with as many micro batches as are in flight.
-
-    Korthikanti et al. 2022, arXiv:2205.05198, equation 2 without the attention matrix, which
-    flash attention does not keep: 10 + 24/t bytes a token, hidden unit and layer on t tensor
-    ranks, and (10 + 24)/t with sequence parallelism. Checkpointing keeps 2 bytes a layer and one
-    layer's whole. The first of p stages has p micro batches in flight, so it holds what p stages
-    would of one.
-    """
-    backend = config.policy.backend
-    layer_bytes = (10 / layout.tensor if backend.sequence_parallel else 10) + 24 / layout.tensor
-    token_bytes = (
-        2 * shape.layers + layer_bytes
-        if backend.activation_checkpointing
-        else layer_bytes * shape.layers
-    )
-    counted = (
-        f"(2 x {shape.layers} layers + {layer_bytes:g})"
-        if backend.activation_checkpointing
-        else f"{layer_bytes:g} x {shape.layers} layers"
-    )
-    bytes_ = token_bytes * tokens * shape.hidden
-    return Part("activations", bytes_, f"{counted} x {tokens:,} tokens x {shape.hidden:,}")
-
-
-def run_bytes(config: Config, shape: ModelShape) -> float:
-    """Bound the size of a run directory: the checkpoints kept, one being written, the final one.
-
-    Trained weights count, so a LoRA's checkpoints are small.
-    """
-    keep = config.checkpointing.keep_top_k
-    trained = trained_parameters(config, shape)
-    return _RUN_BYTES + _CHECKPOINT_BYTES * trained * ((keep or 1) + 2)
-
-
-def download_bytes(shape: ModelShape) -> float:
-    """Size a model in the Hub's cache, in bfloat16 as most are published."""
-    return _BF16 * shape.parameters
-
-
-def converted_bytes(config: Config, shape: ModelShape) -> float:
-    """Size the bfloat16 copy in Megatron's form that NeMo-RL makes of a model once."""
-    policy = config.policy
-    converts = policy.megatron_cfg.enabled and policy.pretrained_checkpoint is None
-    return _BF16 * shape.parameters if converts else 0

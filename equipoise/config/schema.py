@@ -1,14 +1,14 @@
 """The keys that Equipoise reads: of NeMo-RL's own sections, and of `equipoise`, which is ours.
 
-`equipoise.config.nemo_rl.keys` adds all other keys of NeMo-RL. A key marked `Local` is one that
-the local engine honours; below a marked section every key is. A key without a default is set in
-nemo_configs/base.yaml; the defaults here are NeMo-RL's own, and a run's config.yaml leaves out
+`equipoise.config.validate.whole_schema` adds all other keys of NeMo-RL. A key marked `Local` is one
+that the local engine honours; below a marked section every key is. A key without a default is set
+in nemo_configs/base.yaml; the defaults here are NeMo-RL's own, and a run's config.yaml leaves out
 what no user set, so that NeMo-RL's own file decides it.
 """
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
 
 from environments.base import TEST_SPLIT
@@ -25,6 +25,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Tree = dict[str, Any]
+Engine = Literal["local", "nemo_rl"]
 #: `package.module` and `package.module.Class`.
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
@@ -254,15 +255,6 @@ class OptimizerArguments(TypedDict, total=False):
     weight_decay: NonNegative  #: decoupled from the gradient
 
 
-def _refuse_no_optimizer(value: Any) -> Any:
-    if value is None:
-        raise ValueError(
-            "is where Megatron's optimizer takes its learning rate from too; leave the key out "
-            "instead of setting it to null"
-        )
-    return value
-
-
 class OptimizerConfig(Section):
     """`policy.optimizer`: a class by its full name, and what it is called with."""
 
@@ -302,7 +294,7 @@ class PolicyConfig(Section):
     max_total_sequence_length: Local[Positive]  #: tokens of prompt and completion
     #: a larger gradient is scaled down to it; null: none is
     max_grad_norm: Local[Annotated[float, Field(gt=0)] | None]
-    optimizer: Local[Annotated[OptimizerConfig, BeforeValidator(_refuse_no_optimizer)]]
+    optimizer: Local[OptimizerConfig]
     #: Null keeps the learning rate constant.
     scheduler: Local[list[SchedulerEntry] | None]
     generation: GenerationConfig

@@ -6,10 +6,8 @@ pattern is linear, for a log is anybody's text.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from equipoise.config.problems import SEPARATOR, Problem
 
 MASK = "***"
 
@@ -41,11 +39,6 @@ _FORM = re.compile(
         )
     )
 )
-_REASON = (
-    "holds what looks like a key or a password, and it would be written into the run's "
-    "config.yaml; put it into .env, and for a model behind an endpoint name its variable in "
-    "api_key_env"
-)
 #: A shorter value is as likely a common word, whose blotting would hide what is no secret.
 _SHORTEST = 8
 
@@ -65,7 +58,7 @@ def masked(text: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """The text without what the environment holds as a secret, and what has the form of one."""
+    """Mask what the environment holds as a secret, and what has the form of one."""
     named = [value for name, value in os.environ.items() if is_secret_name(name)]
     # One that contains another comes first.
     for secret in sorted(named, key=len, reverse=True):
@@ -83,31 +76,3 @@ def redacted_tree(value: Any, name: str = "") -> Any:
     if not isinstance(value, str):
         return value
     return MASK if is_secret_name(name) else redacted(value)
-
-
-def secret_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
-    """Every value that must not be written down, by its name or by its form."""
-    yield from (
-        Problem("secret.in-config", (key,), _REASON)
-        for key, name, value in _texts(values)
-        if value and (is_secret_name(name) or has_secret(value))
-    )
-
-
-def _texts(value: Any, key: str = "", name: str = "") -> Iterator[tuple[str, str, str]]:
-    """Key, last name and text of every text and number; those of a list have the list's name."""
-    if isinstance(value, Mapping):
-        for child, below in value.items():
-            yield from _texts(below, f"{key}{SEPARATOR}{child}" if key else child, child)
-    elif isinstance(value, list):
-        for index, below in enumerate(value):
-            yield from _texts(below, f"{key}{SEPARATOR}{index}", name)
-    elif isinstance(value, str | int) and not isinstance(value, bool):
-        yield key, name, str(value)
-
-
-def without_keys(tree: Any) -> Any:
-    """The values of a configuration, with no name of a variable that holds a key."""
-    if isinstance(tree, dict):
-        return {name: without_keys(value) for name, value in tree.items() if name != "api_key_env"}
-    return [without_keys(value) for value in tree] if isinstance(tree, list) else tree

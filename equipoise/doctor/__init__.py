@@ -4,10 +4,7 @@ checks.py      a check, its input and its findings; the machine that a run is fo
 registry.py    every check; which of them a start and a dry run ask, too
 software.py    this Python's packages, the driver, GPUs and memory
 nemo_rl.py     NeMo-RL, GPUs and memory of either engine
-conversion.py  Megatron's form of a model, made once
 storage.py     folders and disks
-model.py       the model and its chat template
-task.py        prompts and reward, by the hooks of the task
+task.py        the model with its chat template, prompts and reward, by the hooks of the task
 command.py     `equipoise doctor`
-launch.py      from the user's process to NeMo-RL's Python, by containers/nemo_rl.sh
 """

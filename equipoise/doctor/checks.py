@@ -12,8 +12,8 @@ from threading import Lock, Thread
 from typing import Any, Literal, TypeVar, get_args
 
 from equipoise.config import Config, LoadedConfig
-from equipoise.config.checks import Engine
 from equipoise.config.nemo_rl.installation import is_installed, is_launched
+from equipoise.config.schema import Engine
 from equipoise.files.errors import EquipoiseError, UsageError
 
 Status = Literal["failure", "warning", "not checked", "ok"]

@@ -13,11 +13,10 @@ from dotenv import load_dotenv
 
 from equipoise.config import load_config
 from equipoise.config.flags import check_task
-from equipoise.config.nemo_rl.installation import find_root, is_installed, is_launched
+from equipoise.config.nemo_rl.installation import find_root, hand_over, is_installed, is_launched
 from equipoise.config.secrets import redacted
 from equipoise.config.training_words import Task, Training, TrainingWords
 from equipoise.doctor.checks import STATUSES, Case
-from equipoise.doctor.launch import hand_over
 from equipoise.doctor.registry import examine
 from equipoise.files.console import Column, Reporter
 from equipoise.files.errors import EquipoiseError, UsageError

@@ -3,20 +3,18 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from equipoise.config import Config
 from equipoise.config.checks import describe_cluster
 from equipoise.config.load import count_gpus
-from equipoise.config.memory import host_bytes, in_gb
-from equipoise.config.models import model_shape
+from equipoise.config.memory import memory_of, model_shape
 from equipoise.config.nemo_rl.assumptions import OWN_CLUSTER, RELEASE, TRIED, is_tried
 from equipoise.config.nemo_rl.installation import Installation, find_installation, find_python
 from equipoise.doctor.checks import Case, Finding, Job, failure, ok, unchecked, warning
 from equipoise.doctor.software import (
+    ask_python,
     bfloat16,
     driver,
     host_memory,
@@ -28,6 +26,7 @@ from equipoise.doctor.software import (
     smaller,
 )
 from equipoise.doctor.storage import existing
+from equipoise.files.disk import in_gb
 from equipoise.files.errors import EquipoiseError
 
 _MAKE_IMAGE = "docs/cluster.md has the commands that make one; name it by its whole path."
@@ -88,16 +87,14 @@ def cluster(_: Case) -> list[int] | None:
     except (ImportError, ConnectionError):
         return None
     refuse_silence(address, get_ray_address_file(None))
-    command = [sys.executable, "-c", _NODES, address]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
-    except subprocess.SubprocessError as error:
-        output = getattr(error, "stderr", None) or str(error)
-        line = (str(output).strip().splitlines() or ["no answer"])[-1]
-        raise EquipoiseError(
-            "nemo-rl.no-ray", f"the Ray cluster at {address} cannot be joined: {line}", _START_RAY
-        ) from error
-    nodes = json.loads(done.stdout.splitlines()[-1])
+    output = ask_python(
+        *(_NODES, address),
+        seconds=_SECONDS,
+        code="nemo-rl.no-ray",
+        failed=f"the Ray cluster at {address} cannot be joined",
+        remedy=_START_RAY,
+    )
+    nodes = json.loads(output.splitlines()[-1])
     own = any(name.startswith(OWN_CLUSTER) for resources in nodes for name in resources)
     if own or not nodes:
         return None
@@ -252,7 +249,9 @@ def memory(case: Case) -> Iterator[Finding]:
     config = case.config
     if case.place != "here":
         shape = model_shape(config.policy.model_name)
-        host = f"at least {in_gb(host_bytes(config, shape))}" if shape else "as much as is needed"
+        host = "as much as is needed"
+        if shape:
+            host = f"at least {in_gb(memory_of(config, shape).host)}"
         limit = config.equipoise.gpu_memory_gb
         size = f"that GPUs have {limit:g} GB" if limit else "how large GPUs are"
         yield unchecked(f"{size}, and a node's host {host}")

@@ -5,7 +5,7 @@ docs/troubleshooting.md has the table, which a test compares with this one.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from equipoise.doctor import model, nemo_rl, software, storage, task
+from equipoise.doctor import nemo_rl, software, storage, task
 from equipoise.doctor.checks import (
     Case,
     Check,
@@ -92,7 +92,7 @@ CHECKS = (
         "model",
         "a folder or a copy of the hub: weights, chat template; else whether the hub gives it",
         "Name a folder with a Hugging Face model, or a model on the hub, with --model-name.",
-        model.model,
+        task.model,
         plans=True,
         seconds=60,
     ),

@@ -14,9 +14,9 @@ from importlib.util import find_spec
 
 from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.load import count_gpus
-from equipoise.config.memory import GB, host_bytes, in_gb, least_local_bytes
-from equipoise.config.models import model_shape
-from equipoise.config.nemo_rl.rules import memory_problems, nemo_rl_warnings
+from equipoise.config.memory import local_bytes, memory_of, model_shape
+from equipoise.config.nemo_rl.installation import UV_RUN
+from equipoise.config.nemo_rl.rules import memory_problems, memory_warnings
 from equipoise.doctor.checks import (
     NVIDIA_SMI,
     Case,
@@ -27,7 +27,7 @@ from equipoise.doctor.checks import (
     unchecked,
     warning,
 )
-from equipoise.doctor.launch import UV_RUN
+from equipoise.files.disk import GB, in_gb
 from equipoise.files.errors import EquipoiseError
 
 _NO_GPU = (
@@ -137,16 +137,25 @@ def hidden_by(environment: Mapping[str, str]) -> str | None:
 
 def gpus_of_torch() -> int:
     """How many this Python's torch sees; asked of another process, for the import takes long."""
-    command = [sys.executable, "-c", _COUNT]
+    failed = "torch cannot be imported"
+    output = ask_python(
+        _COUNT, seconds=_SECONDS, code="gpu.failed-torch", failed=failed, remedy=UV_RUN
+    )
+    return int(output.split()[-1])
+
+
+def ask_python(
+    program: str, *words: str, seconds: float, code: str, failed: str, remedy: str
+) -> str:
+    """Run a program in a Python of its own and return its output. Raises `EquipoiseError`."""
+    command = [sys.executable, "-c", program, *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)
     except subprocess.SubprocessError as error:
         output = getattr(error, "stderr", None) or str(error)
         line = (str(output).strip().splitlines() or ["no answer"])[-1]
-        raise EquipoiseError(
-            "gpu.failed-torch", f"torch cannot be imported: {line}", UV_RUN
-        ) from error
-    return int(done.stdout.split()[-1])
+        raise EquipoiseError(code, f"{failed}: {line}", remedy) from error
+    return done.stdout
 
 
 # --- the local engine ---------------------------------------------------------------------------
@@ -231,7 +240,7 @@ def local_memory(case: Case) -> Finding:
         import torch
 
         has, where = int(torch.cuda.get_device_properties(0).total_memory), "the GPU"
-    if (needs := least_local_bytes(config, shape, gpu=where == "the GPU")) > has:
+    if (needs := local_bytes(config, shape, gpu=where == "the GPU")) > has:
         raise EquipoiseError(
             "gpu.small-memory",
             f"to train {config.policy.model_name} here takes at least {in_gb(needs)} for its "
@@ -263,7 +272,7 @@ def host_memory(config: Config, has: int) -> Iterator[Finding]:
     shape = model_shape(config.policy.model_name)
     if shape is None:
         return
-    needs = host_bytes(config, shape)
+    needs = memory_of(config, shape).host
     message = f"a node's host holds {in_gb(needs)} at least, this one has {in_gb(has)}"
     if needs <= _TIGHT_HOST * has:
         yield ok(message)
@@ -284,5 +293,5 @@ def nemo_rl_memory(driver: Driver | None, config: Config) -> Iterator[Finding]:
     ours = config.equipoise.model_copy(update={"gpu_memory_gb": round(smallest, 1)})
     local_config = config.model_copy(update={"equipoise": ours})
     problems = [failure(problem.message) for problem in memory_problems(local_config)]
-    tight = [warning(text) for text in nemo_rl_warnings(local_config)]
+    tight = [warning(text) for text in memory_warnings(local_config)]
     yield from problems or tight or [ok(f"the estimate fits GPUs of {smallest:.0f} GB")]

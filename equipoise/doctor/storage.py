@@ -10,14 +10,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 
 from data_prep.packaged_models import SMOLLM2, SMOLLM2_BYTES, smollm2_folder
 from equipoise.config import LOCAL_MODEL, Config
-from equipoise.config.memory import (
-    GB,
-    converted_bytes,
-    download_bytes,
-    in_gb,
-    run_bytes,
-)
-from equipoise.config.models import ModelShape, model_shape
+from equipoise.config.memory import ModelShape, model_shape, trained_parameters
 from equipoise.config.nemo_rl.conversion import (
     VARIABLE,
     broken_conversion,
@@ -26,11 +19,16 @@ from equipoise.config.nemo_rl.conversion import (
     is_converted,
 )
 from equipoise.doctor.checks import Case, Finding, failure, ok, unchecked, warning
+from equipoise.files.disk import GB, in_gb
 from equipoise.models.hub import in_cache
 
 #: Enough to show that a quota or a full disk refuses.
 _TRIAL_BYTES = 4096
 _HUB = "HF_HOME"
+#: Of a checkpoint, per trained parameter: float32 weights and AdamW's two moments.
+_CHECKPOINT_BYTES = 12
+#: Rollouts, report, log, history; of a run of the shipped sizes it is less.
+_RUN_BYTES = GB
 
 Free = Callable[[Path], int]
 
@@ -55,7 +53,28 @@ def folders(case: Case) -> Iterator[Finding]:
 
 
 def _needed_at_all(config: Config, shape: ModelShape) -> float:
-    return run_bytes(config, shape) + download_bytes(shape) + converted_bytes(config, shape)
+    return _run_bytes(config, shape) + _model_bytes(shape) + _converted_bytes(config, shape)
+
+
+def _run_bytes(config: Config, shape: ModelShape) -> float:
+    """Bound the size of a run directory: the checkpoints kept, one being written, the final one.
+
+    Trained weights count, so a LoRA's checkpoints are small.
+    """
+    checkpoints = (config.checkpointing.keep_top_k or 1) + 2
+    return _RUN_BYTES + _CHECKPOINT_BYTES * trained_parameters(config, shape) * checkpoints
+
+
+def _model_bytes(shape: ModelShape) -> float:
+    """Size a model in the Hub's cache, in bfloat16 as most are published."""
+    return 2 * shape.parameters
+
+
+def _converted_bytes(config: Config, shape: ModelShape) -> float:
+    """Size the bfloat16 copy in Megatron's form that NeMo-RL makes of a model once."""
+    policy = config.policy
+    converts = policy.megatron_cfg.enabled and policy.pretrained_checkpoint is None
+    return _model_bytes(shape) if converts else 0
 
 
 def written_folders(case: Case) -> dict[str, Path]:
@@ -103,18 +122,15 @@ def room_for(case: Case, written: Mapping[str, Path], free: Free) -> Finding:
             return enough({runs: 0.2 * GB}, free)
         message = f"{in_gb(room)} are free in {runs}"
         return unchecked(f"{message}; what the model needs is not known before it is loaded")
-    needs: dict[Path, float] = {runs: run_bytes(config, shape)}
+    needs: dict[Path, float] = {runs: _run_bytes(config, shape)}
     if VARIABLE in written and not is_converted(conversion_of(model, environment)):
-        needs[written[VARIABLE]] = converted_bytes(config, shape)
+        needs[written[VARIABLE]] = _converted_bytes(config, shape)
     if _HUB in written:
-        needs[written[_HUB]] = _download(model, shape, written[_HUB])
+        has = Path(model).is_dir() or in_cache(model, written[_HUB])
+        needs[written[_HUB]] = 0 if has else _model_bytes(shape)
     if model == SMOLLM2:
         needs[cache] = 0 if smollm2_folder(cache).is_dir() else SMOLLM2_BYTES
     return enough(needs, free)
-
-
-def _download(model: str, shape: ModelShape, hub: Path) -> float:
-    return 0 if Path(model).is_dir() or in_cache(model, hub) else download_bytes(shape)
 
 
 def enough(needs: Mapping[Path, float], free: Free) -> Finding:

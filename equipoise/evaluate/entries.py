@@ -13,7 +13,7 @@ from environments.contract import Environment
 from environments.measurement import Measurement
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import differences, leaves
-from equipoise.config.problems import SEPARATOR
+from equipoise.config.validate import SEPARATOR
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.models.template import CHAT_TEMPLATE

@@ -16,6 +16,7 @@ from typing import Any
 
 from environments.errors import CodedError
 
+GB = 10**9
 # tempfile makes files that only their owner can read; a run is to be shared.
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 _PARTIAL = ".partial"
@@ -31,6 +32,10 @@ class DamagedFileError(CodedError, ValueError):
     def __init__(self, code: str, path: Path, reason: str, line: int | None = None) -> None:
         location = f"{path}, line {line}" if line else str(path)
         super().__init__(code, f"{location}: {reason}")
+
+
+def in_gb(size: float, decimals: int = 0) -> str:
+    return f"{size / GB:,.{decimals}f} GB"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from equipoise.config.memory import in_gb
+from equipoise.files.disk import in_gb
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
 from equipoise.report.run_files import Reply, RunFiles, as_list, as_object

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import yaml
 
-from equipoise.config.yaml_text import read_yaml
 from equipoise.files.disk import create_folder, remove_abandoned
 from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.yaml_text import read_yaml
 from equipoise.run.ledger import Ledger
 
 #: A folder's name has 255 at most, and the time comes after it.

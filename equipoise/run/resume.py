@@ -13,10 +13,10 @@ from environments.base import TRAIN_SPLIT
 from environments.chat import BudgetSpentError
 from equipoise.config import LoadedConfig
 from equipoise.config.schedule import count_steps, total_steps
-from equipoise.config.yaml_text import read_yaml
 from equipoise.files.disk import read_json, write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
+from equipoise.files.yaml_text import read_yaml
 from equipoise.run.directory import RunDirectory, open_run_directory
 from equipoise.run.evaluation import BASELINE, FINAL
 from equipoise.run.job import Job, record_sources

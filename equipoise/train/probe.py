@@ -18,7 +18,7 @@ from typing import Any
 from data_prep.splits import seeded_digest
 from environments.base import REWARD, TRAIN_SPLIT, PromptRecord, Rollout, Score
 from environments.contract import Environment
-from equipoise.config.workload import (
+from equipoise.config.schedule import (
     BLINDED_GENERATIONS,
     PROBE_GENERATIONS,
     PROBE_SENTENCES,

@@ -22,9 +22,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from equipoise.config import load_config
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE, SCRIPT
 from equipoise.config.training_words import parse_flags
-from equipoise.doctor.launch import SCRIPT
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.train.nemo_rl.configuration import nemo_rl_config

@@ -42,7 +42,7 @@ from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.checkpoints.to_megatron import ITERATION, convert_to_megatron, read_back
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
-from equipoise.config.models import model_shape
+from equipoise.config.memory import model_shape
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.files.console import Reporter
 from equipoise.run.directory import RunDirectory

@@ -11,11 +11,9 @@ import pytest
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
-from equipoise.config.compose import compose
-from equipoise.config.nemo_rl.keys import whole_schema
+from equipoise.config.compose import Source, compose, read_file, task_defaults
 from equipoise.config.schema import Config
-from equipoise.config.sources import Source, read_file, task_defaults
-from equipoise.config.validate import validate
+from equipoise.config.validate import validate, whole_schema
 
 ROOT = Path(os.environ.get("NEMO_RL_PATH", ""))
 if not (ROOT / "nemo_rl").is_dir():
@@ -36,7 +34,6 @@ OURS = ("equipoise", "env", "logger.wandb.name", "data.num_workers")
 def chain(path):
     """The example with the files that it inherits from, as sources; later ones win."""
     source = read_file(path, by_user=True)
-    assert source.problems == ()
     tree = dict(source.tree)
     parents = tree.pop("defaults", [])
     for parent in [parents] if isinstance(parents, str) else parents:
@@ -54,7 +51,6 @@ def test_there_are_examples():
 def test_every_key_of_an_example_is_known(path, monkeypatch):
     monkeypatch.setenv("HF_HOME", "/models")
     composition = compose([*task_defaults("fairness"), *chain(path)])
-    assert composition.problems == ()
     problems = validate(composition.values, whole_schema())[1]
     said = [f"{p.keys[0]}: {p.message}" for p in problems]
     assert [line for line in said if line.partition(":")[0] not in REFUSED_FOR_THE_VALUE] == []

@@ -1,4 +1,4 @@
-"""Search for NeMo-RL and its Pythons, without importing it.
+"""Search for NeMo-RL and its Pythons, without importing it, and the way into its driver's Python.
 
 One of them has Megatron-Bridge: NeMo-RL keeps it in the environment of its Megatron workers.
 """
@@ -7,10 +7,11 @@ import importlib.util
 import os
 import runpy
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
 from equipoise.config.nemo_rl.assumptions import IMAGE, RELEASE
 from equipoise.files.errors import EquipoiseError
@@ -21,7 +22,7 @@ PATH_VARIABLE = "NEMO_RL_PATH"
 PYTHON_VARIABLE = "NEMO_RL_PYTHON"
 #: Names the Python that has Megatron-Bridge, where it is not in one of NeMo-RL's usual places.
 MEGATRON_PYTHON = "MEGATRON_PYTHON"
-#: Set by `launch.py` for the process that runs in NeMo-RL's Python.
+#: Set by `hand_over` for the process that runs in NeMo-RL's Python.
 LAUNCHED = "EQUIPOISE_LAUNCHED"
 _CONTAINER_ROOT = Path("/opt/nemo-rl")
 #: Where NeMo-RL's image has its driver's environment.
@@ -188,3 +189,50 @@ def without_python_settings(environment: Mapping[str, str]) -> dict[str, str]:
     ours = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     variables = {name: value for name, value in environment.items() if name not in ours}
     return variables | {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+
+
+# --- Into NeMo-RL's Python ------------------------------------------------------------------------
+# NeMo-RL's driver and its workers must have one Python, one Ray and NeMo-RL's locked packages, so
+# the training runs in NeMo-RL's environment, which stays as it is: ours lies beside it, see
+# containers/nemo_rl.sh. The process is replaced (`exec`): signals and exit codes are those of the
+# training.
+
+SCRIPT = Path(__file__).resolve().parents[3] / "containers" / "nemo_rl.sh"
+UV_RUN = "Start it with `uv run`, which installs what is needed."
+
+
+def hand_over(root: Path) -> NoReturn:
+    """Go on in the Python of the NeMo-RL at `root`, with the same recipe and words."""
+    _become(root, find_python(root), {LAUNCHED: "1"})
+
+
+def complete_packages(missing: Sequence[str]) -> NoReturn:
+    """Start again with what this Python is `missing`, where NeMo-RL's own was started.
+
+    Raises `EquipoiseError` in any other Python.
+    """
+    root, this = find_root(), Path(sys.executable)
+    if root and is_installed() and not sys.flags.ignore_environment:  # which reads no PYTHONPATH
+        python = find_python(root)
+        if python.parent.samefile(this.parent):
+            _become(root, python, {})
+    raise EquipoiseError(
+        "launch.missing-packages",
+        f"the Python {this} has no {', '.join(missing)}",
+        UV_RUN,
+    )
+
+
+def _become(root: Path, python: Path, variables: dict[str, str]) -> NoReturn:
+    if not SCRIPT.is_file():
+        raise EquipoiseError(
+            "launch.no-checkout",
+            "Equipoise is installed here without its repository, and NeMo-RL's Python reads it "
+            "from there",
+            "Start the recipe in a clone of the repository.",
+        )
+    own = {PATH_VARIABLE: str(root), PYTHON_VARIABLE: str(python)}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = ["bash", str(SCRIPT), *sys.orig_argv[1:]]
+    os.execvpe("bash", command, {**os.environ, **own, **variables})  # noqa: S606, S607

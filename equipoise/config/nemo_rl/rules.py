@@ -7,10 +7,10 @@ v0.7.0, whose baseline and reference are drawn between its start and the first t
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
 
-from equipoise.config.memory import GB, cached_tokens, estimate, in_gb, layout_of, vllm_share
-from equipoise.config.models import model_shape
-from equipoise.config.problems import Problem
+from equipoise.config.memory import layout_of, memory_of, model_shape, vllm_share
 from equipoise.config.schema import LOCAL_MODEL, Config, LoraConfig, MegatronPeftConfig
+from equipoise.config.validate import Problem
+from equipoise.files.disk import GB, in_gb
 
 Rule = Callable[[Config], Iterator[Problem]]
 
@@ -18,8 +18,8 @@ _MEGATRON, _DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
 _LORA, _PEFT = f"{_DTENSOR}.lora_cfg", f"{_MEGATRON}.peft"
 _VLLM = "policy.generation.vllm_cfg"
 _GPUS = ("cluster.gpus_per_node", "cluster.num_nodes")
-#: The estimate is rough, so only what is clearly above the GPU's memory is refused.
-_CLEARLY_ABOVE, _NEARLY_FULL = 1.33, 0.85
+#: A share of a GPU's memory after which activations hardly fit, and the most that vLLM may share.
+_NEARLY_FULL, _FULL = 0.7, 0.9
 _VALIDATION_METRICS = ("accuracy", "avg_length")
 
 
@@ -34,14 +34,31 @@ def check_nemo_rl(config: Config) -> Iterator[Problem]:
 
 
 def nemo_rl_warnings(config: Config) -> Iterator[str]:
-    """Warn of what NeMo-RL does not do, and of memory that by a rough estimate may not suffice."""
+    """Warn of what NeMo-RL does without a word, and of memory that may not suffice."""
+    yield from memory_warnings(config)
+    generation = config.policy.generation
+    share = generation.vllm_cfg.gpu_memory_utilization
+    if generation.colocated.enabled and share > _FULL:
+        yield (
+            f"{_VLLM}.gpu_memory_utilization {share:g} leaves too little of a GPU that training "
+            "shares; NeMo-RL's own recipes take 0.5 to 0.8"
+        )
+    if not config.checkpointing.save_optimizer:
+        yield (
+            "checkpointing.save_optimizer is false: a resumed run has a new optimizer, so it "
+            "differs from one that was not stopped"
+        )
+
+
+def memory_warnings(config: Config) -> Iterator[str]:
+    """Warn where weights, gradients and optimizer leave little of a GPU to compute in."""
     shape, limit = model_shape(config.policy.model_name), config.equipoise.gpu_memory_gb
     if shape is None or limit is None:
         return
-    needed = estimate(config, shape).training
-    if needed > limit * GB * _NEARLY_FULL:
+    least = memory_of(config, shape).training
+    if least > limit * GB * _NEARLY_FULL:
         yield (
-            f"training takes about {in_gb(needed)} of each GPU, which has {limit:g} GB by "
+            f"training takes at least {in_gb(least)} of each GPU, which has {limit:g} GB by "
             "equipoise.gpu_memory_gb; on CUDA out of memory lower policy.train_micro_batch_size"
         )
 
@@ -252,31 +269,31 @@ def _lengths_split_evenly(config: Config) -> Iterator[Problem]:
 
 
 def memory_problems(config: Config) -> Iterator[Problem]:
-    """An estimate that is above `equipoise.gpu_memory_gb`, by what its roughness allows."""
+    """Refuse what `equipoise.gpu_memory_gb` cannot hold, activations and caches not counted."""
     shape, limit = model_shape(config.policy.model_name), config.equipoise.gpu_memory_gb
     layout = layout_of(config)
     if shape is None or limit is None or layout.training_gpus < layout.model_parallel:
         return
-    memory = estimate(config, shape)
-    if memory.training > limit * GB * _CLEARLY_ABOVE:
+    memory, share = memory_of(config, shape), vllm_share(config)
+    if memory.training > limit * GB:
         yield Problem(
             "memory.training",
             ("equipoise.gpu_memory_gb", "policy.model_name", *_GPUS),
-            f"training takes about {in_gb(memory.training)} of each GPU, which has {limit:g} "
-            "GB; take LoRA, smaller micro batches, activation checkpointing or more GPUs",
+            f"weights, gradients and optimizer take {in_gb(memory.training)} of each GPU, which "
+            f"has {limit:g} GB; take LoRA or more GPUs",
         )
-    if memory.refit > limit * GB:
+    if memory.weights + memory.vllm_weights > limit * GB:
         yield Problem(
             "memory.vllm-weights",
             (f"{_VLLM}.tensor_parallel_size", "equipoise.gpu_memory_gb"),
             f"vLLM's weights take {in_gb(memory.vllm_weights)} beside the "
             f"{in_gb(memory.weights)} of training on a GPU of {limit:g} GB; raise it",
         )
-    elif cached_tokens(config, shape) < config.policy.max_total_sequence_length * layout.replicas:
+    elif memory.vllm_weights > share:
         yield Problem(
             "memory.no-generation",
             (f"{_VLLM}.gpu_memory_utilization", f"{_VLLM}.tensor_parallel_size"),
-            f"vLLM may use {in_gb(vllm_share(config))} of a GPU, and its weights of "
+            f"vLLM may use {in_gb(share)} of a GPU, and its weights of "
             f"{in_gb(memory.vllm_weights)} leave no room to generate; raise one of them",
         )
 

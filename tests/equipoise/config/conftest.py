@@ -29,13 +29,14 @@ def load():
 
 @pytest.fixture
 def problems(load):
-    """The lines that say what is wrong; none when the configuration is valid."""
+    """Return the lines that say what is wrong; none when the configuration is valid."""
 
     def lines(*words: str) -> list[str]:
         try:
             load(*words)
         except UsageError as error:
-            return [line.strip() for line in error.message.splitlines()[1:]]
+            lines = [line.strip() for line in error.message.splitlines()]
+            return lines[1:] if error.code == "config.problems" else lines
         return []
 
     return lines

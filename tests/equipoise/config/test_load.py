@@ -12,11 +12,10 @@ from data_prep.splits import Fractions
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.nemo_rl.keys import whole_schema
-from equipoise.config.validate import known_keys
+from equipoise.config.validate import known_keys, whole_schema
 from equipoise.files.errors import UsageError
 from tests.equipoise.config.conftest import rows
-from tests.refusals import holds, refusal
+from tests.refusals import refusal
 
 LOCAL, SMALL, LARGE = (CONFIG_FOLDER / f"{name}.yaml" for name in ("local", "small", "large"))
 
@@ -76,10 +75,10 @@ class TestAValidConfiguration:
         }
         assert load_config("rag", Options((SMALL,))).warnings == ()
 
-    def test_a_scale_that_there_is_not(self, problems, tmp_path):
+    def test_a_scale_that_there_is_not(self, load, tmp_path):
         (tmp_path / "mine.yaml").write_text("scale: tiny")
-        (line,) = problems("--config", str(tmp_path / "mine.yaml"))
-        assert "scale: there is no scale tiny; there are large, local, medium, small" in line
+        with refusal("config.unknown-scale", "tiny", "large, local, medium, small"):
+            load("--config", str(tmp_path / "mine.yaml"))
 
     def test_flags_win_over_files_and_assignments_over_flags(self, load):
         assert load("--iterations", "5").config.grpo.max_num_steps == 5
@@ -120,26 +119,25 @@ grpo.reward_scaling.enable=true -> did you mean grpo.reward_scaling.enabled?
 scale=small -> unknown key
 """
 WRONG = """
-grpo.num_prompts_per_step=many -> should be a valid integer, not 'many'
+grpo.max_num_epochs=many -> should be a valid integer, not 'many'
 grpo.seed=abc -> grpo.seed: should be a valid integer, not 'abc'
 grpo.seed='8' -> should be a valid integer, not '8'
 grpo.seed=1.5 -> should be a valid integer, not 1.5
 grpo.seed=-1 -> should be greater than or equal to 0, not -1
 grpo.max_num_steps=true -> should be a valid integer, not True
-grpo=3 -> grpo: should be a section with keys below it, not 3
-policy.optimizer.kwargs=3 -> should be a section with keys below it, not 3
+loss_fn=3 -> loss_fn: should be a section with keys below it, not 3
+checkpointing=3 -> should be a section with keys below it, not 3
 policy.optimizer.kwargs.lr=.nan -> should be
-policy.optimizer.kwargs.betas=[0.9] -> should have at least 2 items
 policy.precision=fp32 -> should be 'float32', 'bfloat16' or 'float16', not 'fp32'
 policy.scheduler.0.name=x -> policy.scheduler: should be a list
 grpo.reward_scaling=1 -> should be a section with keys below it, not 1
 equipoise.run_name=../up -> should match pattern
 env.fairness.reward=fair -> should be 'distribution', 'distance' or 'group_mean'
 equipoise.data.num_samples=6 -> cuts a counterfactual set of 4: take 4 or 8
-equipoise.environment=environments.fairness.Fair -> has no Fair
+equipoise.environment=environments.fairness.Fair -> Fair of environments.fairness does not exist
 equipoise.environment=environments.fair.Fair -> cannot import environments.fair
-equipoise.environment=environments.base.Score -> Score does not extend
-equipoise.data.module=data_prep.splits -> has no PromptSettings, build_prompts
+equipoise.environment=environments.base.Score -> Score of environments.base does not extend
+equipoise.data.module=data_prep.splits -> there is no PromptSettings; there is no build_prompts
 equipoise.task=dharma -> this recipe trains fairness, not dharma
 """
 
@@ -158,7 +156,6 @@ class TestProblems:
         mine.write_text("grpo: {sed: 1}\nloss_fn: {ratio_clip_min: low}")
         found = problems(
             *("--config", str(LOCAL), "--config", str(mine), "--batch-size", "0"),
-            *("grpo.val_period=${nope}", "no assignment"),
         )
         assert sorted(line.partition(" [")[0] for line in found) == sorted(
             [
@@ -166,34 +163,24 @@ class TestProblems:
                 f"{mine}: loss_fn.ratio_clip_min: should be a valid number, not 'low'",
                 "--batch-size: grpo.num_prompts_per_step: should be greater than 0, not 0",
                 "--batch-size: policy.train_global_batch_size: should be greater than 0, not 0",
-                "command line: grpo.val_period: Interpolation key 'nope' not found",
-                "command line: 'no assignment' is no key=value, such as grpo.max_num_steps=100",
             ]
         )
 
     def test_so_is_all_of_a_valid_schema(self, problems):
         words = ("grpo.num_prompts_per_step=6", "policy.train_micro_batch_size=7")
-        found = problems(*words, "data.shuffle=true", "env.fairness.rewards=1")
+        found = problems(*words, "data.shuffle=true")
         assert [line.split(": ")[1] for line in found] == [
-            *("env.fairness.rewards", "grpo.num_prompts_per_step"),
-            *("policy.train_micro_batch_size", "data.shuffle"),
+            *("grpo.num_prompts_per_step", "policy.train_micro_batch_size", "data.shuffle"),
         ]
 
-    def test_interpolations_of_each_other_are_reported(self, problems):
-        found = problems(
-            "grpo.val_period=${grpo.max_num_epochs}", "grpo.max_num_epochs=${grpo.val_period}"
-        )
-        keys = [line.split(": ")[1] for line in found]
-        assert keys == ["grpo.max_num_epochs", "grpo.val_period"]
-
-    def test_a_missing_file_names_the_shipped_one(self, problems, tmp_path):
-        (line,) = problems("--config", str(tmp_path / "large.yml"))
-        assert holds(line, "config.no-file | nemo_configs/large.yaml")
-        (line,) = problems("--config", str(tmp_path / "mine.yaml"))
-        assert holds(line, "config.unreadable-file | mine.yaml")
+    def test_a_missing_file_names_the_shipped_one(self, load, tmp_path):
+        with refusal("config.no-file", "nemo_configs/large.yaml"):
+            load("--config", str(tmp_path / "large.yml"))
+        with refusal("config.unreadable-file", "mine.yaml"):
+            load("--config", str(tmp_path / "mine.yaml"))
 
     def test_no_task_of_that_name_ends_with_code_2(self):
-        with refusal("config.problems", "tasks/flying.yaml: there is no such file") as caught:
+        with refusal("config.unreadable-file", "tasks/flying.yaml") as caught:
             load_config("flying", Options((LOCAL,)))
         assert caught.value.exit_code == 2
 
@@ -231,4 +218,4 @@ def test_no_word_of_the_command_line_raises_anything_but_a_usage_error(words):
     try:
         load_config("fairness", Options((LOCAL,), assignments=tuple(words)))
     except UsageError as error:
-        assert len(str(error).splitlines()) >= 3
+        assert len(str(error).splitlines()) >= 2

@@ -1,9 +1,12 @@
-"""The layout over GPUs, and the memory that it is estimated to take."""
+"""Shapes of models, the layout over GPUs, and the memory that both take at least."""
+
+import json
 
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from equipoise.config.memory import GB, cached_tokens, estimate, layout_of, lora_rank, vllm_share
-from equipoise.config.models import KNOWN_MODELS
+from equipoise.config.memory import KNOWN_MODELS, layout_of, lora_rank, memory_of, model_shape
+from equipoise.files.disk import GB
 from tests.equipoise.config.conftest import on_nemo_rl
 
 LLAMA = KNOWN_MODELS["meta-llama/Llama-3.3-70B-Instruct"]
@@ -18,14 +21,10 @@ def scale(load):
 
 
 @pytest.fixture
-def parts(scale):
-    """The bytes of each part on a scale: large trains a Llama, medium a Qwen."""
-
-    def of(name, *words):
-        shape = LLAMA if name == "large" else QWEN
-        return {part.name: part.bytes for part in estimate(scale(name, *words), shape).parts}
-
-    return of
+def memory(scale):
+    """The memory of a scale: large trains a Llama, medium a Qwen."""
+    shapes = {"large": LLAMA, "medium": QWEN}
+    return lambda name, *words: memory_of(scale(name, *words), shapes[name])
 
 
 class TestLayout:
@@ -55,61 +54,96 @@ class TestLayout:
         assert (layout.training_gpus, layout.generation_gpus) == (training, generating)
 
 
-class TestEstimate:
-    def test_dtensor_shards_four_bytes_over_all_gpus(self, parts):
-        found = parts("medium", NO_LORA)
-        assert found["weights"] == pytest.approx(4 * QWEN.parameters / 8)
-        assert found["gradients"] == found["weights"]
-        assert found["optimizer"] == pytest.approx(8 * QWEN.parameters / 8)
+class TestMemory:
+    def test_dtensor_shards_four_bytes_over_all_gpus(self, memory):
+        least = memory("medium", NO_LORA)
+        assert least.weights == pytest.approx(4 * QWEN.parameters / 8)
+        assert least.gradients == least.weights
+        assert least.optimizer == pytest.approx(8 * QWEN.parameters / 8)
 
-    def test_megatron_shards_the_optimizer_alone_over_the_ranks(self, parts):
-        found = parts("large", NO_LORA)
-        assert found["weights"] == pytest.approx(2 * LLAMA.parameters / 8)
-        assert found["gradients"] == found["weights"]
-        assert found["optimizer"] == pytest.approx(12 * LLAMA.parameters / 8 / 4)
+    def test_megatron_shards_the_optimizer_alone_over_the_ranks(self, memory):
+        least = memory("large", NO_LORA)
+        assert least.weights == pytest.approx(2 * LLAMA.parameters / 8)
+        assert least.gradients == least.weights
+        assert least.optimizer == pytest.approx(12 * LLAMA.parameters / 8 / 4)
 
-    def test_lora_trains_its_own_weights_alone(self, parts, scale):
+    def test_lora_trains_its_own_weights_alone(self, memory, scale):
         trained = LLAMA.lora_parameters(32, fused=True)
         assert lora_rank(scale("large")) == 32
-        found = parts("large")
-        assert found["weights"] == pytest.approx(2 * (LLAMA.parameters + trained) / 8)
-        assert found["gradients"] == pytest.approx(2 * trained / 8)
+        least = memory("large")
+        assert least.weights == pytest.approx(2 * (LLAMA.parameters + trained) / 8)
+        assert least.gradients == pytest.approx(2 * trained / 8)
 
     @pytest.mark.parametrize("fraction", [0.25, 1.0])
-    def test_an_optimizer_on_the_host_takes_nothing(self, fraction, parts):
+    def test_an_optimizer_on_the_host_takes_nothing(self, fraction, memory):
         words = ("optimizer_cpu_offload=true", f"optimizer_offload_fraction={fraction}")
-        found = parts("large", *(f"{MEGATRON}optimizer.{word}" for word in words))
-        here = parts("large")["optimizer"]
-        assert found["optimizer"] == pytest.approx((1 - fraction) * here)
+        least = memory("large", *(f"{MEGATRON}optimizer.{word}" for word in words))
+        assert least.optimizer == pytest.approx((1 - fraction) * memory("large").optimizer)
 
-    def test_checkpointing_and_sequence_parallelism_save_activations(self, parts):
-        plain = f"{MEGATRON}activation_checkpointing=false"
-        whole, split, kept = (
-            parts("large", *words)["activations"]
-            for words in ((plain,), (plain, f"{MEGATRON}sequence_parallel=true"), ())
-        )
-        # Korthikanti et al. 2022, table 2, without the attention matrix.
-        tokens, hidden, layers, t = 4096, 8192, 80, 8
-        assert whole == pytest.approx(tokens * hidden * layers * (10 + 24 / t))
-        assert split == pytest.approx(tokens * hidden * layers * 34 / t)
-        assert kept < split < whole
+    @pytest.mark.parametrize("name", ["medium", "large"])
+    def test_a_shipped_scale_leaves_a_third_of_its_gpus_free(self, name, memory, scale):
+        limit, least = scale(name).equipoise.gpu_memory_gb * GB, memory(name)
+        assert least.training < 2 / 3 * limit
+        assert least.weights + least.vllm_weights < 2 / 3 * limit
 
 
-class TestCache:
-    def test_it_is_what_the_weights_leave_of_vllms_share(self, scale):
-        config = scale("medium")
-        assert vllm_share(config) == pytest.approx(48 * GB)
-        per_replica = (48 * GB - 2 * QWEN.parameters) / QWEN.cache_bytes_per_token
-        assert cached_tokens(config, QWEN) == 8 * int(per_replica)
+# --- Shapes ---------------------------------------------------------------------------------------
 
-    def test_a_gpu_of_unknown_size_has_none(self, scale):
-        with pytest.raises(ValueError, match="gpu_memory_gb"):
-            cached_tokens(scale("medium", "equipoise.gpu_memory_gb=null"), QWEN)
+#: Totals that Hugging Face shows for the safetensors files of each model.
+PUBLISHED = {
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "Qwen/Qwen2.5-3B-Instruct": 3_085_938_688,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
+    "Qwen/Qwen2.5-32B-Instruct": 32_763_876_352,
+    "Qwen/Qwen2.5-72B-Instruct": 72_706_203_648,
+    "smollm2": 134_515_008,
+    "meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
+    "meta-llama/Llama-3.2-3B-Instruct": 3_212_749_824,
+    "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248,
+    "meta-llama/Llama-3.3-70B-Instruct": 70_553_706_496,
+}
+TINY = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 128}
+TINY |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 
-@pytest.mark.parametrize(("name", "shape"), [("medium", QWEN), ("large", LLAMA)])
-def test_a_shipped_scale_leaves_a_third_of_its_gpus_free(name, shape, scale):
-    config = scale(name)
-    limit, memory = config.equipoise.gpu_memory_gb * GB, estimate(config, shape)
-    assert memory.training < 2 / 3 * limit
-    assert memory.weights + memory.vllm_weights < memory.refit < 2 / 3 * limit
+def test_known_models_have_the_published_sizes():
+    assert {name: KNOWN_MODELS[name].parameters for name in PUBLISHED} == PUBLISHED
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("config_class", "model_class"),
+    [(LlamaConfig, LlamaForCausalLM), (Qwen2Config, Qwen2ForCausalLM)],
+)
+def test_a_local_folder_has_the_parameters_that_its_model_has(
+    config_class, model_class, tied, tmp_path
+):
+    config = config_class(**TINY, tie_word_embeddings=tied)
+    config.save_pretrained(tmp_path)
+    model = model_class(config)
+    shape = model_shape(str(tmp_path))
+    assert shape.parameters == sum(p.numel() for p in model.parameters())
+    assert shape.layer_parameters == sum(p.numel() for p in model.model.layers[0].parameters())
+
+
+def test_lora_has_two_matrices_for_each_linear_map():
+    from peft import LoraConfig, get_peft_model
+
+    config = Qwen2Config(**TINY)
+    model = get_peft_model(Qwen2ForCausalLM(config), LoraConfig(r=4, target_modules="all-linear"))
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    shape = KNOWN_MODELS["Qwen/Qwen2.5-0.5B"]
+    tiny = type(shape)(3, 64, 96, 4, 2, 128, qkv_bias=True, head_size=16)
+    assert tiny.lora_parameters(4) == trained
+
+
+@pytest.mark.parametrize(
+    "text", [None, "no JSON", "[]", "{}", json.dumps({"model_type": "mamba"}), "\udcff"]
+)
+def test_what_is_not_known_is_not_guessed(text, tmp_path):
+    if text is not None:
+        (tmp_path / "config.json").write_text(text, errors="surrogateescape")
+    assert model_shape(str(tmp_path)) is None
+    assert model_shape("nobody/has-this") is None

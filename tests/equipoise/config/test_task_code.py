@@ -1,4 +1,4 @@
-"""Code is imported, which runs it, only where it holds what the configuration says."""
+"""Code that a configuration names: imported, which runs it, and held to its contract."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ import yaml
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.secrets import without_keys
+from equipoise.config.load import without_keys
 from equipoise.config.task_code import import_own_code
 from tests.refusals import holds, refusal
 
@@ -37,45 +37,14 @@ def module(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("name", ["this.X", "antigravity.fly", "json.JSONDecoder", "os.path.join"])
-def test_a_module_of_python_itself_is_not_imported(name, problems, monkeypatch):
-    monkeypatch.delitem(sys.modules, "this", raising=False)
-    (line,) = problems(f"equipoise.environment={name}")
-    assert "a module of Python itself" in line
-    assert not {"this", "antigravity"} & set(sys.modules)
-
-
-@pytest.mark.parametrize(
-    ("text", "runs"),
-    [
-        *(("", False), ("Other = 1", False), ("def f():\n    Mine = 1", False), ("# Mine", False)),
-        *(("import Mine.x as y", False), ("Mine: int", True), (CLASS, True)),
-        *((CLASS.replace("\nclass", "\nif True:\n  class"), True),),
-        ("def __getattr__(name): 0", True),
-    ],
-)
-def test_a_file_is_run_where_it_may_have_the_class(text, runs, module, problems):
-    ran = module(text)
-    lines = problems("equipoise.environment=own_code.Mine")
-    assert runs or holds(lines[0], "task.failed-import | own_code | Mine")
-    assert ran() is runs
-
-
-def test_a_package_is_not_run_for_a_class_that_it_lacks(module, problems):
-    ran = [module("", "own_package/__init__.py"), module("", "own_package/inner.py")]
-    (line,) = problems("equipoise.environment=own_package.inner.Mine")
-    assert holds(line, "task.failed-import | own_package.inner | Mine")
-    assert not any(trace() for trace in ran)
-    module(CLASS, "own_package/inner.py")
-    problems("equipoise.environment=own_package.inner.Mine")
-    assert all(trace() for trace in ran)
-
-
-def test_a_data_module_is_held_to_the_same(module, problems):
-    ran = module("def build_prompts(settings): return []")
+def test_a_module_that_lacks_what_it_should_have_is_a_problem(module, problems):
+    module("Other = 1")
+    (line,) = problems("equipoise.environment=own_code.Mine")
+    assert holds(line, "environment.no-environment | Mine | own_code")
     (line,) = problems("equipoise.data.module=own_code")
-    assert holds(line, "task.failed-import | own_code | PromptSettings")
-    assert not ran()
+    assert holds(line, "data-module.invalid | own_code | PromptSettings | build_prompts")
+    (line,) = problems("equipoise.data.module=own_code.below")
+    assert holds(line, "task.failed-import | own_code.below")
 
 
 def test_a_part_of_a_local_model_is_a_problem(module, problems) -> None:
@@ -117,6 +86,13 @@ class TestOfARunFolder:
         (folder / "config.yaml").write_text(yaml.safe_dump(tree))
         return folder / "config.yaml"
 
+    @pytest.mark.parametrize("name", ["antigravity", "idlelib.idle", "os"])
+    def test_no_module_of_python_itself_is_run(self, folder, name):
+        config = self.stored(folder / "run", "module", name)
+        with refusal("config.problems", name):
+            load_config("fairness", Options((config,), stored=True))
+        assert not {"antigravity", "idlelib.idle"} & set(sys.modules)
+
     @pytest.mark.parametrize("place", ["hostile", "run.hostile"])
     @pytest.mark.parametrize("key", ["environment", "module"])
     def test_its_code_is_not_run(self, folder, place, key):
@@ -141,11 +117,13 @@ class TestOfARunFolder:
         loaded = load_config("fairness", Options((config,), stored=True))
         assert loaded.environment_class.__module__ == "hostile"
 
-    def test_its_names_of_keys_are_not_read(self):
+    def test_its_names_of_keys_are_not_read(self, folder):
         judge = {"endpoint": {"url": "http://h/v1", "api_key_env": "HOME", "model": "m"}}
         kept = {"endpoint": {"url": "http://h/v1", "model": "m"}}
         assert without_keys({"judges": [judge]}) == {"judges": [kept]}
         word = f"env.dharma.judge={json.dumps(judge)}"
-        for stored, key in ((False, "HOME"), (True, None)):
-            loaded = load_config("dharma", Options((LOCAL,), assignments=(word,), stored=stored))
-            assert loaded.env_settings.judge.endpoint.api_key_env == key
+        loaded = load_config("dharma", Options((LOCAL,), assignments=(word,)))
+        assert loaded.env_settings.judge.endpoint.api_key_env == "HOME"
+        (folder / "config.yaml").write_text(loaded.to_yaml())
+        again = load_config("dharma", Options((folder / "config.yaml",), stored=True))
+        assert again.env_settings.judge.endpoint.api_key_env is None

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.doctor import launch
-from equipoise.doctor.launch import complete_packages, hand_over
+from equipoise.config.nemo_rl import installation as launch
+from equipoise.config.nemo_rl.installation import complete_packages, hand_over
 from equipoise.files.errors import EquipoiseError
 from tests.nemo_rl_checkout import write_checkout
 from tests.refusals import refusal

@@ -8,7 +8,7 @@ from huggingface_hub import constants
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from equipoise.doctor.model import model
+from equipoise.doctor.task import model
 from tests.equipoise.doctor.conftest import LARGE, SMALL
 from tests.refusals import refusal
 

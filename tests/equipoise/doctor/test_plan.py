@@ -7,10 +7,10 @@ import pytest
 
 from equipoise.doctor import checks, software
 from equipoise.doctor.checks import Job
-from equipoise.doctor.model import model
 from equipoise.doctor.nemo_rl import nemo_rl
 from equipoise.doctor.registry import compare_plan, examine
 from equipoise.doctor.storage import folders
+from equipoise.doctor.task import model
 from tests.equipoise.doctor.conftest import LARGE, SMALL
 from tests.refusals import refusal
 

@@ -4,13 +4,13 @@ from threading import Event, Thread
 
 import pytest
 
+from equipoise.config.nemo_rl import conversion
 from equipoise.config.nemo_rl.conversion import (
     broken_conversion,
     conversion_of,
     converting,
     is_converted,
 )
-from equipoise.doctor import conversion
 from equipoise.doctor.storage import folders
 from tests.equipoise.doctor.conftest import LARGE, MEDIUM
 from tests.refusals import refusal

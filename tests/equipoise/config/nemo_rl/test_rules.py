@@ -41,7 +41,6 @@ large MEGATRON.peft.dim=8 -> MEGATRON.peft.dim -> megatron-keys.divergent-value 
 large policy.scheduler=[{"name":torch.optim.lr_scheduler.ConstantLR,"kwargs":{}}]
     -> policy.scheduler -> megatron-keys.unread-scheduler
 large policy.max_grad_norm=null -> policy.max_grad_norm -> megatron-keys.null-clipping
-large policy.optimizer=null -> policy.optimizer -> config.invalid-value | learning rate
 medium PRETRAINED -> policy.pretrained_checkpoint -> dtensor-keys.unread-checkpoint
 large PRETRAINED -> policy.pretrained_checkpoint.path -> megatron-keys.lora-on-checkpoint
 large LORA.target_modules=[q_proj] LORA.exclude_modules=[]
@@ -132,11 +131,10 @@ def test_the_local_engine_needs_none_of_it(problems):
     ("words", "warned"),
     [
         ([], False),
-        (["policy.max_total_sequence_length=2048"], True),
-        (["policy.max_total_sequence_length=2048", "policy.train_micro_batch_size=2"], False),
-        (["policy.max_total_sequence_length=2048", "equipoise.gpu_memory_gb=80"], False),
+        (["policy.dtensor_cfg.lora_cfg.enabled=false", "equipoise.gpu_memory_gb=10"], True),
+        (["policy.dtensor_cfg.lora_cfg.enabled=false"], False),
     ],
 )
 def test_memory_that_may_not_suffice_is_a_warning(words, warned, load):
     warnings = load(*on_nemo_rl("small", *words)).warnings
-    assert [" GB of each GPU, which has 24 GB" in line for line in warnings] == [True] * warned
+    assert [" GB of each GPU, which has 10 GB" in line for line in warnings] == [True] * warned
