@@ -51,13 +51,13 @@ VERBS: Mapping[str, Verb] = {
         "say whether a model is worse than another one", "equipoise.commands.compare", "gate"
     ),
     "calibrate": Verb("measure how far a judge errs", "equipoise.commands.compare", "calibrate"),
-    "convert": Verb("make a checkpoint a model that loads", "equipoise.checkpoints.command"),
-    "merge-lora": Verb("merge an adapter into its base", "equipoise.checkpoints.command", "merge"),
+    "convert": Verb("make a checkpoint a model that loads", "equipoise.commands.convert"),
+    "merge-lora": Verb("merge an adapter into its base", "equipoise.commands.convert", "merge"),
     "export gym": Verb("export a task for NeMo Gym", "equipoise.commands.export.command", "gym"),
     "export verifiers": Verb(
         "export a task for verifiers", "equipoise.commands.export.command", "verifiers"
     ),
-    "doctor": Verb("find what would keep a run from working", "equipoise.doctor.command"),
+    "doctor": Verb("find what would keep a run from working", "equipoise.commands.doctor"),
 }
 _HELP = ("-h", "--help")
 #: What NeMo-RL's Python lacks; containers/nemo_rl.sh installs it beside.

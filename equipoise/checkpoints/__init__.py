@@ -2,7 +2,6 @@
 
 What is damaged, hostile or does not fit is a `ConversionError`, which names the file and tensor.
 
-command.py    the verbs: convert, merge-lora
 to_hugging_face.py, to_megatron.py    the two ways; bridge_script.py goes the second
 sources.py    what a folder is, found by looking
 hugging_face.py, dcp.py, megatron.py, nemo.py    the formats

@@ -6,5 +6,4 @@ software.py    this Python's packages, the driver, GPUs and memory
 nemo_rl.py     NeMo-RL, GPUs and memory of either engine
 storage.py     folders and disks
 task.py        the model with its chat template, prompts and reward, by the hooks of the task
-command.py     `equipoise doctor`
 """

@@ -166,7 +166,7 @@ def test_a_dry_run_says_what_it_is_and_writes_nothing(model, tmp_path):
 #: Converts as the recipe does, and halts after the call of a function of ours.
 _HALTS = """
 import importlib, os, signal, sys
-from equipoise.checkpoints.command import ConvertOptions, run
+from equipoise.commands.convert import ConvertOptions, run
 from equipoise.files.exits import guarded
 from equipoise.files.options import read_options
 

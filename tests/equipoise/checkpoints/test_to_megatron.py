@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.checkpoints.command import ConvertOptions, run
 from equipoise.checkpoints.to_megatron import convert_to_megatron
+from equipoise.commands.convert import ConvertOptions, run
 from equipoise.files.console import Reporter
 from equipoise.files.options import read_options
 from tests.equipoise.checkpoints.samples import save_adapter

@@ -9,8 +9,8 @@ from aiohttp import web as aio
 
 from data_prep.records import write_prompts
 from environments.dharma.policy import SHIPPED
+from equipoise.commands.doctor import DoctorOptions, case_of
 from equipoise.doctor.checks import run_together
-from equipoise.doctor.command import DoctorOptions, case_of
 from equipoise.doctor.registry import CHECKS, examine
 from equipoise.files.options import read_options
 from equipoise.run.prompts import prepare_task

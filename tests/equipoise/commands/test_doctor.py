@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from equipoise.__main__ import main
+from equipoise.commands import doctor as command
+from equipoise.commands.doctor import DoctorOptions, case_of, run
 from equipoise.config.flags import tasks
-from equipoise.doctor import command
 from equipoise.doctor.checks import Result, failure, ok
-from equipoise.doctor.command import DoctorOptions, case_of, run
 from equipoise.doctor.registry import CHECKS, examine
 from equipoise.files.console import Reporter
 from equipoise.files.options import read_options
