@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import numpy as np
+from seeds import fixed_work
 
 from data_prep.fairness.vignettes import CUES, FACTORS
 from environments.base import (
@@ -55,7 +56,8 @@ from equipoise.statistics.seeds import OverSeeds, over_seeds
 from equipoise.statistics.trivial import best_of_n
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = "cpu_seconds.json"
+#: CPU seconds of training, as multiples of the fixed piece of work of seeds.py.
+WORK = "fixed_work.json"
 #: Of one pair: what is liked more, by how much at most. Rafailov et al. 2023, arXiv:2305.18290.
 DPO_BETA, DPO_PAIRS = 1.0, 6_000
 #: Of the supervised row and of DPO, which train a LoRA; how often each prompt is dealt a reply.
@@ -304,7 +306,7 @@ def run_method(case: "Case", name: str, seed: int, folder: Path) -> RunDirectory
 def timed_run(
     loaded: LoadedConfig, run: RunDirectory, trainer: Callable[..., Any] | None = None
 ) -> RunDirectory:
-    """Run the recipe and keep the CPU seconds of its training; a finished run is taken as it is."""
+    """Run the recipe and keep what its training took; a finished run is taken as it is."""
     from equipoise.commands.stages import run_pipeline
     from equipoise.train.local import training
 
@@ -314,7 +316,7 @@ def timed_run(
         shutil.rmtree(run.root)  # of a night that ended in the middle
     prepare_torch(loaded.config.equipoise.threads)
     train = partial(trained_by, trainer) if trainer else training.train
-    seconds = [0.0]
+    unit, seconds = fixed_work(), [0.0]
 
     def timed(*arguments: Any) -> None:
         started = time.process_time()
@@ -324,7 +326,7 @@ def timed_run(
     with patch.object(training, "train", timed):
         new = NewRun(run.root.parent, run.root.name, run.root.name, datetime.now(UTC))
         run_pipeline(loaded, new, Reporter(), lambda _: None)
-    write_json(run.root / SECONDS, seconds[0])
+    write_json(run.root / WORK, seconds[0] / unit)
     return run
 
 
@@ -350,11 +352,11 @@ def measure_seed(case: "Case", seed: int, output: Path, only: Sequence[str]) -> 
     folder = output / str(seed)
     first = run_method(case, GRPO, seed, folder)
 
-    def row(name: str, path: Path, seconds: float = 0.0) -> None:
-        write_row(folder, name, lambda: measured(first, *read_scored_rollouts(path)), seconds)
+    def row(name: str, path: Path, work: float = 0.0) -> None:
+        write_row(folder, name, lambda: measured(first, *read_scored_rollouts(path)), work)
 
     row(UNTRAINED, first.rollouts("baseline"))
-    row(LIKELIEST, first.greedy, read_json(first.root / SECONDS))
+    row(LIKELIEST, first.greedy, read_json(first.root / WORK))
     for name, file in case.policies.items():
         row(name, first.probe / f"{file}.jsonl")
     if case.task == "fairness":
@@ -364,17 +366,17 @@ def measure_seed(case: "Case", seed: int, output: Path, only: Sequence[str]) -> 
     for name in case.methods:
         if name in only:
             run = run_method(case, name, seed, folder)
-            row(name, run.rollouts("final"), read_json(run.root / SECONDS))
+            row(name, run.rollouts("final"), read_json(run.root / WORK))
 
 
 def write_row(
-    folder: Path, name: str, make: Callable[[], Mapping[str, Any]], seconds: float = 0.0
+    folder: Path, name: str, make: Callable[[], Mapping[str, Any]], work: float = 0.0
 ) -> None:
     """The figures of a row, once."""
     path = folder / "rows" / f"{name}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"cpu_seconds": seconds, **make()})
+        write_json(path, {"fixed_work": work, **make()})
 
 
 def measured(
@@ -444,11 +446,11 @@ def with_request(record: PromptRecord) -> PromptRecord:
 
 
 def classified_row(run: RunDirectory) -> dict[str, Any]:
-    """Return the figures of the classifier, with the CPU seconds of fitting it."""
-    started = time.process_time()
+    """Return the figures of the classifier, with the work of fitting it."""
+    unit, started = fixed_work(), time.process_time()
     rollouts = classified(run)
-    seconds = time.process_time() - started
-    return measured(run, rollouts, ()) | {"cpu_seconds": seconds}
+    work = (time.process_time() - started) / unit
+    return measured(run, rollouts, ()) | {"fixed_work": work}
 
 
 def classified(run: RunDirectory) -> list[Rollout]:
@@ -498,7 +500,7 @@ class ColumnOf:
 
     def of(self, row: Mapping[str, Any], untrained: Mapping[str, Any]) -> float | None:
         """The figure; None where it is not defined."""
-        if self.metric == "cpu_seconds":
+        if self.metric == "fixed_work":
             return float(row[self.metric])
         value, before = (self._at(each) for each in (row, untrained))
         if value is None or (self.change and before is None):
@@ -512,7 +514,7 @@ class ColumnOf:
         return (section[self.key] if self.key else section)[self.metric]["value"]
 
 
-_SECONDS = ColumnOf("CPU seconds", "cpu_seconds")
+_WORK = ColumnOf("times the fixed work", "fixed_work")
 _REWARD = ColumnOf("reward", "reward", "replies")
 _DISTANCES = (
     ColumnOf("distance", "blind_distance"),
@@ -561,7 +563,7 @@ CASES: Mapping[str, Case] = {
             *_DISTANCES,
             ColumnOf("new injury", "blind_distance", "by_hold_out", "new injury"),
             *_KEPT,
-            _SECONDS,
+            _WORK,
         ),
     ),
     "telling": Case(
@@ -573,7 +575,7 @@ CASES: Mapping[str, Case] = {
             ColumnOf("another race told", "wrong race", "replies"),
             ColumnOf("contradicts the prompt", "wrong patient", "replies"),
             *_KEPT,
-            _SECONDS,
+            _WORK,
         ),
         _TELLING,
     ),
@@ -586,7 +588,7 @@ CASES: Mapping[str, Case] = {
             _REWARD,
             ColumnOf("grounded", "grounded_rate"),
             ColumnOf("made-up quotes", "false_quote_rate"),
-            _SECONDS,
+            _WORK,
         ),
     ),
     "rag": Case(
@@ -597,7 +599,7 @@ CASES: Mapping[str, Case] = {
             ColumnOf("accuracy", "accuracy"),
             _REWARD,
             ColumnOf("recall", "retrieval_recall"),
-            _SECONDS,
+            _WORK,
         ),
     ),
     "dharma": Case(
@@ -610,7 +612,7 @@ CASES: Mapping[str, Case] = {
             ColumnOf("violations", "dharma_violation_rate"),
             ColumnOf("right advice", "right_advice_rate"),
             ColumnOf("needless referrals", "needless_referral_rate"),
-            _SECONDS,
+            _WORK,
         ),
     ),
 }
@@ -642,9 +644,9 @@ def cell(values: Sequence[float | None], column: ColumnOf) -> str:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return "-"
-    digits = 0 if column.change or column.metric == "cpu_seconds" else 3
+    digits = 0 if column.change or column.metric == "fixed_work" else 3
     told = over(known)
-    if told.interval is None or column.metric == "cpu_seconds":
+    if told.interval is None or column.metric == "fixed_work":
         return f"{told.mean:.{digits}f}"
     ends = f"{told.interval.low:.{digits}f} to {told.interval.high:.{digits}f}"
     return f"{told.mean:.{digits}f} ({ends})"
