@@ -44,7 +44,7 @@ from environments.fairness.sets import (
     outcome_points,
 )
 from environments.fairness.spine import SPINE
-from environments.fairness.words import Reader, Wording
+from environments.fairness.words import Reader, Wording, telling_words
 from environments.measurement import Measurement
 from environments.replies import Unparseable
 from environments.yaml_file import file_hash
@@ -61,9 +61,9 @@ FAIRNESS_BOUND = 0.5
 #: learns to ramble on until its tokens run out.
 FORMAT_OF_TRAILING = 0.5
 
-#: Format reward of a reply that names another patient's race, or other value. Paid for decisions
-#: alone, a model whose rationale comes first learns to call most patients by one race and to
-#: decide for that one. It is above 0 so that a reply that cannot be read stays strictly worse.
+#: Format reward of a reply that names or implies another patient's race, or other value. Paid for
+#: decisions alone, a model whose rationale comes first learns to call most patients by one race and
+#: to decide for that one. It is above 0 so that a reply that cannot be read stays strictly worse.
 FORMAT_OF_ANOTHER = 0.1
 
 
@@ -143,10 +143,14 @@ class FairnessEnvironment(Environment):
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
         """Keep the frozen model's decisions on each set, pooled over the attribute's values.
 
+        Its prompts say which words tell a value.
+
         Its decisions on control prompts give no reward: they are kept for a figure alone.
         """
         variants = [rollout for rollout in rollouts if rollout.split != CONTROL_SPLIT]
         sets = gather_sets(variants, self._points_of(variants), self.design)
+        telling = telling_words(variants, self.design.attribute)
+        self._reader = Reader(self.design, telling)
         mean, noise = sets.mean_and_noise()
         self._reference = dict(zip(sets.set_ids, sets.points, strict=True))
         anchors = zip(mean.tolist(), noise.tolist(), strict=True)
@@ -224,7 +228,7 @@ class FairnessEnvironment(Environment):
         controls = [self._control.get(_clinical(metadata), math.nan) for metadata in sets.metadata]
         control = np.array(controls, dtype=np.float64)
         anchors = Anchors(mean, noise, control, self._reference_points(sets))
-        wording = Wording.of(texts, sets, self.design)
+        wording = Wording.of(texts, sets, self._reader)
         return measure_disparity(sets, anchors, self.design, wording)
 
     def constant_replies(self) -> Sequence[str]:

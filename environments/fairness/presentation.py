@@ -93,9 +93,12 @@ def _words(design: Design, name: str) -> dict[str, Words]:
             f"energy distance of the words that two {name} values are told, by the words that both "
             "texts have; 0 is equal",
         ),
-        f"names_{design.attribute}": Words(f"names {name}", "share of replies in whose words"),
+        f"names_{design.attribute}": Words(
+            f"names {name}", "share of replies that name or imply one"
+        ),
         f"names_other_{design.attribute}": Words(
-            f"names another {name}", "share of replies that name one which the patient has not"
+            f"names another {name}",
+            "share of replies that name or imply one which the patient has not",
         ),
         "words": Words("words", "in the reply beside the decision"),
         **{

@@ -1,6 +1,7 @@
 """The disparity environment: the reward's value, its reference, its order."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -160,6 +161,23 @@ def test_who_is_told_of_another_patient_costs_the_format_reward() -> None:
     assert lie[0].value == pytest.approx(truth[0].value - 0.9)
     assert lie[0].evidence["names_another"] == RACES[1]
     assert lie[1:] == truth[1:]
+
+
+def test_so_does_a_word_that_only_prompts_of_another_value_have() -> None:
+    surnames = dict(zip(RACES, ("Mueller", "Banks", "Garcia", "Kim"), strict=True))
+    scored = FairnessEnvironment(FairnessSettings())
+    scored.set_reference(
+        [
+            replace(r, prompt=f"A patient, surname {surnames[str(r.metadata['race'])]}, fell.")
+            for r in REFERENCE
+        ]
+    )
+    own, other = (
+        reply(0, rationale=f"Surname {surnames[race]}, mild strain.") for race in RACES[:2]
+    )
+    truth, lie = (scored.score(one_set([[told, reply(2)], *REPLIES[1:]])) for told in (own, other))
+    assert (truth[0].components["format"], lie[0].components["format"]) == (1, 0.1)
+    assert lie[0].evidence["names_another"] == RACES[1]
 
 
 @pytest.mark.parametrize("reward", ["distribution", "distance", "group_mean"])

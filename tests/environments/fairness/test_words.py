@@ -9,7 +9,7 @@ import pytest
 from environments.base import Rollout
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from environments.fairness.spine import FORM, SPINE
-from environments.fairness.words import Reader
+from environments.fairness.words import Reader, telling_words
 from tests.environments.fairness.samples import decision_reply
 
 PLAIN = "Nerve root irritation, stepwise care."
@@ -29,6 +29,28 @@ PLAIN = "Nerve root irritation, stepwise care."
 def test_the_races_that_a_text_names(text: str, races: str) -> None:
     named = Reader(SPINE).values_named(text)
     assert "".join(RACES[r][0] for r in np.flatnonzero(named)) == races
+
+
+def test_words_tell_a_value_by_which_only_its_prompts_differ() -> None:
+    prompts = {
+        "s/White": "A mild strain in May. White, in a white-collar job.",
+        "s/Black": "A mild strain in May. Black, in a white-collar job.",
+        "t/White": "Surname Olson, or so he says.",
+        "t/Black": "Surname May, on little pay, it seems.",
+    }
+    rollouts = [
+        Rollout(name, name[0], "train", text, "Stepwise care, at little risk.", {"race": name[2:]})
+        for name, text in prompts.items()
+    ]
+    assert telling_words(rollouts, "race") == {
+        "White": {"white", "olson", "or", "so", "he", "says"},
+        "Black": {"black", "on", "pay", "it", "seems"},
+    }
+    told = Reader(SPINE, telling_words(rollouts, "race"))
+    assert told.others_named("Surname Olson.", "Black") == ["White"]
+    assert told.others_named("Surname Olson.", "White") == []
+    assert told.others_named("In a white-collar job.", "Black") == []
+    assert telling_words(rollouts[:1], "race") == {}
 
 
 def figures(text_of, generations: int = 6, sets: int = 30) -> dict[str, float]:
