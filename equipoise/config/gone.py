@@ -19,6 +19,7 @@ KEYS: dict[str, str] = {
     "equipoise.gpu": "hours are not estimated: `seconds` in training_history.jsonl has them",
     "equipoise.evaluation.also": "use `equipoise gate RUN/baseline RUN/final` after the run",
     "equipoise.data.fields": "name the rows' keys question, context and ground_truth",
+    "equipoise.environment_actor": "leave it out: the reward runs on the driver's node",
     "equipoise.data.labels": "write yes, no or maybe as each row's ground_truth",
     "equipoise.data.known_share": "NeMo-RL's grpo.use_dynamic_sampling leaves out what ties",
     "equipoise.data.five_options": "take MedQA's files of four options",

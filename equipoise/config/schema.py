@@ -401,15 +401,6 @@ class ProbeConfig(Section):
     rounds: Annotated[int, Field(ge=0)] = 2  #: sentences that may be added to the best of them
 
 
-class ActorConfig(Section):
-    """`equipoise.environment_actor`: where NeMo-RL's Ray runs what gives reward."""
-
-    #: any lets Ray choose by resources; what the actor reads must be shared then
-    node: Literal["driver", "any"] = "driver"
-    num_gpus: NonNegative = 0.0  #: GPUs for models in the actor, besides those of cluster
-    resources: dict[str, float] = {}  #: custom resources of Ray that its node must have
-
-
 class TrainingRolloutsConfig(Section):
     """`equipoise.training_rollouts`: what is kept of the rollouts of training, for its readers."""
 
@@ -456,7 +447,6 @@ class EquipoiseConfig(Section):
     local_model: Tree = {}  #: keys of the data module's LocalModelSettings
     evaluation: EvaluationConfig = EvaluationConfig()
     probe: ProbeConfig = ProbeConfig()
-    environment_actor: ActorConfig = ActorConfig()
     training_rollouts: TrainingRolloutsConfig = TrainingRolloutsConfig()
 
 

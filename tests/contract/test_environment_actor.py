@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory):
-    """Two nodes on this machine; the driver is on the first, the second is a judge's."""
+    """Two nodes on this machine; the driver is on the first."""
     from equipoise.config.nemo_rl.installation import find_installation
     from equipoise.train.nemo_rl.engine import prepare_process
 
@@ -32,7 +32,7 @@ def ray(tmp_path_factory):
     cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
     )
-    cluster.add_node(num_cpus=1, resources={"judge": 1})
+    cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
     yield ray
     ray.shutdown()
@@ -44,11 +44,10 @@ def start(ray, tmp_path):
     """Starts an actor as a run does; all are killed at the end."""
     actors = []
 
-    def start(**placement):
+    def start():
         from equipoise.train.nemo_rl.actor import start_environment
 
-        values = {f"equipoise.environment_actor.{name}": v for name, v in placement.items()}
-        values |= {"equipoise.cache_dir": str(tmp_path), "grpo.num_generations_per_prompt": 2}
+        values = {"equipoise.cache_dir": str(tmp_path), "grpo.num_generations_per_prompt": 2}
         values |= {"policy.train_global_batch_size": 128}
         settings = [Setting("", key, value) for key, value in values.items()]
         loaded = load_config("fairness", Options((CONFIG_FOLDER / "local.yaml",), (*settings,)))
@@ -124,17 +123,6 @@ def step(ray, actor):
 def test_it_runs_on_the_drivers_node(ray, start):
     here = ray.get_runtime_context().get_node_id()
     assert {node_of(ray, start()) for _ in range(3)} == {here}
-
-
-def test_it_can_be_placed_on_a_node_with_a_named_resource(ray, start):
-    here = ray.get_runtime_context().get_node_id()
-    assert node_of(ray, start(node="any", resources={"judge": 0.5})) != here
-
-
-def test_it_says_what_it_cannot_see(ray, start, tmp_path):
-    (tmp_path / "there").touch()
-    paths = [str(tmp_path / "there"), str(tmp_path / "elsewhere")]
-    assert ray.get(start().unseen.remote(paths)) == paths[1:]
 
 
 def test_restarted_by_ray_it_has_its_reference_again(ray, start, tmp_path):

@@ -24,9 +24,7 @@ from packaging.utils import canonicalize_name
 from equipoise.config import load_config
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE, SCRIPT
 from equipoise.config.training_words import parse_flags
-from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import make_prompts, prepare_task
-from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.scoring import metadata_of
 from tests.containers.test_nemo_rl_script import PINS
 from tests.contract.rehearsal import needs_checkout
@@ -168,7 +166,7 @@ class TestNemoRlsPython:
 
     def test_ray_builds_the_actor_in_a_worker_and_it_scores(self, run, words, tmp_path):
         given = tmp_path / "batches.json"
-        given.write_text(json.dumps({task: batch(task, words, tmp_path) for task in SCORED}))
+        given.write_text(json.dumps({task: batch(task, words) for task in SCORED}))
         answers = json.loads(run("-c", ACTORS, str(given), cwd=tmp_path).splitlines()[-1])
         for task in SCORED:
             assert len(answers[task]["rewards"]) == 4
@@ -183,21 +181,20 @@ class TestNemoRlsPython:
         assert "task dharma, engine nemo_rl" in finished(command, variables)
 
 
-def batch(task: str, words: tuple[str, ...], folder: Path) -> dict[str, object]:
-    """`env.<task>` of the file that NeMo-RL reads, and what its rollouts hand to `step`."""
+def batch(task: str, words: tuple[str, ...]) -> dict[str, object]:
+    """The environment and its settings, and what NeMo-RL's rollouts hand to `step`."""
     loaded = load_config(task, parse_flags("x", words))
-    base = Path(os.environ[PATH_VARIABLE]) / "examples" / "configs" / "grpo_math_1B.yaml"
-    config = nemo_rl_config(loaded, base, RunDirectory(folder), "none", "validation")
     prepare_task(loaded, print)
     records = make_prompts(loaded)[:2]
     pairs = [(record, reply) for record in records for reply in ("", REPLIES[task])]
     return {
-        "settings": config["env"][task],
+        "class": loaded.config.equipoise.environment,
+        "settings": loaded.env_settings.model_dump(mode="json"),
         "messages": [
             [dict(record.messages[-1]), {"role": "assistant", "content": reply}]
             for record, reply in pairs
         ],
-        "metadata": [metadata_of(record) for record, _ in pairs],
+        "metadata": [metadata_of(record) | {"tokens": 1} for record, _ in pairs],
     }
 
 
@@ -212,16 +209,16 @@ SCORED = tuple(REPLIES)
 #: NeMo-RL's own way to an actor, and from it to a reward.
 ACTORS = """
 import json, os, sys
-from equipoise.train.nemo_rl.engine import prepare_process, register
+from equipoise.train.nemo_rl.engine import prepare_process
 prepare_process()
 import ray
-from nemo_rl.environments.utils import create_env
+from equipoise.train.nemo_rl.actor import EnvironmentActor
 
 ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
 answers = {"driver": os.getpid()}
 for task, batch in json.load(open(sys.argv[1])).items():
-    register(task)
-    actor = create_env(task, batch["settings"])
+    words = (batch["class"], batch["settings"], "cache", "no-reference", 2, 0, 0)
+    actor = EnvironmentActor.options(num_cpus=0).remote(*words)
     result = ray.get(actor.step.remote(batch["messages"], batch["metadata"]))
     answers[task] = {"rewards": result.rewards.tolist()}
 

@@ -7,7 +7,6 @@ Without a checkout, Megatron-Bridge alone is checked.
 """
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -46,9 +45,7 @@ from equipoise.config.memory import model_shape
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.files.console import Reporter
 from equipoise.run.directory import RunDirectory
-from equipoise.run.seals import CheckpointFolder
 from equipoise.train.local.trainer import with_adapter
-from equipoise.train.nemo_rl.checkpoints import how_to_convert
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from tests.contract.packages import MEGATRON, missing
 from tests.contract.rehearsal import needs_checkout, run_ranks
@@ -132,14 +129,6 @@ def megatron_python(folder):
     python.write_text(f'#!/bin/sh\n{settings} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     return python
-
-
-def as_the_shell_reads(command, **variables):
-    """The words of a command, with its variables."""
-    environment = os.environ | {name: str(value) for name, value in variables.items()}
-    shell = ["bash", "-c", f"printf '%s\\n' {command}"]
-    done = subprocess.run(shell, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
 
 
 def peft_names(model, lora):
@@ -480,27 +469,9 @@ class TestPolicyWorker:
         for moment in ("training", "resuming"):
             assert torch.equal(logprobs[f"reference after {moment}"], logprobs["reference"])
 
-    def test_a_digest_tells_the_reference_from_another_one(self, out):
-        """With it a resumed run is checked, and runs of one model share what it writes."""
-        digests = json.loads((out / "result.json").read_text())["digests"]
-        first, another = digests["start"], digests["another model"]
-        assert None not in (first, another)
-        assert digests["training"] == digests["resuming"] == first != another
-
     def test_a_run_ends_with_its_adapter(self, out, model, logprobs):
         adapter = out / "converted"
         convert(out / "step_2", adapter, Reporter(), base=str(model), keep_adapter=True)
-        base = AutoModelForCausalLM.from_pretrained(model)
-        wanted = self.by_transformers(PeftModel.from_pretrained(base, adapter), logprobs)
-        assert torch.allclose(logprobs["trained"][:, 1:], wanted, **CLOSE)
-
-    def test_nemo_rl_s_own_command_makes_an_adapter(self, out, model, logprobs):
-        checkpoint, adapter = CheckpointFolder(out / "step_2", 2), out / "adapter"
-        command = how_to_convert(checkpoint, adapter, str(model), lora=True)
-        words = as_the_shell_reads(command, NRL_MEGATRON_CHECKPOINT_DIR=out / "imported")
-        nemo_rl = find_installation().root
-        converter = words[words.index("python") + 1 :]
-        run("script.py", nemo_rl, nemo_rl / converter[0], *converter[1:])
         base = AutoModelForCausalLM.from_pretrained(model)
         wanted = self.by_transformers(PeftModel.from_pretrained(base, adapter), logprobs)
         assert torch.allclose(logprobs["trained"][:, 1:], wanted, **CLOSE)

@@ -28,6 +28,7 @@ from equipoise.run.rollouts import rollout_of, write_rollouts
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.engine import prepare_process
 from equipoise.train.nemo_rl.process import before_nemo_rl, with_room_to_wait
+from equipoise.train.nemo_rl.scoring import datum
 from tests.contract.rehearsal import needs_checkout, needs_extra
 
 pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()]
@@ -154,8 +155,6 @@ def reference():
 def batch(records):
     """As NeMo-RL's trainer has it: the generations of a prompt adjacent."""
     from nemo_rl.data.collate_fn import rl_collate_fn
-
-    from equipoise.train.nemo_rl.dataset import datum
 
     rows = [record for record in records for _ in range(GENERATIONS)]
     return rl_collate_fn([datum(r, "fairness", Bytes(), None, i) for i, r in enumerate(rows)])
@@ -310,8 +309,6 @@ def sets_of(records):
     """Batches of a set each, as our dataset orders them."""
     from nemo_rl.data.collate_fn import rl_collate_fn
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
-
-    from equipoise.train.nemo_rl.dataset import datum
 
     rows = [rl_collate_fn([datum(r, "fairness", Bytes(), None, 0)]) for r in records]
     return [BatchedDataDict.from_batches(rows[start : start + 4]) for start in range(0, 12, 4)]

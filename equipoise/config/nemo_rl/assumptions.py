@@ -6,7 +6,6 @@ packages of its image in containers/.
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -25,75 +24,36 @@ _TRAINER = (
     "policy policy_generation val_dataloader tokenizer loss_fn task_to_env val_task_to_env logger "
     "checkpointer grpo_save_state master_config"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """A name of a module of nemo_rl, its parameters, and where Equipoise calls it."""
-
-    module: str
-    name: str
-    user: str  # of equipoise/train/nemo_rl
-    parameters: str = ""
-
-
-CALLED = (
-    Called("algorithms.grpo", "MasterConfig", "recipe.py"),
-    Called(
-        "algorithms.grpo",
-        "setup",
-        "recipe.py",
-        "master_config tokenizer dataset val_dataset policy_factory",
-    ),
-    Called("algorithms.grpo", "grpo_train", "recipe.py", f"wrapped_dataloader {_TRAINER}"),
-    Called(
-        "algorithms.grpo",
-        "async_grpo_train",
-        "recipe.py",
-        f"dataloader {_TRAINER} max_trajectory_age_steps",
-    ),
-    Called(
-        "algorithms.grpo",
-        "refit_policy_generation",
-        "recipe.py",
-        "policy policy_generation colocated_inference _refit_buffer_size_gb",
-    ),
-    Called(
-        "algorithms.grpo",
-        "validate",
-        "evaluations.py",
-        "policy_generation val_dataloader tokenizer val_task_to_env step master_config logger",
-    ),
-    Called("algorithms.utils", "get_tokenizer", "recipe.py", "tokenizer_config"),
-    Called("data.collate_fn", "rl_collate_fn", "evaluations.py", "data_batch"),
-    Called("data.datasets.raw_dataset", "RawDataset", "dataset.py"),
-    Called("data.utils", "setup_response_data", "recipe.py", "tokenizer data_config"),
-    Called("distributed.virtual_cluster", "init_ray", "recipe.py"),
-    Called("environments.interfaces", "EnvironmentInterface", "actor.py"),
-    Called(
-        "environments.interfaces",
-        "EnvironmentReturn",
-        "scoring.py",
-        "observations metadata next_stop_strings rewards terminateds answers",
-    ),
-    Called(
-        "models.generation",
-        "configure_generation_config",
-        "recipe.py",
-        "config tokenizer has_refit_draft_weights trains_mtp",
-    ),
-    Called(
-        "models.policy.lm_policy",
-        "Policy",
-        "reference_policy.py",
-        "config weights_path optimizer_path init_reference_model",
-    ),
-    Called("utils.config", "load_config", "recipe.py", "config_path"),
-    Called("utils.config", "register_omegaconf_resolvers", "recipe.py"),
-    Called("utils.logger", "Logger.log_metrics", "history.py", "metrics step prefix"),
-    Called("utils.logger", "Logger.log_batched_dict_as_jsonl", "history.py", "to_log filename"),
-    Called("utils.logger", "get_next_experiment_dir", "recipe.py", "base_log_dir"),
+_ROLLOUTS = (
+    "policy_generation input_batch tokenizer task_to_env max_seq_len max_rollout_turns greedy"
 )
+#: Module below nemo_rl and name in it, its user in equipoise/train/nemo_rl, parameters.
+CALLED = f"""
+algorithms.grpo:MasterConfig recipe.py
+algorithms.grpo:setup recipe.py master_config tokenizer dataset val_dataset policy_factory
+algorithms.grpo:grpo_train recipe.py wrapped_dataloader {_TRAINER}
+algorithms.grpo:async_grpo_train recipe.py dataloader {_TRAINER} max_trajectory_age_steps
+algorithms.grpo:refit_policy_generation recipe.py policy policy_generation colocated_inference
+algorithms.grpo:refit_policy_generation recipe.py _refit_buffer_size_gb
+algorithms.utils:get_tokenizer recipe.py tokenizer_config
+data.collate_fn:rl_collate_fn evaluations.py data_batch
+data.datasets.raw_dataset:RawDataset dataset.py
+data.utils:setup_response_data recipe.py tokenizer data_config
+distributed.virtual_cluster:init_ray recipe.py
+environments.interfaces:EnvironmentInterface actor.py
+environments.interfaces:EnvironmentReturn scoring.py observations metadata next_stop_strings
+environments.interfaces:EnvironmentReturn scoring.py rewards terminateds answers
+experience.rollouts:run_multi_turn_rollout evaluations.py {_ROLLOUTS}
+experience.rollouts:run_async_multi_turn_rollout evaluations.py {_ROLLOUTS}
+models.generation:configure_generation_config recipe.py config tokenizer
+models.generation:configure_generation_config recipe.py has_refit_draft_weights trains_mtp
+models.policy.lm_policy:Policy recipe.py config weights_path optimizer_path
+utils.config:load_config recipe.py config_path
+utils.config:register_omegaconf_resolvers recipe.py
+utils.logger:Logger.log_metrics history.py metrics step prefix
+utils.logger:Logger.log_batched_dict_as_jsonl history.py to_log filename
+utils.logger:get_next_experiment_dir recipe.py base_log_dir
+"""
 
 
 def is_tried(version: str) -> bool:
@@ -109,20 +69,16 @@ def is_tried(version: str) -> bool:
 
 def unmet() -> Iterator[str]:
     """Yield what the NeMo-RL that can be imported lacks, with the file that calls it."""
-    for called in CALLED:
-        if missing := list(_missing(called)):
-            lacks = ", ".join(missing)
-            yield f"nemo_rl.{called.module}.{called.name} lacks {lacks} ({called.user})"
-
-
-def _missing(called: Called) -> Iterator[str]:
-    try:
-        function: Any = import_module(f"nemo_rl.{called.module}")
-        for part in called.name.split("."):
-            function = getattr(function, part)
-    except (ImportError, AttributeError) as error:
-        yield str(error)
-        return
-    needed = called.parameters.split()
-    known = inspect.signature(function).parameters if needed else {}
-    yield from (name for name in needed if name not in known)
+    for line in CALLED.strip().splitlines():
+        path, user, *parameters = line.split()
+        module, _, name = path.partition(":")
+        try:
+            function: Any = import_module(f"nemo_rl.{module}")
+            for part in name.split("."):
+                function = getattr(function, part)
+            known = inspect.signature(function).parameters if parameters else {}
+            missing = [word for word in parameters if word not in known]
+        except (ImportError, AttributeError) as error:
+            missing = [str(error)]
+        if missing:
+            yield f"nemo_rl.{module}.{name} lacks {', '.join(missing)} ({user})"

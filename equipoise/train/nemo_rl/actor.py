@@ -85,14 +85,6 @@ class EnvironmentActor(EnvironmentInterface):
     def summary(self, split: str) -> StepSummary | None:
         return self._scorer.summary(split)
 
-    def unseen(self, paths: Sequence[str]) -> list[str]:
-        """Those of the driver's files and folders that are not there for this process."""
-        return [path for path in paths if not Path(path).exists()]
-
-    def sources(self) -> dict[str, str]:
-        """Return the reward's sources, as this process sees them."""
-        return dict(self._scorer.environment.sources())
-
     def spent(self) -> dict[str, dict[str, float]]:
         """Count what this process has asked of other models since it started."""
         return spent()
@@ -101,26 +93,22 @@ class EnvironmentActor(EnvironmentInterface):
         """Nothing: NeMo-RL declares the method and does not call it."""
         return batch, {}
 
-    def shutdown(self) -> None:
-        """Nothing is open."""
-
 
 def start_environment(loaded: LoadedConfig, run: RunDirectory) -> Any:
-    """Start the actor where `equipoise.environment_actor` says."""
-    ours, placement = loaded.config.equipoise, loaded.config.equipoise.environment_actor
-    options: dict[str, Any] = {"num_gpus": placement.num_gpus, "resources": placement.resources}
-    if placement.node != "any":  # there it reads what the driver reads, packages and caches too
-        node = ray.get_runtime_context().get_node_id()
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
+    """Start the actor on the driver's node, where it reads what the driver reads."""
+    config, ours = loaded.config, loaded.config.equipoise
+    node = ray.get_runtime_context().get_node_id()
     # Without a CPU of its own, for NeMo-RL's workers may hold them all.
-    return EnvironmentActor.options(num_cpus=0, **options).remote(
+    return EnvironmentActor.options(
+        num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+    ).remote(
         ours.environment,
         loaded.env_settings.model_dump(mode="json"),
         str(Path(ours.cache_dir).expanduser().resolve()),
         str(run.reference.resolve()),
-        loaded.config.grpo.num_generations_per_prompt,
+        config.grpo.num_generations_per_prompt,
         ours.training_rollouts.sets,
-        loaded.config.grpo.seed,
+        config.grpo.seed,
     )
 
 
@@ -131,6 +119,5 @@ class Calls:
     actor: Any
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        """Return the call of one of the actor's methods."""
         remote = getattr(self.actor, method).remote
         return lambda *arguments: ray.get(remote(*arguments))

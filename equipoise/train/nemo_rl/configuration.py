@@ -12,7 +12,7 @@ from typing import Any
 
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT
 from equipoise.config import LoadedConfig
-from equipoise.config.schema import Config, SchedulerEntry
+from equipoise.config.schema import SchedulerEntry
 from equipoise.models.pretrained import tokenizer_of
 from equipoise.run.directory import RunDirectory
 
@@ -23,7 +23,6 @@ _VALIDATION_BATCH = 256
 
 #: The word of NeMo-RL's loader for a top-level section that replaces the base's.
 _REPLACES_BASE = {"_override_": True}
-_OURS = "equipoise"
 #: NeMo-RL takes no empty list and no null: a constant learning rate is a scheduler too.
 _CONSTANT: list[SchedulerEntry] = [
     {"name": "torch.optim.lr_scheduler.ConstantLR", "kwargs": {"factor": 1.0, "total_iters": 1}}
@@ -37,53 +36,49 @@ def nemo_rl_config(
     model_name: str,
     *,
     validates: bool = True,
+    steps: int | None = None,
 ) -> dict[str, Any]:
     """Return the configuration for NeMo-RL's loader, as plain values.
 
     `base` is the version's own `examples/configs/grpo_math_1B.yaml`, `model_name` the name or the
     folder of the model, for which `policy.model_name` may have a word. `validates` says whether
-    there are prompts to validate on. All paths become absolute, for NeMo-RL's workers have their
-    own working directories.
+    there are prompts to validate on, `steps` how many there are prompts for. All paths become
+    absolute, for NeMo-RL's workers have their own working directories.
     """
-    resolved = deepcopy({key: value for key, value in loaded.resolved.items() if key != _OURS})
-    wandb = loaded.config.logger.wandb
-    checkpointing = {"checkpoint_dir": _absolute(run.checkpoints)}
-    return {
-        "defaults": str(base.resolve()),
-        **resolved,
-        "grpo": resolved["grpo"] | _grpo(loaded.config) | {"val_at_end": validates},
-        "policy": resolved["policy"] | _policy(loaded.config, model_name),
-        "data": _data(loaded, run, validates=validates),
-        "env": {
-            **_REPLACES_BASE,
-            loaded.environment_class.name: loaded.env_settings.model_dump(mode="json"),
+    config, grpo, env = loaded.config, loaded.config.grpo, loaded.environment_class.name
+    resolved = deepcopy(
+        {key: value for key, value in loaded.resolved.items() if key != "equipoise"}
+    )
+    # NeMo-RL counts rows, and a validation prompt has as many as a prompt has generations.
+    rows, wandb = grpo.num_generations_per_prompt, config.logger.wandb
+    changes = {
+        "grpo": {
+            "max_num_epochs": 1,  # over our schedule
+            "max_num_steps": steps or grpo.max_num_steps,  # asynchronous GRPO sees no end of data
+            "val_at_start": False,  # the baseline takes its place
+            "val_at_end": validates,
+            "val_batch_size": (grpo.val_batch_size or _VALIDATION_BATCH) * rows,
+            "max_val_samples": (grpo.max_val_samples or EVERY_PROMPT) * rows,
         },
-        "checkpointing": resolved["checkpointing"] | checkpointing,
-        "logger": resolved["logger"]
-        | {
+        "policy": _policy(loaded, model_name),
+        "checkpointing": {"checkpoint_dir": _absolute(run.checkpoints)},
+        "logger": {
             "log_dir": _absolute(run.root / "logs"),
             "wandb": wandb.model_dump(mode="json", exclude_none=True, exclude_unset=True)
             | {"name": wandb.name or run.root.name},
         },
     }
-
-
-def _grpo(config: Config) -> dict[str, Any]:
-    """Training is one epoch over our schedule; the baseline takes the first validation's place.
-
-    NeMo-RL counts rows, and a validation prompt has as many as a prompt has generations.
-    """
-    grpo, rows = config.grpo, config.grpo.num_generations_per_prompt
     return {
-        "max_num_epochs": 1,
-        "val_at_start": False,
-        "val_batch_size": (grpo.val_batch_size or _VALIDATION_BATCH) * rows,
-        "max_val_samples": (grpo.max_val_samples or EVERY_PROMPT) * rows,
+        "defaults": str(base.resolve()),
+        **resolved,
+        **{section: resolved[section] | keys for section, keys in changes.items()},
+        "data": _data(loaded, run, validates=validates),
+        "env": {**_REPLACES_BASE, env: loaded.env_settings.model_dump(mode="json")},
     }
 
 
-def _policy(config: Config, model_name: str) -> dict[str, Any]:
-    policy = config.policy
+def _policy(loaded: LoadedConfig, model_name: str) -> dict[str, Any]:
+    policy = loaded.config.policy
     tokenizer = policy.tokenizer.model_dump(mode="json", by_alias=True, exclude_unset=True)
     scheduler: list[dict[str, Any]] = [dict(entry) for entry in policy.scheduler or _CONSTANT]
     # NeMo-RL's workers read the milestones of every chain, that of a single scheduler too.
@@ -104,38 +99,29 @@ def _data(loaded: LoadedConfig, run: RunDirectory, *, validates: bool) -> dict[s
     """Return the whole section; every key that NeMo-RL reads is named: none comes from its base."""
     config, grpo = loaded.config, loaded.config.grpo
     room = config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens
-    schedule = {
+    entry = {
+        "dataset_name": DATASET,
+        "env_name": loaded.environment_class.name,
+        "prompts": _absolute(run.prompts),
+    }
+    training = {
+        "split": TRAIN_SPLIT,
         "prompts_per_step": grpo.num_prompts_per_step,
         "max_steps": grpo.max_num_steps,
         "max_epochs": grpo.max_num_epochs,
         "seed": grpo.seed,
         "spare": grpo.async_grpo is not None and grpo.async_grpo.enabled,
     }
+    validation = {"split": VALIDATION_SPLIT, "generations": grpo.num_generations_per_prompt}
     return {
         **_REPLACES_BASE,
         "max_input_seq_length": config.data.max_input_seq_length or room,
         "shuffle": False,
         "num_workers": config.data.num_workers,
         "use_multiple_dataloader": False,
-        "train": _entry(loaded, run, TRAIN_SPLIT) | schedule,
-        "validation": _entry(loaded, run, VALIDATION_SPLIT)
-        | {"generations": grpo.num_generations_per_prompt}
-        if validates
-        else None,
-        "default": {
-            "prompt_file": None,
-            "system_prompt_file": None,
-        },
-    }
-
-
-def _entry(loaded: LoadedConfig, run: RunDirectory, split: str) -> dict[str, Any]:
-    """Return the settings that every use of our dataset class needs."""
-    return {
-        "dataset_name": DATASET,
-        "env_name": loaded.environment_class.name,
-        "prompts": _absolute(run.prompts),
-        "split": split,
+        "train": entry | training,
+        "validation": entry | validation if validates else None,
+        "default": {"prompt_file": None, "system_prompt_file": None},
     }
 
 

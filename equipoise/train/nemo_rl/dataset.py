@@ -7,9 +7,8 @@ from datasets import Dataset
 from nemo_rl.data.datasets.raw_dataset import RawDataset
 
 from data_prep.records import read_prompts
-from environments.base import PromptRecord
 from equipoise.config.schedule import count_steps, plan
-from equipoise.train.nemo_rl.scoring import metadata_of, templated
+from equipoise.train.nemo_rl.scoring import datum
 
 
 class PromptDataset(RawDataset):
@@ -35,15 +34,14 @@ class PromptDataset(RawDataset):
         **_: Any,  # what else the entry has is for NeMo-RL itself
     ) -> None:
         self.task_name = env_name
-        records = [record for record in read_prompts(Path(prompts)) if record.split == split]
+        self._records = [r for r in read_prompts(Path(prompts)) if r.split == split]
+        count = len(self._records)
         if max_steps:
-            steps = count_steps(len(records), prompts_per_step, max_steps, max_epochs)
-            steps = 2 * steps if spare else steps
-            order = plan(records, prompts_per_step, steps, seed)
+            steps = count_steps(count, prompts_per_step, max_steps, max_epochs)
+            order = plan(self._records, prompts_per_step, 2 * steps if spare else steps, seed)
         else:
-            order = [index for index in range(len(records)) for _ in range(generations)]
-        self._records = records
-        rows = {"record": list(range(len(records))), "task_name": [env_name] * len(records)}
+            order = [index for index in range(count) for _ in range(generations)]
+        rows = {"record": list(range(count)), "task_name": [env_name] * count}
         self.dataset = Dataset.from_dict(rows).select(order)
         self.val_dataset = None
 
@@ -55,20 +53,3 @@ class PromptDataset(RawDataset):
         self, row: dict[str, Any], _spec: Any, tokenizer: Any, max_length: int | None, idx: int
     ) -> dict[str, Any]:
         return datum(self._records[row["record"]], self.task_name, tokenizer, max_length, idx)
-
-
-def datum(
-    record: PromptRecord, task: str, tokenizer: Any, max_length: int | None, idx: int
-) -> dict[str, Any]:
-    """NeMo-RL's `DatumSpec` of a prompt. Raises `ValueError` for one that is too long."""
-    text, ids = templated(record, tokenizer)
-    if max_length is not None and len(ids) > max_length:
-        raise ValueError(f"prompt {record.id} has {len(ids)} tokens, more than {max_length}")
-    return {
-        "message_log": [{"role": "user", "content": text, "token_ids": ids}],
-        "length": len(ids),
-        "extra_env_info": metadata_of(record) | {"tokens": len(ids)},
-        "loss_multiplier": 1.0,
-        "idx": idx,
-        "task_name": task,
-    }

@@ -5,11 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import (
-    contextmanager,
-    redirect_stderr,
-    redirect_stdout,
-)
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,15 +37,11 @@ from equipoise.run.history import keep_steps, read_history
 from equipoise.run.job import Job, Watch
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.seals import record_files
-from equipoise.train.nemo_rl.checkpoints import (
-    how_to_convert,
-    latest_checkpoint,
-    usable_checkpoint,
-)
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.evaluations import is_drawn, score_final
+from equipoise.train.nemo_rl.history import latest_checkpoint, usable_checkpoint
 from equipoise.train.nemo_rl.process import before_nemo_rl
-from equipoise.train.nemo_rl.recipe import Course, Rehearsal, run_grpo
+from equipoise.train.nemo_rl.recipe import Rehearsal, run_grpo
 from equipoise.train.nemo_rl.scoring import templated
 
 # --- output ---------------------------------------------------------------------------------------
@@ -115,38 +107,31 @@ def prepare(config: Config, records: Sequence[PromptRecord], model_name: str) ->
 def check_start(config: Config, records: Sequence[PromptRecord], model_name: str) -> None:
     """Raise for a model that cannot be read and for prompts that it could not be trained on."""
     policy = config.policy
-    if config.grpo.val_period and all(record.split != VALIDATION_SPLIT for record in records):
-        raise UsageError(
-            "prompts.no-validation-split",
-            f"grpo.val_period is {config.grpo.val_period}, and no prompt is of the split "
-            f"{VALIDATION_SPLIT}",
-            "Set grpo.val_period=0, or let the task's data module make such prompts.",
-        )
-    room = policy.max_total_sequence_length - policy.generation.max_new_tokens
     model = check_model(model_name)
     tokenizer_name, template = tokenizer_of(policy, model_name), template_of(policy.tokenizer)
     tokenizer = load_tokenizer(model_name, tokenizer_name, template)
     refuse_code(model_name, model, tokenizer)
     check_template(tokenizer, records)
-    refuse_uneven_vocabulary(model_name, model, config)
-    refuse_control_tokens(records, control_tokens(tokenizer))
-    refuse_long_prompts(records, tokenizer, room)
-
-
-def refuse_uneven_vocabulary(name: str, model: PreTrainedConfig, config: Config) -> None:
-    """Raise `UsageError` for a vocabulary that DTensor's tensor parallelism does not divide.
-
-    NeMo-RL takes the ranks' shares for equal, and would train on log-probabilities of other tokens.
-    """
-    backend, words = config.policy.dtensor_cfg, model.get_text_config().vocab_size
-    ranks = backend.tensor_parallel_size
-    if backend.enabled and words % ranks:
+    words, ranks = model.get_text_config().vocab_size, policy.dtensor_cfg.tensor_parallel_size
+    if policy.dtensor_cfg.enabled and words % ranks:
+        # NeMo-RL takes the ranks' shares for equal.
         raise UsageError(
             "model.uneven-vocabulary",
-            f"{name} has {words:,} words, which {ranks} GPUs do not share evenly; NeMo-RL's "
+            f"{model_name} has {words:,} words, which {ranks} GPUs do not share evenly; NeMo-RL's "
             "DTensor workers would train on wrong log-probabilities",
             "Set policy.dtensor_cfg.tensor_parallel_size to a divisor. A rehearsal's local model "
             "has the words of equipoise.local_model.vocab_size.",
+        )
+    refuse_control_tokens(records, control_tokens(tokenizer))
+    room = policy.max_total_sequence_length - policy.generation.max_new_tokens
+    lengths = {record.id: len(templated(record, tokenizer)[1]) for record in records}
+    if too_long := [name for name, length in lengths.items() if length > room]:
+        worst = max(too_long, key=lengths.__getitem__)
+        raise EquipoiseError(
+            "prompts.too-long",
+            f"{len(too_long):,} prompts have more than the {room:,} tokens that "
+            f"policy.max_total_sequence_length leaves for them; {worst} has {lengths[worst]:,}",
+            "Raise policy.max_total_sequence_length, or lower policy.generation.max_new_tokens.",
         )
 
 
@@ -168,22 +153,6 @@ def refuse_code(name: str, model: PreTrainedConfig, tokenizer: PreTrainedTokeniz
             )
 
 
-def refuse_long_prompts(
-    records: Sequence[PromptRecord], tokenizer: PreTrainedTokenizerBase, room: int
-) -> None:
-    """Raise `EquipoiseError` where a prompt has more than `room` tokens, naming the longest."""
-    lengths = {record.id: len(templated(record, tokenizer)[1]) for record in records}
-    too_long = [name for name, length in lengths.items() if length > room]
-    if too_long:
-        worst = max(too_long, key=lengths.__getitem__)
-        raise EquipoiseError(
-            "prompts.too-long",
-            f"{len(too_long):,} prompts have more than the {room:,} tokens that "
-            f"policy.max_total_sequence_length leaves for them; {worst} has {lengths[worst]:,}",
-            "Raise policy.max_total_sequence_length, or lower policy.generation.max_new_tokens.",
-        )
-
-
 def run(job: Job, watch: Watch, rehearsal: Rehearsal = _FOR_REAL) -> None:
     """Do every stage that the run directory does not hold yet.
 
@@ -191,17 +160,24 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal = _FOR_REAL) -> None:
     """
     if job.run.final_checkpoint.exists():
         return
-    installation = find_installation()
-    tokenizer = tokenizer_of(job.config.policy, job.model_name)
-    template = template_of(job.config.policy.tokenizer)
-    identity = identity_of(job.model_name, tokenizer, template)
-    loaded = load_tokenizer(job.model_name, tokenizer, template)
-    if note := check_template(loaded, job.records):
+    installation, policy = find_installation(), job.config.policy
+    names = tokenizer_of(policy, job.model_name), template_of(policy.tokenizer)
+    tokenizer = load_tokenizer(job.model_name, *names)
+    if note := check_template(tokenizer, job.records):
         job.reporter.warn(note)
-    job.run.ledger.record_hash("model", identity)
-    job.run.ledger.record_hash(CHAT_TEMPLATE, template_hash(loaded))
+    job.run.ledger.record_hash("model", identity_of(job.model_name, *names))
+    job.run.ledger.record_hash(CHAT_TEMPLATE, template_hash(tokenizer))
     job.run.ledger.update({"nemo_rl": installation.version})
-    path = write_config(job, installation)
+    config = nemo_rl_config(
+        job.loaded,
+        installation.base_config,
+        job.run,
+        job.model_name,
+        validates=bool(job.split(VALIDATION_SPLIT)),
+        steps=total_steps(len(job.split(TRAIN_SPLIT)), job.config),
+    )
+    path = job.run.root / "nemo_rl.yaml"
+    write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
     train(job, installation, path, watch, rehearsal)
     if not is_drawn(job):  # asynchronous training has ended the workers: they start again
         train(job, installation, path, watch, rehearsal)
@@ -209,42 +185,12 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal = _FOR_REAL) -> None:
     export(job, installation)
 
 
-def export(job: Job, installation: Installation) -> None:
-    """Write `final_checkpoint/`, or say which command of NeMo-RL's makes it of this model."""
-    form = job.config.equipoise.export
-    if form == "none":
-        return
-    newest = latest_checkpoint(job.run.checkpoints)
-    assert newest is not None, "NeMo-RL saves a checkpoint at the last step"
-    destination, model = job.run.final_checkpoint, job.model_name
-    try:
-        convert(newest.path, destination, job.reporter, base=model, keep_adapter=form == "adapter")
-    except ConversionError as error:
-        lora = job.config.policy.megatron_cfg.peft.enabled
-        command = how_to_convert(newest, destination, model, lora=lora)
-        job.reporter.warn(f"{destination} was not made: {error.message}")
-        job.reporter.say(f"NeMo-RL's own converter: cd {installation.root} && {command}")
-        return
-    record_files(job.run, destination)
-
-
-def write_config(job: Job, installation: Installation) -> Path:
-    """Write nemo_rl.yaml into the run directory: what NeMo-RL's loader reads."""
-    base, path = installation.base_config, job.run.root / "nemo_rl.yaml"
-    validates = bool(job.split(VALIDATION_SPLIT))
-    config = nemo_rl_config(job.loaded, base, job.run, job.model_name, validates=validates)
-    # Asynchronous GRPO takes no notice of the end of its prompts.
-    config["grpo"]["max_num_steps"] = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
-    write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
-    return path
-
-
 def train(
     job: Job, installation: Installation, config: Path, watch: Watch, rehearsal: Rehearsal
 ) -> None:
     """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
-    keep_steps(job.run.history, steps)  # a row that a kill cut off is none
+    keep_steps(job.run.history, steps)  # drops a row that a kill cut off
     taken = int(max(read_history(job.run.history).get("step", ()), default=0))
     newest = usable_checkpoint(job.run.checkpoints, taken, job.reporter.warn)
     done = newest.step if newest else 0
@@ -261,12 +207,23 @@ def train(
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
     if 0 < done < steps:
         begin_training(job, steps)
-    one_converts = converting(job.config, job.model_name, os.environ, job.reporter.say)
-    with one_converts, watch(steps, done) as take, job.timed("nemo_rl"):
-        course = Course(done, steps, take, rehearsal)
-        with output_to(log, job.reporter), rehearsal.stand_in(), _ray_ended():
-            run_grpo(job, config, course)
+    with (
+        converting(job.config, job.model_name, os.environ, job.reporter.say),
+        watch(steps, done) as take,
+        job.timed("nemo_rl"),
+        output_to(log, job.reporter),
+        rehearsal.stand_in(),
+        _ray_ended(),
+    ):
+        run_grpo(job, config, done, steps, take, rehearsal)
     record_files(job.run, job.run.history, job.run.training.parent)
+
+
+def prepare_process() -> None:
+    """Prepare the process before NeMo-RL is imported."""
+    before_nemo_rl()
+    # Its objects that outlive an error call Ray when they are deleted: no second Ray for that.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 
 @contextmanager
@@ -284,8 +241,19 @@ def _ray_ended() -> Iterator[None]:
             os.environ["RAY_ADDRESS"] = joined
 
 
-def prepare_process() -> None:
-    """Prepare the process before NeMo-RL is imported."""
-    before_nemo_rl()
-    # Its objects that outlive an error call Ray when they are deleted: no second Ray for that.
-    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+def export(job: Job, installation: Installation) -> None:
+    """Write `final_checkpoint/`, or say what makes it of a model that Equipoise does not know."""
+    form, destination = job.config.equipoise.export, job.run.final_checkpoint
+    if form == "none":
+        return
+    newest = latest_checkpoint(job.run.checkpoints)
+    assert newest is not None, "NeMo-RL saves a checkpoint at the last step"
+    adapter = form == "adapter"
+    try:
+        convert(newest.path, destination, job.reporter, base=job.model_name, keep_adapter=adapter)
+    except ConversionError as error:
+        job.reporter.warn(f"{destination} was not made: {error.message}")
+        converters = installation.root / "examples" / "converters"
+        job.reporter.say(f"NeMo-RL's own converters are in {converters}: give them {newest.path}")
+        return
+    record_files(job.run, destination)

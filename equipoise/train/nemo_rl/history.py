@@ -1,10 +1,11 @@
-"""NeMo-RL's logger, around which a run keeps its history and is stopped."""
+"""What a run keeps while NeMo-RL trains: its history, its checkpoints, and when it stops."""
 
 import math
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -13,72 +14,41 @@ from equipoise.files.exits import Stopped
 from equipoise.run.history import Row, append_row
 from equipoise.run.job import FailureMonitor, Job
 from equipoise.run.rollouts import TrainingRollouts
-from equipoise.train.nemo_rl.checkpoints import seal_newest
+from equipoise.run.seals import CheckpointFolder, find_checkpoints, set_aside
 from equipoise.train.nemo_rl.scoring import StepSummary
 
-# --- mismatch -------------------------------------------------------------------------------------
-# Whether what samples and what is trained are one policy: NeMo-RL's `token_mult_prob_error`.
-#
-# The mean, over the generated tokens of a step, of the factor by which the probabilities of vLLM
-# and of training differ: 1 where they are equal. Another model in vLLM, a layer that it drops, a
-# kernel that is wrong raise it, and nothing else of a run need show that.
+# --- checkpoints ----------------------------------------------------------------------------------
 
 
-METRIC = "token_mult_prob_error"
-KEY = "equipoise.max_token_mult_prob_error"
-_LOOK = (
-    "docs/nemo-rl.md#one-policy-in-training-and-generation says what raises it and where to look."
-)
+def latest_checkpoint(folder: Path) -> CheckpointFolder | None:
+    """Find the newest complete checkpoint: NeMo-RL renames a folder when all is written."""
+    checkpoints = find_checkpoints(folder, "step_")
+    return next((c for c in checkpoints if (c.path / "training_info.json").exists()), None)
 
 
-@dataclass(slots=True)
-class MismatchMonitor:
-    """A window of the last steps' figures, and whether their median is above the bound.
+def usable_checkpoint(
+    folder: Path, taken: int, warn: Callable[[str], None]
+) -> CheckpointFolder | None:
+    """Find the checkpoint that NeMo-RL resumes from, the newest that it finds.
 
-    Single spikes are normal (NeMo-RL, docs/guides/dtensor-tp-accuracy.md), hence the median.
+    A kill may come between a checkpoint and its step's row in the history, whose last step is
+    `taken`: then the checkpoint is set aside, and the step is taken again.
     """
-
-    bound: float
-    window: int
-    _steps: deque[float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._steps = deque(maxlen=self.window)
-
-    def add(self, value: float) -> str | None:
-        """Count a step; return a warning where its figure is above the bound.
-
-        Not a number is above every bound. A step like the one before it is not warned of again.
-        """
-        before = self._steps[-1] if self._steps else 0.0
-        self._steps.append(math.inf if math.isnan(value) else value)
-        if before > self.bound or self._steps[-1] <= self.bound:
-            return None
-        return (
-            f"{METRIC} is {value:.3g}, above {KEY} = {self.bound:g}: vLLM may not sample from the "
-            f"policy that is trained. The run stops where the median of {self.window} steps is. "
-            f"{_LOOK}"
-        )
-
-    @property
-    def exceeded(self) -> bool:
-        """Whether the run must stop: so many steps are known, and their median is too high."""
-        return len(self._steps) == self.window and median(self._steps) > self.bound
-
-    def error(self) -> EquipoiseError:
-        """Return the error of a run that stopped."""
-        return EquipoiseError(
-            "training.sampling-mismatch",
-            f"the median {METRIC} of the last {self.window} steps is {median(self._steps):.3g}, "
-            f"above {KEY} = {self.bound:g}: vLLM does not sample from the policy that is trained",
-            f"A checkpoint was saved. {_LOOK} Remove the cause and start a new run, or continue "
-            f"with --resume and a higher {KEY}, if these steps are as you want them.",
-        )
+    newest = latest_checkpoint(folder)
+    while newest and newest.step > taken:
+        warn(f"{newest.path} was saved, and its step's row was not: the step is taken again")
+        set_aside(newest.path)
+        newest = latest_checkpoint(folder)
+    return newest
 
 
 # --- logger ---------------------------------------------------------------------------------------
 
 
+#: The mean factor, over a step's tokens, by which training's and vLLM's probabilities differ: 1
+#: where they are one policy. Another model in vLLM, a layer that it drops, a wrong kernel raise it,
+#: and nothing else of a run need show that.
+_MISMATCH = "token_mult_prob_error"
 #: NeMo-RL's names for what the history keeps of its training metrics.
 _NEMO_RL_METRICS = {
     "loss": "loss",
@@ -88,10 +58,9 @@ _NEMO_RL_METRICS = {
     "kl_penalty": "kl",
     "mean_gen_tokens_per_sample": "completion_length",
     "truncation_rate": "truncated",
-    METRIC: METRIC,
+    _MISMATCH: _MISMATCH,
     "gen_kl_error": "gen_kl_error",
 }
-_SECONDS = "total_step_time"
 
 
 @dataclass
@@ -99,7 +68,7 @@ class HistoryLogger:
     """NeMo-RL's logger, joined by the environment's metrics; it writes a run's files as steps end.
 
     NeMo-RL calls it with the dictionaries in which it looks up `checkpointing.metric_name`, so
-    metrics are added in place.
+    metrics are added in place. A stop makes the next checkpoint's step the last one.
     """
 
     logger: Any  # NeMo-RL's
@@ -110,8 +79,6 @@ class HistoryLogger:
     on_row: Callable[[Row], None]
     stop_requested: Callable[[], bool]
     stop_at: int | None = None  # the step after which a rehearsal is interrupted
-    monitor: FailureMonitor = field(init=False)
-    mismatch: MismatchMonitor = field(init=False)
     taken: int = field(init=False, default=0)  # the last step that is over
     _train: StepSummary | None = field(init=False, default=None)
     _row: dict[str, Any] = field(init=False, default_factory=dict)
@@ -119,9 +86,9 @@ class HistoryLogger:
     _last: int | None = field(init=False, default=None)  # the step that ends a run that stops
 
     def __post_init__(self) -> None:
-        settings = self.job.config.equipoise
-        self.monitor = FailureMonitor(settings.max_failure_rate, settings.failure_window)
-        self.mismatch = MismatchMonitor(settings.max_token_mult_prob_error, settings.failure_window)
+        ours = self.job.config.equipoise
+        self._failures = FailureMonitor(ours.max_failure_rate, ours.failure_window)
+        self._mismatch = deque[float](maxlen=ours.failure_window)
 
     def __getattr__(self, name: str) -> Any:
         """Leave all else to NeMo-RL's logger."""
@@ -139,12 +106,12 @@ class HistoryLogger:
         if prefix == "train":
             self._on_training(metrics, step)
         elif prefix == "validation" and (summary := self._summary("validation", metrics)):
-            metrics.update(_new(summary.row, metrics))
+            _join(metrics, summary.row)
         self.logger.log_metrics(metrics, step, prefix, *args, **kwargs)
         if prefix == "validation":
             self._make_rankable(metrics, "val")
         elif prefix == "timing/train":
-            self._end_step(step, float(metrics[_SECONDS]))
+            self._end_step(step, float(metrics["total_step_time"]))
 
     def _on_training(self, metrics: dict[str, Any], step: int) -> None:
         """Take a step's rollouts, which synchronous training logs first, and its training.
@@ -156,25 +123,42 @@ class HistoryLogger:
             return
         if summary := self._summary("train", metrics):
             self._train = summary
-            self.monitor.add(summary.errors)
+            self._failures.add(summary.errors)
         row = self._train.row if self._train else {}
-        metrics.update(_new(row, metrics))
+        _join(metrics, row)
         if trained:
             names = _NEMO_RL_METRICS.items()
             figures = {ours: float(metrics[theirs]) for theirs, ours in names if theirs in metrics}
-            if METRIC in figures and (warning := self.mismatch.add(figures[METRIC])):
-                self.job.reporter.warn(f"step {step}: {warning}")
+            mismatch = figures.get(_MISMATCH, 1.0)
+            self._mismatch.append(math.inf if math.isnan(mismatch) else mismatch)
             self._row = {**figures, **row, "step": step}
         else:
             self._make_rankable(metrics, "train")
-        for monitor in (self.monitor, self.mismatch):
-            if monitor.exceeded and not self._error:
-                self._error = monitor.error()
+        if not self._error:
+            self._error = self._failures.error() if self._failures.exceeded else self._mismatched()
         # What is known before the training of a step stops the run after it, else after the next.
         stops = self._error or step == self.stop_at or self.stop_requested()
         if stops and self._last is None:
             self._last = step + 1 if trained else step
             self.checkpointing["save_period"] = 1
+
+    def _mismatched(self) -> EquipoiseError | None:
+        """Return the error of steps in which training and generation were not one policy.
+
+        Single spikes are normal (NeMo-RL, docs/guides/dtensor-tp-accuracy.md), hence the median.
+        """
+        key = "equipoise.max_token_mult_prob_error"
+        steps, bound = self._mismatch, self.job.config.equipoise.max_token_mult_prob_error
+        if len(steps) < (steps.maxlen or 0) or median(steps) <= bound:
+            return None
+        return EquipoiseError(
+            "training.sampling-mismatch",
+            f"the median {_MISMATCH} of the last {len(steps)} steps is {median(steps):.3g}, above "
+            f"{key} = {bound:g}: vLLM does not sample from the policy that is trained",
+            "A checkpoint was saved. docs/nemo-rl.md#one-policy-in-training-and-generation says "
+            "where to look. Remove the cause and start a new run, or continue with --resume and a "
+            f"higher {key}, if these steps are as you want them.",
+        )
 
     def _end_step(self, step: int, seconds: float) -> None:
         """Write what is kept of a step; NeMo-RL has saved it, if it was to be."""
@@ -183,7 +167,6 @@ class HistoryLogger:
         file.append(step, self._train.sample if self._train else ())
         self._row["seconds"] = round(seconds, 3)
         append_row(self.job.run.history, self._row)
-        seal_newest(self.job.run.checkpoints, step)
         self.job.meter.elsewhere = self.environment.spent()
         self.on_row(self._row)
         self._row, self._train, self.taken = {}, None, step
@@ -220,6 +203,6 @@ class HistoryLogger:
         self.job.reporter.warn(f"{name} is not known, so a checkpoint of this step is the worst")
 
 
-def _new(row: Mapping[str, float], metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Leave out values named like a metric of NeMo-RL's."""
-    return {name: value for name, value in row.items() if name not in metrics}
+def _join(metrics: dict[str, Any], row: Mapping[str, float]) -> None:
+    """Add what is not named like a metric of NeMo-RL's, in place."""
+    metrics.update({name: value for name, value in row.items() if name not in metrics})

@@ -5,8 +5,6 @@ from typing import Any
 
 #: More than the replies that can wait for their sets.
 WAITING = 100_000
-#: Characters of an error that a message shows.
-_SHOWN = 500
 
 
 def before_nemo_rl() -> None:
@@ -20,16 +18,6 @@ def before_nemo_rl() -> None:
         typing.TypedDict = typing_extensions.TypedDict
     # Not in the container's Pythons of driver and generation, but of training; it loads slowly.
     sys.modules["nemo_automodel"] = None  # type: ignore[assignment]
-
-
-def reason_of(error: Exception) -> str:
-    """Name an error of NeMo-RL's in one line; Ray's own texts are tracebacks."""
-    cause = getattr(error, "cause", None) or error  # of a task of Ray's
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    died = type(cause).__module__.startswith("ray.")  # its last line is the error in the actor
-    text = " ".join(lines[-1:] if died else lines)
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return f"{type(cause).__name__}: {shown}"
 
 
 def with_room_to_wait(generation: Any, replies: int) -> Any:

@@ -1,8 +1,8 @@
-"""An environment's step for NeMo-RL, without Ray and torch: messages in, rewards out."""
+"""Prompts and replies in NeMo-RL's forms, and the scores of a step; without Ray and torch."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from environments.awaited_sets import sibling_means
@@ -16,6 +16,12 @@ from equipoise.run.rollouts import Choice, Sample, nothing
 MessageLog = Sequence[Mapping[str, Any]]
 
 
+def templated(record: PromptRecord, tokenizer: Any) -> tuple[str, Any]:
+    """Return the prompt in the tokenizer's chat template, and its tokens, a tensor [length]."""
+    text = render(tokenizer, record.messages, add_special_tokens=False)
+    return text, tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
+
+
 def metadata_of(record: PromptRecord) -> dict[str, Any]:
     """Return what travels with a prompt through NeMo-RL (`extra_env_info`)."""
     return {
@@ -26,10 +32,21 @@ def metadata_of(record: PromptRecord) -> dict[str, Any]:
     }
 
 
-def templated(record: PromptRecord, tokenizer: Any) -> tuple[str, Any]:
-    """Return the prompt in the tokenizer's chat template, and its tokens, a tensor [length]."""
-    text = render(tokenizer, record.messages, add_special_tokens=False)
-    return text, tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
+def datum(
+    record: PromptRecord, task: str, tokenizer: Any, max_length: int | None, idx: int
+) -> dict[str, Any]:
+    """NeMo-RL's `DatumSpec` of a prompt. Raises `ValueError` for one that is too long."""
+    text, ids = templated(record, tokenizer)
+    if max_length is not None and len(ids) > max_length:
+        raise ValueError(f"prompt {record.id} has {len(ids)} tokens, more than {max_length}")
+    return {
+        "message_log": [{"role": "user", "content": text, "token_ids": ids}],
+        "length": len(ids),
+        "extra_env_info": metadata_of(record) | {"tokens": len(ids)},
+        "loss_multiplier": 1.0,
+        "idx": idx,
+        "task_name": task,
+    }
 
 
 def to_rollouts(
@@ -49,6 +66,25 @@ def to_rollouts(
     ]
 
 
+def single_turn_return(rewards: Sequence[float], metadata: list[Any]) -> Any:
+    """Return NeMo-RL's `EnvironmentReturn` of conversations that are over.
+
+    Observations are empty, for NeMo-RL appends them to the sequence that it trains on.
+    """
+    import torch
+    from nemo_rl.environments.interfaces import EnvironmentReturn
+
+    count = len(rewards)
+    return EnvironmentReturn(
+        observations=[{"role": "environment", "content": ""}] * count,
+        metadata=metadata,
+        next_stop_strings=[None] * count,
+        rewards=torch.tensor(rewards, dtype=torch.float32),
+        terminateds=torch.ones(count),
+        answers=None,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class StepSummary:
     """One step of one split: a row for the history, and why scores failed, None for the others."""
@@ -59,19 +95,16 @@ class StepSummary:
     sample: Sample = ()  # what is kept of the step's rollouts
 
 
-@dataclass(slots=True)
 class StepScorer:
     """Scores what NeMo-RL sends, and keeps it until the driver asks for the step's summary.
 
     One call is of one split, and holds whole groups: a step, one of its batches, or sets of it.
     """
 
-    environment: Environment
-    choose: Choice = nothing
-    _calls: list[tuple[Sequence[Rollout], Sequence[Score]]] = field(
-        init=False, default_factory=list
-    )
-    _tokens: Counter[str] = field(init=False, default_factory=Counter)  # of prompts, by split
+    def __init__(self, environment: Environment, choose: Choice = nothing) -> None:
+        self.environment, self._choose = environment, choose
+        self._calls: list[tuple[Sequence[Rollout], Sequence[Score]]] = []
+        self._tokens: Counter[str] = Counter()  # of prompts, by split
 
     def rewards(self, rollouts: Sequence[Rollout]) -> list[float]:
         """Return the rewards. Raises `IncompleteSetError` on a part of a set.
@@ -93,32 +126,13 @@ class StepScorer:
 
     def summary(self, split: str) -> StepSummary | None:
         """Summarise what was scored of a split since the last call; None when nothing was."""
-        mine = [call for call in self._calls if call[0][0].split == split]
+        calls = [call for call in self._calls if call[0][0].split == split]
         self._calls = [call for call in self._calls if call[0][0].split != split]
-        rollouts = [rollout for call, _ in mine for rollout in call]
-        scores = [score for _, call in mine for score in call]
-        if not rollouts:
+        if not calls:
             return None
+        rollouts = [rollout for part, _ in calls for rollout in part]
+        scores = [score for _, part in calls for score in part]
         row = step_row(self.environment, rollouts, scores)
-        sample = self.choose(rollouts, scores) if split == TRAIN_SPLIT else ()
+        sample = self._choose(rollouts, scores) if split == TRAIN_SPLIT else ()
         errors = tuple(score.error for score in scores)
         return StepSummary(row, errors, self._tokens.pop(split, 0), sample)
-
-
-def single_turn_return(rewards: Sequence[float], metadata: list[Any]) -> Any:
-    """Return NeMo-RL's `EnvironmentReturn` of conversations that are over.
-
-    Observations are empty, for NeMo-RL appends them to the sequence that it trains on.
-    """
-    import torch
-    from nemo_rl.environments.interfaces import EnvironmentReturn
-
-    count = len(rewards)
-    return EnvironmentReturn(
-        observations=[{"role": "environment", "content": ""}] * count,
-        metadata=metadata,
-        next_stop_strings=[None] * count,
-        rewards=torch.tensor(rewards, dtype=torch.float32),
-        terminateds=torch.ones(count),
-        answers=None,
-    )

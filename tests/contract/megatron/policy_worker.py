@@ -24,7 +24,6 @@ def main(model: Path, out: Path, config: Path, converted: Path) -> None:
     from megatron.bridge.models import gpt_provider
     from safetensors.torch import save_file
 
-    from equipoise.train.nemo_rl.reference_policy import digest_function
     from tests.contract.batch import random_batch
 
     settings = resolved(config, str(model))
@@ -34,12 +33,9 @@ def main(model: Path, out: Path, config: Path, converted: Path) -> None:
     result = {"trained": [n for n, p in worker.model.named_parameters() if p.requires_grad]}
     logprobs = {"start": worker.get_logprobs(data=batch, micro_batch_size=2)["logprobs"]}
     logprobs["reference"] = reference(worker, batch)
-    digest = digest_function()
-    digests = {"start": digest(worker)}
     result["gradients"] = train(worker, batch, settings["loss_fn"], logprobs["start"])
     logprobs["trained"] = worker.get_logprobs(data=batch, micro_batch_size=2)["logprobs"]
     logprobs["reference after training"] = reference(worker, batch)
-    digests["training"] = digest(worker)
     save_file(sent_to_vllm(worker), out / "refit.safetensors")
     policy_folder = out / "step_2" / "policy"
     paths = {f"{kind}_path": str(policy_folder / kind) for kind in ("weights", "optimizer")}
@@ -49,14 +45,12 @@ def main(model: Path, out: Path, config: Path, converted: Path) -> None:
     resumed = build(policy, weights_path=paths["weights_path"])
     logprobs["resumed"] = resumed.get_logprobs(data=batch, micro_batch_size=2)["logprobs"]
     logprobs["reference after resuming"] = reference(resumed, batch)
-    digests["resuming"] = digest(resumed)
     pretrained = {"path": str(converted), "format": "megatron_bridge"}
     # It names Transformer Engine's layers, in whose place are megatron-core's own here.
     local = gpt_provider.local_layer_spec
     with mock.patch.object(gpt_provider, "transformer_engine_layer_spec", local):
         other = build(policy | {"pretrained_checkpoint": pretrained})
     logprobs["pretrained"] = other.get_logprobs(data=batch, micro_batch_size=2)["logprobs"]
-    result["digests"] = digests | {"another model": digest(other)}
     save_file({"input_ids": batch["input_ids"]} | logprobs, out / "logprobs.safetensors")
     (out / "result.json").write_text(json.dumps(result))
 

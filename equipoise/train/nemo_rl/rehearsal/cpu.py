@@ -14,7 +14,33 @@ import torch
 from torch.distributed import device_mesh
 from torch.overrides import TorchFunctionMode
 
+from equipoise.config.nemo_rl.assumptions import OWN_CLUSTER
+
 _NAMES = {"cuda": "cpu", "nccl": "gloo"}
+
+
+def start_ray(gpus: int) -> None:
+    """Start a Ray of its own, for NeMo-RL would join another that runs here.
+
+    Its GPUs and CPUs are numbers that workers are placed by; NeMo-RL asks for two CPUs per GPU.
+    """
+    import ray
+
+    ray.init(
+        address="local",
+        num_gpus=gpus,
+        num_cpus=2 * gpus + 2,
+        resources={f"{OWN_CLUSTER}rehearsal": 1},  # NeMo-RL joins none with another's mark
+        include_dashboard=False,
+        log_to_driver=True,
+    )
+
+
+def device_id() -> str:
+    """In place of a GPU's UUID: at this name a rank's training and its generation meet."""
+    import ray
+
+    return f"rehearsal-{ray.get_runtime_context().get_node_id()}-{os.environ['RANK']}"
 
 
 class CudaIsCpu(TorchFunctionMode):
@@ -25,48 +51,34 @@ class CudaIsCpu(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        return func(*_on_cpu(args), **_options_on_cpu(kwargs or {}))
-
-
-def device_id() -> str:
-    """In place of a GPU's UUID: at this name a rank's training and its generation meet."""
-    import ray
-
-    return f"rehearsal-{ray.get_runtime_context().get_node_id()}-{os.environ['RANK']}"
+        return _on_cpu(func)(*args, **(kwargs or {}))
 
 
 def use_cpu_for_cuda() -> None:
     """Replace, in this process, what a GPU would do outside of tensors' own operations."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where there is a GPU, too
-    torch.distributed.init_process_group = _renamed(torch.distributed.init_process_group)
-    device_mesh.init_device_mesh = _renamed(device_mesh.init_device_mesh)
+    torch.distributed.init_process_group = _on_cpu(torch.distributed.init_process_group)
+    device_mesh.init_device_mesh = _on_cpu(device_mesh.init_device_mesh)
     for name, replacement in _CUDA.items():
         setattr(torch.cuda, name, replacement)
 
 
-def _renamed(function: Callable[..., Any]) -> Callable[..., Any]:
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    def value(value: Any) -> Any:
+        if isinstance(value, torch.device) and value.type == "cuda":
+            return torch.device("cpu")
+        return _NAMES.get(value, value) if isinstance(value, str) else value
+
     @wraps(function)
     def on_cpu(*args: Any, **kwargs: Any) -> Any:
-        return function(*_on_cpu(args), **_options_on_cpu(kwargs))
+        options = {name: value(given) for name, given in kwargs.items()}
+        if isinstance(options.get("device"), int):
+            options["device"] = "cpu"
+        if "pin_memory" in options:
+            options["pin_memory"] = False
+        return function(*map(value, args), **options)
 
     return on_cpu
-
-
-def _on_cpu(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([_value_on_cpu(value) for value in values])
-
-
-def _options_on_cpu(options: dict[str, Any]) -> dict[str, Any]:
-    changed = {name: _value_on_cpu(value) for name, value in options.items()}
-    if isinstance(changed.get("device"), int):
-        changed["device"] = "cpu"
-    return changed | ({"pin_memory": False} if "pin_memory" in changed else {})
-
-
-def _value_on_cpu(value: Any) -> Any:
-    if isinstance(value, torch.device) and value.type == "cuda":
-        return torch.device("cpu")
-    return _NAMES.get(value, value) if isinstance(value, str) else value
 
 
 def _nothing(*_: Any, **__: Any) -> None:

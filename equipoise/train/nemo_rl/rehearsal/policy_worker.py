@@ -26,7 +26,6 @@ class CpuPolicyWorkerImpl(DTensorPolicyWorkerV2Impl):
         super().__init__(*args, **kwargs)
 
     def report_device_id(self) -> str:
-        """In place of the GPU's UUID."""
         return device_id()
 
     def get_free_memory_bytes(self) -> int:

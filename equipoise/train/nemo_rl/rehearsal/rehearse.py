@@ -1,34 +1,44 @@
-"""Runs a rehearsal: half of the steps, a stop with a checkpoint, the other half."""
+"""Runs a rehearsal: half of the steps, a stop with a checkpoint, the other half, a comparison."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from pathlib import Path
 from typing import Any
 
+import torch
+from peft import PeftModel
+from transformers import (
+    AutoModelForCausalLM,
+    LogitsProcessorList,
+    PreTrainedModel,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
 from environments.base import TRAIN_SPLIT
-from equipoise.config import Config
 from equipoise.config.schedule import total_steps
+from equipoise.config.schema import GenerationConfig
+from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
+from equipoise.run.history import read_history
 from equipoise.run.job import Job, Watch
-from equipoise.train.nemo_rl.checkpoints import latest_checkpoint
-from equipoise.train.nemo_rl.engine import run as run_nemo_rl
+from equipoise.train.nemo_rl import engine
+from equipoise.train.nemo_rl.history import latest_checkpoint
 from equipoise.train.nemo_rl.recipe import Rehearsal
-from equipoise.train.nemo_rl.rehearsal.comparison import compare_policies, rollouts_file
-from equipoise.train.nemo_rl.rehearsal.shrink import on_gpus
+from equipoise.train.nemo_rl.scoring import MessageLog
 
 NOTICE = """\
 This is a rehearsal on this CPU: NeMo-RL's own loop, cluster, training workers, weight transfer and
 checkpoints, with this task's prompts, environment and metrics, and a tiny model. gloo and the CPU
 are in place of NCCL and CUDA, a Hugging Face model in place of vLLM. A scale that trains with
-Megatron is rehearsed with DTensor's worker, one that generates asynchronously without that.
-The result says nothing of any model; its last line says what was not covered.
+Megatron is rehearsed with DTensor's worker, one that generates asynchronously without that. The
+result says nothing of any model. Not covered: see docs/nemo-rl.md#the-rehearsal.
 """
-NOTICE_ON_GPUS = """\
-This is a rehearsal on GPUs: NeMo-RL's own loop, cluster, workers, vLLM, weight transfer and
-checkpoints, with this task's prompts, environment and metrics, and a tiny model. A scale that
-trains with Megatron is rehearsed with DTensor's worker. The authors never ran one on GPUs. The
-result says nothing of any model; its last line says what was not covered.
-"""
+#: In nats: what two float32 implementations of one model may differ by, and much more.
+TOLERANCE = 1e-3
+#: As many of the last replies are compared.
+_REPLIES = 64
 
 
 def run(job: Job, watch: Watch) -> None:
@@ -37,57 +47,94 @@ def run(job: Job, watch: Watch) -> None:
     Raises `EquipoiseError` where training, generation and the exported model are not one policy.
     """
     job.run.ledger.update({"rehearsal": True})
-    job.reporter.say(NOTICE_ON_GPUS if on_gpus() else NOTICE)
-    steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
+    job.reporter.say(NOTICE)
+    steps, last = total_steps(len(job.split(TRAIN_SPLIT)), job.config), list[MessageLog]()
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
-        _first_half(job, watch, steps // 2)
-    run_nemo_rl(job, watch, Rehearsal(lambda: _workers(job), at_end=partial(_keep_rollouts, job)))
-    compare_policies(job, exact=not on_gpus())
-    job.reporter.say(f"not covered: {', '.join(not_covered(job.config))}; see docs/nemo-rl.md")
-
-
-def not_covered(config: Config) -> Iterator[str]:
-    """Yield the parts of training on GPUs that took no part here."""
-    policy = config.policy
-    if not on_gpus():
-        yield "CUDA and the kernels for it (FlashAttention, Triton's), NCCL, memory and speed"
-        yield "vLLM"
-    if policy.precision != "bfloat16":
-        yield "bfloat16"
-    if on_gpus() and not policy.sequence_packing.enabled:
-        yield "sequence packing"
-    if policy.dtensor_cfg.tensor_parallel_size == 1:
-        yield "tensor parallelism"
-    yield "context and pipeline parallelism"
-    yield "asynchronous generation"
-    yield "Megatron's worker"
-    yield "more than one node"
-
-
-def _first_half(job: Job, watch: Watch, steps: int) -> None:
-    try:
-        run_nemo_rl(job, watch, Rehearsal(lambda: _workers(job), stop_at=steps))
-    except Stopped:
-        newest = latest_checkpoint(job.run.checkpoints)
-        if newest is None or newest.step != steps:
-            raise
-        job.reporter.say(f"stopped after step {steps} as a signal would, going on from there")
+        try:
+            engine.run(job, watch, Rehearsal(lambda: _workers(job), stop_at=steps // 2))
+        except Stopped:
+            newest = latest_checkpoint(job.run.checkpoints)
+            if newest is None or newest.step != steps // 2:
+                raise
+            job.reporter.say(f"stopped after step {newest.step} as a signal would, going on there")
+    engine.run(job, watch, Rehearsal(lambda: _workers(job), at_end=last.extend))
+    compare_policies(job, last[:_REPLIES])
 
 
 @contextmanager
 def _workers(job: Job) -> Iterator[None]:
     """Put the workers in place; imported when NeMo-RL can be."""
-    from equipoise.train.nemo_rl.rehearsal.backend import cpu_workers, use_this_python
+    from equipoise.train.nemo_rl.rehearsal.backend import cpu_workers
 
-    if on_gpus():
-        use_this_python()
+    with cpu_workers(job.config.cluster.gpus):
         yield
+
+
+# --- one policy -----------------------------------------------------------------------------------
+
+
+def compare_policies(job: Job, replies: Sequence[MessageLog]) -> None:
+    """Say how far log-probabilities of the generation are from those of training and export.
+
+    Training's are NeMo-RL's own figure of the last step. Raises `EquipoiseError` where they are not
+    one policy.
+    """
+    run, sampling = job.run, job.config.policy.generation
+    figures = {"training": read_history(run.history)["token_mult_prob_error"][-1] - 1}
+    if not (replies and run.final_checkpoint.exists()):
+        job.reporter.warn(f"{run.final_checkpoint.name} is not compared with what was generated")
     else:
-        with cpu_workers(job.config.cluster.gpus):
-            yield
+        for side, model in exported_models(run.final_checkpoint, job.model_name):
+            figures[side] = difference(model, replies, sampling)
+    run.ledger.update({"logprobs_differ_by": figures})
+    sides = ", ".join(f"{side} {nats:.1e}" for side, nats in figures.items())
+    job.reporter.say(f"logprobs differ from the generation's by: {sides}")
+    worst = max(figures, key=figures.__getitem__)
+    if not figures[worst] <= TOLERANCE:
+        raise EquipoiseError(
+            "rehearsal.other-logprobs",
+            f"what is trained is not what is sampled or exported: logprobs of {worst} differ from "
+            f"the generation's by {figures[worst]:.2g} nats, rounding makes no {TOLERANCE:g}",
+            "Usually LoRA changes the head of a model whose head is its embeddings, as the tiny "
+            "one's is: generation and merging leave that change out. Take "
+            "exclude_modules=[lm_head] and match_all_linear=false in policy.dtensor_cfg.lora_cfg. "
+            "Else see in nemo_rl.log which weights were sent and saved, and when.",
+        )
 
 
-def _keep_rollouts(job: Job, policy: Any, output: Any) -> None:
-    from equipoise.train.nemo_rl.rehearsal.backend import keep_rollouts
+def exported_models(folder: Path, base: str) -> Iterator[tuple[str, PreTrainedModel | PeftModel]]:
+    """Yield the model of final_checkpoint/; an adapter beside `base`, and then merged into it."""
 
-    keep_rollouts(rollouts_file(job.run.root), policy, output)
+    def load(name: str) -> PreTrainedModel:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            name, dtype=torch.float32, trust_remote_code=False
+        )
+        return model
+
+    if not (folder / "adapter_config.json").exists():
+        yield folder.name, load(str(folder))
+        return
+    adapted = PeftModel.from_pretrained(load(base), folder)
+    yield folder.name, adapted
+    yield f"{folder.name} merged", adapted.merge_and_unload()
+
+
+@torch.no_grad()
+def difference(
+    model: PreTrainedModel | PeftModel, replies: Sequence[MessageLog], sampling: GenerationConfig
+) -> float:
+    """Return the largest difference from the generation's log-probabilities, in nats."""
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(sampling.temperature)])
+    if sampling.top_k:
+        warpers.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        warpers.append(TopPLogitsWarper(sampling.top_p))
+    largest = 0.0
+    for prompt, reply, *_ in replies:
+        tokens: Any = reply["token_ids"]
+        ids = torch.cat((prompt["token_ids"], tokens))[None]
+        logits = model.eval()(input_ids=ids).logits[0, -len(tokens) - 1 : -1].float()
+        logprobs = torch.log_softmax(warpers(None, logits), -1).gather(-1, tokens[:, None])
+        apart = (logprobs.squeeze(-1) - reply["generation_logprobs"]).abs().max()
+        largest = max(largest, float(apart.nan_to_num(torch.inf)))
+    return largest

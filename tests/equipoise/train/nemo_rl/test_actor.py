@@ -1,7 +1,6 @@
 """The environment's actor: on which node it starts, and what it knows when Ray restarts it."""
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -41,38 +40,13 @@ def arguments(tmp_path):
     return (f"{__name__}.Compares", {}, str(tmp_path), str(tmp_path / "reference.jsonl"), 2, 1, 7)
 
 
-@pytest.fixture
-def started(module, job, monkeypatch):
-    """Ray's options for the actor."""
-
-    def options(**options):
-        return SimpleNamespace(remote=lambda *_: options)
-
-    def start(**placement):
-        ours = job.config.equipoise
-        actor = ours.environment_actor.model_copy(update=placement)
-        ours = ours.model_copy(update={"environment_actor": actor})
-        config = job.config.model_copy(update={"equipoise": ours})
-        return module.start_environment(replace(job.loaded, config=config), job.run)
-
-    monkeypatch.setattr(module, "EnvironmentActor", SimpleNamespace(options=options))
-    return start
-
-
-class TestPlacement:
-    """Ray puts an actor that asks for nothing on any node of the cluster."""
-
-    def test_it_is_beside_the_driver_and_nowhere_else(self, started):
-        strategy = started()["scheduling_strategy"]
-        assert (strategy.node_id, strategy.soft) == (HERE, False)
-
-    def test_it_needs_no_cpu_for_nemo_rls_workers_may_hold_them_all(self, started):
-        assert started()["num_cpus"] == 0
-
-    def test_it_can_be_where_a_resource_is(self, started):
-        options = started(node="any", resources={"judge": 0.5})
-        assert "scheduling_strategy" not in options
-        assert options["resources"] == {"judge": 0.5}
+def test_it_is_beside_the_driver_and_needs_no_cpu(module, job, monkeypatch):
+    """Ray puts an actor that asks for nothing on any node; NeMo-RL's workers may hold all CPUs."""
+    start = SimpleNamespace(options=lambda **words: SimpleNamespace(remote=lambda *_: words))
+    monkeypatch.setattr(module, "EnvironmentActor", start)
+    options = module.start_environment(job.loaded, job.run)
+    strategy = options["scheduling_strategy"]
+    assert (strategy.node_id, strategy.soft, options["num_cpus"]) == (HERE, False, 0)
 
 
 class TestARestart:

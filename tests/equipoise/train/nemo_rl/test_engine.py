@@ -32,17 +32,17 @@ def nemo_rl(job, monkeypatch, tmp_path):
     installation = SimpleNamespace(root=tmp_path, make_importable=lambda: None)
 
     def train(job, last):
-        def run_grpo(job, path, course):
-            if not course.done:
-                before_first_step(job, Replies(), Environment(), course.steps)
-            for step in range(course.done + 1, last + 1):
+        def run_grpo(job, path, done, steps, on_row, rehearsal):
+            if not done:
+                before_first_step(job, Replies(), Environment(), steps)
+            for step in range(done + 1, last + 1):
                 row = {"step": step, "reward": step / 2, "env/accuracy": -step / 3, "loss": 0.5}
                 append_row(job.run.history, row)
-                course.on_row(row)
+                on_row(row)
             folder = job.run.checkpoints / f"step_{last}"
             folder.mkdir(parents=True)
             (folder / "training_info.json").write_text("{}")
-            if last < course.steps:
+            if last < steps:
                 raise Stopped
 
         monkeypatch.setattr(engine, "run_grpo", run_grpo)

@@ -17,7 +17,7 @@ pytest.importorskip("ray", reason="the extra rehearse is needed")
 OPEN = {"RAY_AUTH_MODE": "disabled"}
 REHEARSAL = """
 import sys, ray
-from equipoise.train.nemo_rl.rehearsal.ray_cluster import start_ray
+from equipoise.train.nemo_rl.rehearsal.cpu import start_ray
 start_ray(2)
 print("address", ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()

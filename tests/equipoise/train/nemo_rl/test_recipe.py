@@ -6,10 +6,18 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 
 from equipoise.files.exits import Stopped
 from equipoise.train.nemo_rl import recipe
-from equipoise.train.nemo_rl.recipe import Course, Rehearsal, one_error, run_grpo, save_by
+from equipoise.train.nemo_rl.recipe import (
+    Rehearsal,
+    one_error,
+    run_grpo,
+    save_by,
+    with_first_reference,
+)
+from tests.equipoise.train.nemo_rl.stand_ins import Policy
 from tests.refusals import refusal
 
 STEPS = 4
@@ -29,7 +37,7 @@ def nemo(job, monkeypatch):
         nemo.loop(logger)
 
     grpo = ModuleType("grpo")
-    grpo.grpo_train, grpo.validate = grpo_train, None
+    grpo.grpo_train = grpo_train
     grpo.refit_policy_generation = note("refit")
     monkeypatch.setitem(sys.modules, "nemo_rl.algorithms", SimpleNamespace(grpo=grpo))
     nemo = SimpleNamespace(
@@ -48,8 +56,6 @@ def nemo(job, monkeypatch):
         **dict.fromkeys(("loader", "val_loader", "tokenizer", "loss", "state")),
     )
     monkeypatch.setattr(recipe, "_set_up", lambda *_: nemo)
-    monkeypatch.setattr(recipe, "refuse_other_version", lambda: None)
-    monkeypatch.setattr(recipe, "refuse_other_view", note("look"))
     monkeypatch.setattr(recipe, "before_first_step", note("before"))
     monkeypatch.setattr(recipe, "after_last_step", note("after"))
 
@@ -57,7 +63,7 @@ def nemo(job, monkeypatch):
         (folder := job.run.checkpoints / f"step_{saves}").mkdir(parents=True)
         (folder / "training_info.json").write_text("{}")
         rehearsal = Rehearsal(at_end=note("at end"))
-        run_grpo(job, None, Course(done, STEPS, print, rehearsal))
+        run_grpo(job, None, done, STEPS, print, rehearsal)
 
     nemo.run = run
     return nemo
@@ -66,7 +72,7 @@ def nemo(job, monkeypatch):
 def test_a_run_is_evaluated_before_and_after_training(nemo):
     nemo.run()
     before, after = ["refit", "before", "finish"], ["refit", "after", "finish"]
-    assert nemo.calls == ["look", *before, "train", *after, "at end", *ENDED]
+    assert nemo.calls == [*before, "train", *after, "at end", *ENDED]
 
 
 def test_a_resumed_run_has_its_baseline_and_a_trained_one_is_not_trained_again(nemo):
@@ -74,7 +80,7 @@ def test_a_resumed_run_has_its_baseline_and_a_trained_one_is_not_trained_again(n
     assert "before" not in nemo.calls
     nemo.calls.clear()
     nemo.run(done=STEPS, saves=STEPS + 1)
-    assert nemo.calls == ["look", "refit", "after", "finish", "at end", *ENDED]
+    assert nemo.calls == ["refit", "after", "finish", "at end", *ENDED]
 
 
 def test_a_run_that_nemo_rl_ended_for_its_time_is_stopped(nemo):
@@ -128,15 +134,10 @@ def test_a_slurm_job_saves_before_its_end():
 # --- refusals -------------------------------------------------------------------------------------
 
 
-class ActorDiedError(RuntimeError):
+class ActorDiedError(Exception):
     """As Ray's, whose text is a traceback."""
 
     __module__ = "ray.exceptions"
-
-
-def init_ray():
-    """NeMo-RL's, where Ray's start fails."""
-    raise Exception("The current node timed out during startup.")
 
 
 def refuse(error):
@@ -144,18 +145,16 @@ def refuse(error):
 
 
 @pytest.mark.parametrize(
-    ("fails", "code", "says"),
+    ("error", "says"),
     [
-        (init_ray, "nemo-rl.no-ray", "Exception: The current node timed out"),
-        (partial(refuse, AssertionError("TP\n  must be 1")), "nemo-rl.refused", "TP must be 1"),
-        (partial(refuse, ActorDiedError("Traceback\n x\nno heads")), "nemo-rl.refused", "no heads"),
+        (Exception("The current node timed out"), "Exception: The current node timed out"),
+        (AssertionError("TP\n  must be 1"), "TP must be 1"),
+        (ActorDiedError("Traceback\n x\nno heads"), "no heads"),
     ],
 )
-def test_what_nemo_rl_refuses_is_one_error_and_its_traceback_is_in_the_log(
-    fails, code, says, capfd
-):
-    with refusal(code, says), one_error():
-        fails()
+def test_what_nemo_rl_refuses_is_one_error_and_its_traceback_is_in_the_log(error, says, capfd):
+    with refusal("nemo-rl.refused", says), one_error():
+        raise error
     assert "Traceback" in capfd.readouterr().err
 
 
@@ -164,7 +163,29 @@ def test_a_bug_keeps_its_traceback():
         raise TypeError
 
 
-def test_a_version_that_lacks_what_is_called_is_refused(monkeypatch):
+def test_a_version_that_lacks_what_is_called_is_refused(job, monkeypatch):
     monkeypatch.setattr(recipe, "unmet", lambda: iter(["nemo_rl.x lacks y (recipe.py)"]))
     with refusal("nemo-rl.other-version", "nemo_rl.x lacks y", "v0.7.0"):
-        recipe.refuse_other_version()
+        run_grpo(job, None, 0, STEPS, print, Rehearsal())
+
+
+# --- reference ------------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_has_the_reference_of_its_first_start(tmp_path, monkeypatch):
+    """On workers that load a checkpoint before they copy the reference."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=list))
+    monkeypatch.chdir(tmp_path)  # NeMo-RL names a checkpoint from the driver's folder
+    torch.save(torch.ones(2), "weights")
+    words = {"cluster": "cluster", "config": {"dtensor_cfg": {"enabled": True}}, "tokenizer": "t"}
+    paths = {"weights_path": "weights", "optimizer_path": "optimizer"}
+    moved = Policy(**words, **paths).worker
+    assert moved.reference_model_state_dict["weights"].tolist() == [1.0, 1.0]
+    build = with_first_reference(Policy)
+    assert build(**words).worker.weights.tolist() == [0.0, 0.0]
+    resumed = build(**words, **paths).worker
+    assert resumed.weights.tolist() == [1.0, 1.0]
+    assert resumed.optimizer_path == str(tmp_path / "optimizer")
+    assert resumed.reference_model_state_dict["weights"].tolist() == [0.0, 0.0]
+    megatron = words | {"config": {"dtensor_cfg": {"enabled": False}}}
+    assert build(**megatron, **paths).worker.weights.tolist() == [1.0, 1.0]

@@ -6,7 +6,6 @@ from equipoise.config import LOCAL_MODEL, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.memory import layout_of
 from equipoise.config.training_words import parse_flags
-from equipoise.train.nemo_rl.rehearsal import shrink
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 
 
@@ -91,20 +90,3 @@ def test_a_name_of_the_configuration_is_left_to_the_run_itself(tmp_path):
     (tmp_path / "mine.yaml").write_text("equipoise: {run_name: night}")
     small = rehearsal("--config", str(tmp_path / "mine.yaml"))
     assert small.config.equipoise.run_name == "night-rehearsal"
-
-
-@pytest.mark.parametrize(("scale", "gpus", "ranks"), [("medium", 1, 1), ("large", 8, 2)])
-def test_on_gpus_precision_and_triton_stay(scale, gpus, ranks, monkeypatch):
-    monkeypatch.setattr(shrink, "on_gpus", lambda: True)
-    monkeypatch.setattr(shrink, "count_gpus", lambda: gpus)
-    path = CONFIG_FOLDER / f"{scale}.yaml"
-    full = load_config("fairness", Options((path,))).config.policy
-    small = rehearsal("--config", str(path))
-    policy = small.config.policy
-    assert policy.precision == full.precision == "bfloat16"
-    assert policy.dtensor_cfg.lora_cfg == full.dtensor_cfg.lora_cfg
-    assert (policy.dtensor_cfg.enabled, policy.megatron_cfg.enabled) == (True, False)
-    assert not policy.sequence_packing.enabled  # for want of FlashAttention
-    assert small.config.cluster.gpus_per_node == ranks
-    settings = small.local_model_settings
-    assert settings.hidden_size // settings.heads == 32  # vLLM has no smaller ones
