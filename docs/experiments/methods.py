@@ -46,7 +46,7 @@ from equipoise.config import LoadedConfig, load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.files.console import Reporter
 from equipoise.files.disk import read_json, write_folder, write_json
-from equipoise.models.libraries import prepare_torch
+from equipoise.models.hub import prepare_torch
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import record_files

@@ -9,7 +9,6 @@ import peft
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 
-from equipoise.checkpoints.expected import names_of, tensors_of_model
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.lora import (
     CONFIG,
@@ -20,7 +19,14 @@ from equipoise.checkpoints.lora import (
     limited,
 )
 from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse, size, total_bytes
-from equipoise.checkpoints.verify import difference, free_memory, load_whole, logits_of
+from equipoise.checkpoints.verify import (
+    difference,
+    free_memory,
+    load_whole,
+    logits_of,
+    names_of,
+    tensors_of_model,
+)
 from equipoise.models.pretrained import SETTINGS_ERRORS
 
 #: For the modules of all layers, each looked for in all patterns.

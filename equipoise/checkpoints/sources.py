@@ -18,8 +18,13 @@ from equipoise.checkpoints.hugging_face import (
     shards,
 )
 from equipoise.checkpoints.lora import CONFIG, adapter_config, is_adapter
-from equipoise.checkpoints.nemo import folders_of_nemo, open_nemo, write_beside
-from equipoise.checkpoints.stated import MegatronConfig, config_of_bridge
+from equipoise.checkpoints.stated import (
+    MegatronConfig,
+    config_of_bridge,
+    folders_of_nemo,
+    open_nemo,
+    write_beside,
+)
 from equipoise.checkpoints.tensors import (
     Tensors,
     check_folder,

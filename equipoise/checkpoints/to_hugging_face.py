@@ -13,12 +13,6 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 
-from equipoise.checkpoints.expected import (
-    architecture,
-    in_memory,
-    model_config,
-    tensors_of_model,
-)
 from equipoise.checkpoints.hugging_face import copy_beside, is_model, model_tensors
 from equipoise.checkpoints.lora import (
     CONFIG,
@@ -34,9 +28,13 @@ from equipoise.checkpoints.lora import (
     refuse_quantised,
 )
 from equipoise.checkpoints.megatron import FAMILIES, export_model, to_hugging_face
-from equipoise.checkpoints.nemo import folders_of_nemo
 from equipoise.checkpoints.sources import ADAPTERS, Source, describe, open_source, opened
-from equipoise.checkpoints.stated import NOT_IN_SHAPES, refuse_difference, refuse_overrides
+from equipoise.checkpoints.stated import (
+    NOT_IN_SHAPES,
+    folders_of_nemo,
+    refuse_difference,
+    refuse_overrides,
+)
 from equipoise.checkpoints.tensors import (
     Tensors,
     check_folder,
@@ -47,10 +45,14 @@ from equipoise.checkpoints.tensors import (
     total_bytes,
 )
 from equipoise.checkpoints.verify import (
+    architecture,
     check_sums,
+    in_memory,
     logits_of_folder,
     logits_with_adapter,
+    model_config,
     of_dtype,
+    tensors_of_model,
     unverified,
     verify_beside,
     verify_model,

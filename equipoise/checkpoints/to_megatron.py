@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from equipoise.checkpoints.dcp import layered_tensors
-from equipoise.checkpoints.expected import model_config, tensors_of_model
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.megatron import FAMILIES, export_model, import_model, to_hugging_face
 from equipoise.checkpoints.sources import describe, opened
@@ -22,6 +21,7 @@ from equipoise.checkpoints.to_hugging_face import (
     refuse_taken,
     write_whole_model,
 )
+from equipoise.checkpoints.verify import model_config, tensors_of_model
 from equipoise.checkpoints.writer import write_record
 from equipoise.config.nemo_rl.installation import find_megatron_python
 from equipoise.files.console import Reporter

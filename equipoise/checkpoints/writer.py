@@ -18,7 +18,6 @@ import torch
 import xxhash
 from huggingface_hub import ModelCardData
 
-from data_prep.hub import is_folder_name
 from equipoise.checkpoints.hugging_face import DTYPES, INDEX, file_tensors
 from equipoise.checkpoints.sources import ADAPTERS, Source
 from equipoise.checkpoints.tensors import (
@@ -42,7 +41,7 @@ from equipoise.files.disk import write_json, write_text
 
 
 RECORD, CARD = "conversion.json", "README.md"
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+", re.ASCII)
 _FOLDERS = re.compile(r"/\S*/")
 _LONGEST = 300
 
@@ -87,7 +86,7 @@ def write_card(
     adapter = source.form in ADAPTERS
     stays_adapter = adapter and not merged
     relation = "adapter" if stays_adapter else "finetune" if adapter else None
-    on_hub = base if base and _HUB_NAME.fullmatch(base) and not is_folder_name(base) else None
+    on_hub = base if base and _HUB_NAME.fullmatch(base) and not Path(base).is_dir() else None
     metadata = ModelCardData(
         base_model=on_hub,
         base_model_relation=relation if on_hub else None,

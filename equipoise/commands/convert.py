@@ -10,7 +10,7 @@ from tyro.conf import Positional
 from equipoise.files.console import Reporter
 from equipoise.files.errors import UsageError
 from equipoise.files.options import Destination, DryRun, option
-from equipoise.models.libraries import prepare_torch, quiet_transformers
+from equipoise.models.hub import prepare_torch, quiet_transformers
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,12 @@ from equipoise.files.options import (
     Repeated,
     option,
 )
-from equipoise.models.hub import refuse_missing_folder, refuse_missing_model, refuse_missing_package
-from equipoise.models.libraries import prepare_torch
+from equipoise.models.hub import (
+    prepare_torch,
+    refuse_missing_folder,
+    refuse_missing_model,
+    refuse_missing_package,
+)
 from equipoise.run.directory import usable_folder
 from equipoise.run.log import kept_log
 

@@ -20,7 +20,7 @@ from equipoise.doctor.nemo_rl import installation, usable_installation
 from equipoise.doctor.registry import compare_plan, refuse_unfit
 from equipoise.files.console import Reporter
 from equipoise.files.errors import UsageError
-from equipoise.models.libraries import prepare_torch
+from equipoise.models.hub import prepare_torch
 from equipoise.run.directory import (
     NewRun,
     RunDirectory,

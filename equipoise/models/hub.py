@@ -1,9 +1,13 @@
 """Checks that a model is on this machine, or that the Hugging Face hub would give it.
 
-transformers is not imported: it takes longer than all that is looked at here.
+With them lie the settings of torch, transformers and the hub's clients. Neither of the first two is
+imported: that takes longer than all that is looked at here.
 """
 
 import json
+import logging
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +19,6 @@ from data_prep.hub import is_folder_name, missing_reason
 from data_prep.packaged_models import SMOLLM2, PackagedModelError, located_model, shipped_file
 from equipoise.config.schema import CACHE_DIR
 from equipoise.files.errors import EquipoiseError
-from equipoise.models.libraries import quiet_transformers
 
 #: The error of the hub's HTTP client, which is httpx before huggingface_hub 2 and httpx2 since.
 HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
@@ -190,8 +193,57 @@ def refuse_missing_package(name: str) -> None:
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Inside, a package that is missing is an error of the user's, with its remedy."""
+    """Turn a package that is missing into an error of the user's, with its remedy."""
     try:
         yield
     except PackagedModelError as error:
         raise EquipoiseError(error.code, str(error), error.remedy) from error
+
+
+# --- Settings of libraries ------------------------------------------------------------------------
+
+_OFFLINE = "HF_HUB_OFFLINE"
+#: Where the hub's clients keep the variable once they are imported.
+_READ_BY = ("huggingface_hub.constants", "datasets.config")
+
+
+def prepare_torch(threads: int | None) -> None:
+    """Set what torch reads when it is imported.
+
+    Waiting threads must sleep: on a shared machine spinning ones take seconds from every step.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if threads:
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    # It advises the developers of torchao, which transformers imports.
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
+
+
+def quiet_transformers() -> None:
+    """Keep warnings of transformers from the terminal; equipoise.log has them."""
+    from transformers.utils import logging as transformers_logging
+
+    for handler in logging.getLogger("transformers").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setLevel(logging.ERROR)
+    transformers_logging.disable_progress_bar()
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Let the hub's clients read what is on this machine alone while the block runs."""
+    before = os.environ.get(_OFFLINE)
+    os.environ[_OFFLINE] = "1"
+    imported = {name: vars(sys.modules[name])[_OFFLINE] for name in _READ_BY if name in sys.modules}
+    try:
+        for name in imported:
+            setattr(sys.modules[name], _OFFLINE, True)
+        yield
+    finally:
+        os.environ.pop(_OFFLINE)
+        if before is not None:
+            os.environ[_OFFLINE] = before
+        for name in _READ_BY:
+            if name in sys.modules:
+                setattr(sys.modules[name], _OFFLINE, imported.get(name, before == "1"))

@@ -10,7 +10,7 @@ import torch
 from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
 from equipoise.models.causal import LoadedModel, has_bfloat16, in_half, load_model
-from equipoise.models.libraries import quiet_transformers
+from equipoise.models.hub import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
 from equipoise.models.sampling import Sampling, sample
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash

@@ -42,8 +42,7 @@ from equipoise.files.console import Reporter
 from equipoise.files.disk import write_jsonl
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.options import option
-from equipoise.models.hub import clear_errors
-from equipoise.models.libraries import offline
+from equipoise.models.hub import clear_errors, offline
 from equipoise.models.task_environment import load_chat_model, load_encoder, make_environment
 from equipoise.run.directory import NewRun, RunDirectory
 

@@ -33,12 +33,12 @@ from transformers import (
 from data_prep.tiny_model import Example, train_tokenizer
 from data_prep.warm_start import WarmStart
 from equipoise.checkpoints.dcp import layered_tensors
-from equipoise.checkpoints.expected import tensors_of_model
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.megatron import FAMILIES as IN_THE_TABLE
 from equipoise.checkpoints.megatron import to_hugging_face
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.checkpoints.to_megatron import ITERATION, convert_to_megatron, read_back
+from equipoise.checkpoints.verify import tensors_of_model
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.memory import model_shape

@@ -8,12 +8,12 @@ import torch.distributed.checkpoint as dcp
 import yaml
 from transformers import AutoConfig, LlamaConfig, Qwen2Config
 
-from equipoise.checkpoints.expected import tensors_of_model
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.stated import config_of_bridge, refuse_difference
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.checkpoints.to_megatron import read_back
+from equipoise.checkpoints.verify import tensors_of_model
 from equipoise.files.console import Reporter
 from tests.equipoise.checkpoints.large import save_megatron, shape
 from tests.equipoise.checkpoints.samples import (
