@@ -131,7 +131,7 @@ def _name(paths: object, name: str, within: str | None) -> str:
 
 
 def layered_tensors(folder: Path) -> Tensors:
-    """The same; what is stacked over layers is one `...layers.N...` for each of them."""
+    """Read all tensors; one that is stacked over layers becomes one `...layers.N...` for each."""
     tensors: dict[str, LazyTensor] = {}
     for name, tensor in dcp_tensors(folder).items():
         above, layers, below = name.partition(".layers.")
@@ -219,7 +219,7 @@ def _locate(folder: Path, name: str, location: object) -> tuple[Path, int, int]:
     if Path(file).name != file:
         refuse(
             "torch-dist.foreign-file",
-            f"{folder / METADATA} names {file!r}, which is no file of its folder",
+            f"{folder / METADATA} names {file!r}, which is not a file of its folder",
         )
     path = folder / file
     if not path.is_file():
@@ -273,7 +273,7 @@ def read_metadata(path: Path) -> records.Metadata:
     if not isinstance(read, records.Metadata) or not all(
         isinstance(getattr(read, part, None), dict) for part in parts
     ):
-        refuse("torch-dist.foreign-metadata", f"{path} is no record of a checkpoint", COPY_AGAIN)
+        refuse("torch-dist.foreign-metadata", f"{path} is not a record of a checkpoint", COPY_AGAIN)
     return read
 
 
@@ -299,7 +299,7 @@ def _read_member(owner: object, name: str) -> object:
         return records._MEM_FORMAT_ENCODING[name]
     if owner is _Record:  # an enum that is not needed here
         return _Record()
-    raise pickle.UnpicklingError(f"it asks for {name!r} of something that is no enum")
+    raise pickle.UnpicklingError(f"it asks for {name!r} of something that is not an enum")
 
 
 class _Unpickler(pickle._Unpickler):

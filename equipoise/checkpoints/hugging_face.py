@@ -81,7 +81,7 @@ def _indexed(folder: Path) -> Tensors:
         if not isinstance(name, str) or Path(name).name != name:
             refuse(
                 "safetensors.foreign-file",
-                f"{folder / INDEX} names {name!r}, which is no file of its folder",
+                f"{folder / INDEX} names {name!r}, which is not a file of its folder",
             )
     files = {name: file_tensors(folder / name) for name in sorted(set(places.values()))}
     for tensor, name in places.items():

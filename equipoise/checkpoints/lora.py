@@ -152,7 +152,7 @@ def _refuse_other_rank(
     if len(a.shape) != 2 or len(b.shape) != 2:
         refuse(
             "lora.no-matrices",
-            f"{origin}: A and B of {name} are {a.shape} and {b.shape}, which are no matrices",
+            f"{origin}: A and B of {name} are {a.shape} and {b.shape}, which are not matrices",
         )
     if a.shape[0] != rank or b.shape[1] != rank:
         ranks = f"{a.shape[0]} and {b.shape[1]}"
@@ -181,7 +181,7 @@ def _of_module(
 
 def _positive(value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-        refuse("lora.invalid-scale", f"{where} is {value!r}, which is no such number", COPY_AGAIN)
+        refuse("lora.invalid-scale", f"{where} is {value!r}, not a positive number", COPY_AGAIN)
     return value
 
 
@@ -190,7 +190,7 @@ def limited(folder: Path, seconds: float | None = None) -> Iterator[None]:
     """Refuse patterns that take too long inside; Python's own engine may take for ever.
 
     It looks for signals while it matches, which reach the main thread alone. The time is this
-    process's own, so that a busy machine is no reason.
+    process's own, so that a busy machine does not count.
     """
     seconds = seconds or _PATTERN_SECONDS
 

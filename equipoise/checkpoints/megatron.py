@@ -74,7 +74,7 @@ def _whole(_: Shape, tensor: LazyTensor) -> LazyTensor:
 
 
 def _heads(shape: Shape, tensor: LazyTensor, count: int, which: slice) -> LazyTensor:
-    """So many heads in all, of [groups, Qs of a group + K + V, head, ...]."""
+    """Take `count` heads in all from [groups, Qs of a group + K + V, head, ...]."""
     below = tensor.shape[1:]
     rows = (shape.heads + 2 * shape.groups) * shape.head
     if tensor.shape[0] != rows or shape.heads % shape.groups:

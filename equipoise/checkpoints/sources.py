@@ -109,7 +109,7 @@ def open_source(path: Path) -> Source:
         if source := look(path):
             return source
     return refuse(
-        "convert.unknown-format", f"{path} is no checkpoint that is known here", _NAME_A_SOURCE
+        "convert.unknown-format", f"{path} is not a checkpoint that is known here", _NAME_A_SOURCE
     )
 
 

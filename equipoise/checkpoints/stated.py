@@ -88,7 +88,7 @@ class MegatronConfig:
         return value
 
     def count(self, key: str, otherwise: int = 1) -> int:
-        """The same of a key that may be missing or null."""
+        """Read such a number from a key that may be missing or null."""
         return otherwise if self.settings.get(key) is None else self.number(key)
 
     def real(self, key: str, otherwise: float) -> float:
@@ -122,7 +122,7 @@ class MegatronConfig:
         if biased and normed:
             refuse(
                 "stated.unknown-attention",
-                f"{self.path}: add_qkv_bias with qk_layernorm is no model known here",
+                f"{self.path}: add_qkv_bias with qk_layernorm is not a model known here",
                 _NAME_IT,
             )
         family = "qwen2" if biased else "qwen3" if normed else "llama"

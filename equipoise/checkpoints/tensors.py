@@ -299,7 +299,7 @@ def saved_tensor(
     """A tensor of what `saved` gives for these bytes."""
     length = path.stat().st_size if length is None else length
     if not isinstance(form, torch.Tensor):
-        refuse("torch-file.no-tensor", f"{path}: {name} is no tensor")
+        refuse("torch-file.no-tensor", f"{path}: {name} is not a tensor")
     storage = form.untyped_storage()
     offset = storage._checkpoint_offset
     if offset is None:
@@ -356,7 +356,7 @@ def torch_file_tensors(path: Path) -> Tensors:
     forms = {str(name): form for name, form in state.items() if isinstance(form, torch.Tensor)}
     for name, form in forms.items():
         if form.layout != torch.strided or form.is_quantized:
-            refuse("torch-file.special-tensor", f"{path}: {name} is no plain tensor")
+            refuse("torch-file.special-tensor", f"{path}: {name} is not a plain tensor")
         if form.nbytes > form.untyped_storage().nbytes():
             refuse(
                 "torch-file.short-storage",

@@ -115,7 +115,7 @@ def convert(
 def show_source(path: Path, destination: Path, reporter: Reporter) -> None:
     """Say what the checkpoint at `path` is, and write nothing.
 
-    Raises `EquipoiseError` for what is no checkpoint, and for a `destination` that is taken.
+    Raises `EquipoiseError` for anything else, and for a `destination` that is taken.
     """
     refuse_taken(destination)
     if folders_of_nemo(path):

@@ -65,7 +65,7 @@ def convert_to_megatron(
 ) -> None:
     """Write the checkpoint at `path` as a folder for `policy.pretrained_checkpoint`.
 
-    What is no model of Hugging Face's yet becomes one first, in a scratch folder. `base` is the
+    Anything but a model of Hugging Face's becomes one first, in a scratch folder. `base` is the
     model that training began with, where the checkpoint does not name it. Without `verify` nothing
     is read back. `destination` appears whole or not at all. Raises `EquipoiseError`.
     """

@@ -36,8 +36,8 @@ from equipoise.files.disk import write_json, write_text
 # The record of a conversion: conversion.json, and README.md, the model card.
 #
 # conversion.json says where a model comes from, what was checked of it, and its files' checksums.
-# The card says what is known of it, which is no evaluation; that of the source or of the base is
-# not copied, for its claims are of other weights or of another folder.
+# The card says what is known of it and evaluates nothing; that of the source or of the base is not
+# copied, for its claims are of other weights or of another folder.
 
 
 RECORD, CARD = "conversion.json", "README.md"
@@ -66,7 +66,7 @@ def write_record(
 
 
 def recorded_weights(folder: Path) -> dict[Path, str]:
-    """Files of weights and their checksums; a file that was removed since is no harm."""
+    """Files of weights and their checksums; a file that was removed since does no harm."""
     record = folder / RECORD
     if not record.is_file():
         return {}

@@ -109,7 +109,7 @@ def merge(options: MergeOptions, reporter: Reporter) -> None:
     if source.form not in ADAPTERS:
         refuse(
             "merge-lora.no-adapter",
-            f"{describe(source)}: this is no adapter",
+            f"{describe(source)}: this is not an adapter",
             "`equipoise convert` converts models.",
         )
     conversion = ConvertOptions(

@@ -67,7 +67,7 @@ def learning_rates(policy: PolicyConfig, steps: int) -> list[float]:
 
 @contextmanager
 def _no_updates() -> Iterator[None]:
-    """Inside, torch does not expect an update before each step of a scheduler."""
+    """Let a scheduler step without an update before each step."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

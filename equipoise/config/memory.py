@@ -47,7 +47,7 @@ class ModelShape:
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer, its two norms included."""
+        """Parameters of one layer, its two norms included."""
         attention = (self.heads + 2 * self.kv_heads) * self.head_size * self.qkv_bias
         norms = 2 * self.hidden + 2 * self.head_size * self.qk_norm
         return sum(a * b for a, b in self._linear) + attention + norms
@@ -59,7 +59,7 @@ class ModelShape:
         return embeddings + self.layers * self.layer_parameters + self.hidden
 
     def lora_parameters(self, rank: int, *, fused: bool = False) -> int:
-        """Of a LoRA of every linear map of the layers: A is rank x in, B is out x rank.
+        """Parameters of a LoRA of every linear map of the layers: A is rank x in, B is out x rank.
 
         Hu et al. 2021, arXiv:2106.09685, section 4.1. Maps that are `fused` share one A: Megatron
         has one for q, k and v, and one for gate and up.

@@ -39,7 +39,7 @@ _FORM = re.compile(
         )
     )
 )
-#: A shorter value is as likely a common word, whose blotting would hide what is no secret.
+#: A shorter value is as likely a common word, whose blotting would hide what is not a secret.
 _SHORTEST = 8
 
 

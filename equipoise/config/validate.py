@@ -176,7 +176,7 @@ def validate(
 ) -> tuple[M | None, list[Problem]]:
     """The model of `values`, which lie at the key `prefix`, or None and what is wrong.
 
-    Types are those of JSON and nothing is converted, so that `"8"` and `8.5` are no integers.
+    Types are those of JSON and nothing is converted, so that `"8"` and `8.5` are not integers.
     """
     try:
         text = json.dumps(values, default=str)
@@ -188,8 +188,10 @@ def validate(
             by_key.setdefault(problem.keys[0], []).append(problem)
     # Of a union every type complains: what got deepest tells, else all of them in one line.
     return None, [
-        Problem(same[0].code, (key,), ", or ".join(dict.fromkeys(one.message for one in same)))
-        for key, same in by_key.items()
+        Problem(
+            complaints[0].code, (key,), ", or ".join(dict.fromkeys(c.message for c in complaints))
+        )
+        for key, complaints in by_key.items()
         if not any(within(deeper, key) for deeper in by_key if deeper != key)
     ]
 

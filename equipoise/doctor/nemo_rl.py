@@ -227,7 +227,7 @@ def gpus(case: Case) -> Iterator[Finding]:
 
 
 def too_few_gpus(config: Config, nodes: Sequence[int] | None, visible: int) -> Iterator[Finding]:
-    """Of a running Ray cluster every node counts, of a Ray still to be started this machine."""
+    """Count every node of a running Ray cluster, or this machine where Ray is still to start."""
     needs = f"this configuration runs on NeMo-RL and {describe_cluster(config)}, and"
     cluster = config.cluster
     if nodes is not None:

@@ -53,7 +53,7 @@ _TIGHT_HOST = 0.7
 
 
 def packages(case: Case) -> Iterator[Finding]:
-    """What this configuration imports besides what every run does."""
+    """Check what this configuration imports besides what every run does."""
     if case.config.equipoise.load_in_4bit and find_spec("bitsandbytes") is None:
         yield failure("equipoise.load_in_4bit needs bitsandbytes, which is not installed")
     else:

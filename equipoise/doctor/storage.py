@@ -34,7 +34,7 @@ Free = Callable[[Path], int]
 
 
 def folders(case: Case) -> Iterator[Finding]:
-    """What the run writes to: that it can be written to, and has the room."""
+    """Check that what the run writes to can be written to, and has the room."""
     config, shape = case.config, model_shape(case.config.policy.model_name)
     if case.place == "elsewhere":
         size = "not known" if shape is None else in_gb(_needed_at_all(config, shape))

@@ -38,7 +38,7 @@ from rich.text import Text
 # direction of writing make a line read as what it is not.
 
 
-#: Control characters, formatting ones, lone surrogates, separators of lines that are no newline.
+#: Control characters, formatting ones, lone surrogates, separators of lines other than the newline.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 #: Newline and tab, and the joiners that scripts and emoji are written with.
 _HARMLESS = frozenset("\n\t\u200c\u200d")

@@ -78,7 +78,7 @@ def _json(value: Any, indent: int | None = None) -> str:
     """Write JSON; `finite` takes as long as all the rest, so only what needs it is copied by it."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
-    except (TypeError, ValueError):  # a mapping that is no dict, a NaN
+    except (TypeError, ValueError):  # a mapping other than a dict, a NaN
         return json.dumps(finite(value), ensure_ascii=False, indent=indent)
 
 
@@ -142,7 +142,7 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 def create_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """The same for a `path` that is new or empty. Raises `FileExistsError` for any other.
+    """Let `fill` write a folder that is new or empty. Raises `FileExistsError` for any other.
 
     It is on the disk before it has its name, so that a power cut leaves no half of it there.
     """
@@ -218,7 +218,7 @@ def _scratch_folders(path: Path) -> list[Path]:
 
 @contextmanager
 def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool | None]:
-    """Inside, this process has the folder's lock; it goes with the process, however that ends.
+    """Hold the folder's lock while the block runs; it goes with the process, however that ends.
 
     Yields False where another process has it, and None where none can: on a file system without
     locks, or in a folder that has gone.
@@ -261,7 +261,7 @@ def hash_file(path: Path) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same value with None in place of every float that JSON cannot hold."""
+    """Replace by None every float that JSON cannot hold."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -42,13 +42,13 @@ class StopRequest:
         self.requested = False
 
     def __call__(self) -> bool:
-        """The same as `requested`, as the function that callbacks take."""
+        """Return `requested`, as the function that callbacks take."""
         return self.requested
 
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM raise `Stopped`.
+    """Let SIGINT and SIGTERM raise `Stopped` while the block runs.
 
     So does an error after one of them: a library that is left in the middle of its work may fail
     while it tidies up, and that error would hide the signal.
@@ -71,7 +71,7 @@ def raising() -> Iterator[None]:
 
 @contextmanager
 def deferring(say: Callable[[str], None]) -> Iterator[StopRequest]:
-    """Inside, the first signal sets the request and says so; a second one raises `Stopped`."""
+    """Let the first signal set the request and say so, and a second one raise `Stopped`."""
     request = StopRequest()
 
     def ask(number: int, frame: FrameType | None) -> None:

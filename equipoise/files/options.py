@@ -21,11 +21,11 @@ from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, UseAppendAct
 from equipoise.files.errors import UsageError, no_such_flag
 
 Options = TypeVar("Options")
-#: Flags as they are, without a --no- for each; None is no word.
+#: Flags as they are, without a --no- for each; None is not a word.
 PARSING = (FlagCreatePairsOff, DisallowNone)
 _SAYS_NOTHING = frozenset({"", "None", "False", "True"})
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-#: What tyro says of a word that is no number, and of the choices, in any order and with None.
+#: What tyro says of a word that is not a number, and of the choices, in any order and with None.
 _NO_NUMBER = re.compile(r"no type matching (\S+) could be instantiated from \[(.*?)\]")
 _CHOICES = re.compile(r"(?<=Expected one of \()[^)]*")
 

@@ -1,4 +1,4 @@
-"""YAML as text, and what of it is too much to be a configuration.
+"""YAML files of anybody, bounded before they are read.
 
 An alias repeats what it names, so that ten short lines can be a billion values. They are counted in
 the text's graph of nodes, where an alias is a pointer, before OmegaConf copies it.
@@ -17,7 +17,7 @@ _BYTES, _VALUES = 200_000, 50_000
 
 
 class TooMuchError(ValueError):
-    """A YAML that is no configuration: too long, or too many values once aliases are expanded."""
+    """A YAML that is too long, or of too many values once aliases are expanded."""
 
 
 def read_yaml(path: Path) -> Any:

@@ -190,7 +190,7 @@ class _Generator:
 
 
 def _problem(answer: _Answer, valid: Valid) -> str:
-    """Why a completion is no answer, empty when it is one."""
+    """Why a completion is not an answer; empty when it is one."""
     if not answer.complete:
         return "the answer was cut off at its largest number of tokens"
     return "" if valid(answer.text) else "the answer is not valid"

@@ -87,24 +87,24 @@ def _check_size(path: Path, size: int) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises `EquipoiseError` for any other value, and for no JSON."""
+    """The object in a JSON file. Raises `EquipoiseError` for anything else."""
     try:
         _check_size(path, path.stat().st_size)
         value = parse_json(path, path.read_bytes())
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no name
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not a name
     except (DamagedFileError, OSError, UnicodeEncodeError) as error:
         raise EquipoiseError(
             code_of(error, "model.unreadable-file"), str(error), _ANOTHER
         ) from error
     if not isinstance(value, dict):
-        raise EquipoiseError("model.no-json-object", f"{path} is no JSON object", _ANOTHER)
+        raise EquipoiseError("model.no-json-object", f"{path} is not a JSON object", _ANOTHER)
     return value
 
 
 def check_settings(name: str, settings: Mapping[str, Any]) -> None:
     """Refuse a config.json that has too many parts, or names code. Raises `EquipoiseError`.
 
-    `auto_map` alone is no reason: transformers' own class is taken, or there is none.
+    `auto_map` alone is harmless: transformers' own class is taken, or there is none.
     """
     for key in _IMPLEMENTATIONS:
         if "/" in str(settings.get(key)):

@@ -145,7 +145,7 @@ def model_problems(folder: Path) -> Iterator[str]:
     except OSError:
         yield "it has no config.json"
     except ValueError:
-        yield "its config.json is no JSON"
+        yield "its config.json is not JSON"
 
 
 def tokenizer_problems(folder: Path, *, has_template: bool = False) -> Iterator[str]:

@@ -55,10 +55,10 @@ def memory_warnings(config: Config) -> Iterator[str]:
     shape, limit = model_shape(config.policy.model_name), config.equipoise.gpu_memory_gb
     if shape is None or limit is None:
         return
-    least = memory_of(config, shape).training
-    if least > limit * GB * _NEARLY_FULL:
+    needed = memory_of(config, shape).training
+    if needed > limit * GB * _NEARLY_FULL:
         yield (
-            f"training takes at least {in_gb(least)} of each GPU, which has {limit:g} GB by "
+            f"training takes at least {in_gb(needed)} of each GPU, which has {limit:g} GB by "
             "equipoise.gpu_memory_gb; on CUDA out of memory lower policy.train_micro_batch_size"
         )
 

@@ -92,7 +92,7 @@ class TestFolder:
             ("tokenizer_config.json", "{}", "no chat template"),
             ("tokenizer.json", None, "no tokenizer"),
             ("config.json", None, "no config.json"),
-            ("config.json", "{", "is no JSON"),
+            ("config.json", "{", "is not JSON"),
         ],
     )
     def test_what_it_lacks(self, case, folder, file, text, said):
