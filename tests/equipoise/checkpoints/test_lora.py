@@ -416,7 +416,7 @@ def test_the_command_merges_adapters_and_nothing_else(model, tmp_path):
     own = weights_of(tmp_path / "out")
     assert all(torch.equal(own[name], wanted[name]) for name in wanted)
     said = started("merge-lora", f"{model}", f"{tmp_path / 'no'}", code=1)
-    assert "a model of Hugging Face's" in said and "this is no adapter" in said
+    assert "a model of Hugging Face's" in said and "this is not an adapter" in said
     assert not (tmp_path / "no").exists()
 
 

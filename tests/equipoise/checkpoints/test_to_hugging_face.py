@@ -159,7 +159,7 @@ def test_a_dry_run_says_what_it_is_and_writes_nothing(model, tmp_path):
     assert "a model of Hugging Face's" in said and "tensors" in said
     assert list(tmp_path.iterdir()) == []
     said = started("convert", f"{tmp_path}", f"{tmp_path / 'out'}", "--dry-run", code=1)
-    assert "is no checkpoint that is known here" in said
+    assert "is not a checkpoint that is known here" in said
     assert len(said.strip().splitlines()) == 2
 
 
