@@ -20,7 +20,7 @@ import yaml
 from pydantic import TypeAdapter
 from sphinx.pycode import ModuleAnalyzer
 
-from equipoise.__main__ import VERBS
+from equipoise.commands.main import VERBS
 from equipoise.config.schema import Config
 from equipoise.config.validate import honoured_by_local, structure_of
 

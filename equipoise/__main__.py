@@ -1,13 +1,5 @@
-"""The command `equipoise`: a verb for each thing that a person does.
+"""The command `equipoise`, in any Python."""
 
-    equipoise train TASK --config nemo_configs/local.yaml
-    equipoise evaluate all --model NAME
-    equipoise VERB --help
-
-A verb is imported when it is asked for, so that help takes no second.
-"""
-
-import os
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036  the Python that starts it may be older
@@ -16,138 +8,9 @@ if sys.version_info < (3, 11):  # noqa: UP036  the Python that starts it may be 
         "Start it with `uv run`, which brings one."
     )
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from equipoise.commands.main import main
 
-if TYPE_CHECKING:
-    from equipoise.files.console import Reporter
-
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """A verb of the command line: its help, and the function of a module that runs it."""
-
-    help: str
-    module: str
-    function: str = "run"
-
-
-VERBS: Mapping[str, Verb] = {
-    "train": Verb(
-        "train a model on a task, and evaluate it before and after", "equipoise.commands.train"
-    ),
-    "probe": Verb(
-        "show what the reward of a task pays for nothing", "equipoise.commands.train", "probe"
-    ),
-    "prepare": Verb("make a task's prompts without a run", "equipoise.run.prompts", "prepare"),
-    "seal": Verb("check prompts of your own", "equipoise.run.prompts", "seal"),
-    "evaluate": Verb("evaluate models without training", "equipoise.commands.evaluate", "evaluate"),
-    "compare": Verb("compare runs and models in pairs", "equipoise.commands.compare", "compare"),
-    "gate": Verb(
-        "say whether a model is worse than another one", "equipoise.commands.compare", "gate"
-    ),
-    "calibrate": Verb("measure how far a judge errs", "equipoise.commands.compare", "calibrate"),
-    "convert": Verb("make a checkpoint a model that loads", "equipoise.commands.convert"),
-    "merge-lora": Verb("merge an adapter into its base", "equipoise.commands.convert", "merge"),
-    "export gym": Verb("export a task for NeMo Gym", "equipoise.commands.export.command", "gym"),
-    "export verifiers": Verb(
-        "export a task for verifiers", "equipoise.commands.export.command", "verifiers"
-    ),
-    "doctor": Verb("find what would keep a run from working", "equipoise.commands.doctor"),
-}
-_HELP = ("-h", "--help")
-#: What NeMo-RL's Python lacks; containers/nemo_rl.sh installs it beside.
-BESIDE = ("bm25s", "isal", "regopy", "tyro")
-
-
-def main(arguments: Sequence[str] | None = None, about: str | None = None) -> None:
-    """Do what the first word names; leaves with 0, 1 for a failure, 2 for wrong usage.
-
-    A recipe that trains has named its task, and says what it is `about`.
-    """
-    words = list(sys.argv[1:] if arguments is None else arguments) or [_HELP[0]]
-    if words[0] in _HELP:
-        sys.stdout.write(_usage())
-        sys.exit(0)
-    name = next((name for name in VERBS if words[: name.count(" ") + 1] == name.split()), None)
-    if name is None:
-        from equipoise.config.gone import VERBS as GONE
-
-        if words[0] in GONE:
-            sys.stderr.write(f"error: there is no verb {words[0]}: {GONE[words[0]]}\n")
-            sys.exit(2)
-        actions = [verb for verb in VERBS if verb.startswith(f"{words[0]} ")]
-        message = (
-            f"say what to {words[0]}: {' or '.join(actions)}"
-            if actions
-            else f"there is no verb {words[0]}"
-        )
-        sys.stderr.write(f"error: {message}\n{_usage()}")
-        sys.exit(2)
-    words = words[name.count(" ") + 1 :]
-    script = Path(sys.argv[0])
-    recipe = script.parent.name == "recipes"
-    prog = f"uv run recipes/{script.name}" if recipe else f"equipoise {name}"
-    if "--offline" in words:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the Hub's client is imported
-    try:
-        sys.exit(_start(name, words, prog, about))
-    except ModuleNotFoundError as error:
-        sys.exit(
-            f"error: this Python has no {error.name}\n"
-            f"Start it with `uv run {prog.removeprefix('uv run ')}`, which installs what is needed."
-        )
-
-
-def options_of(name: str) -> type[Any]:
-    """The options that a verb takes."""
-    kind: type[Any] = get_type_hints(_function_of(name))["options"]
-    return kind
-
-
-def _function_of(name: str) -> Any:
-    return getattr(import_module(VERBS[name].module), VERBS[name].function)
-
-
-def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int:
-    from equipoise.files.exits import guarded
-
-    if missing := [package for package in BESIDE if find_spec(package) is None]:
-        from dotenv import load_dotenv
-
-        from equipoise.config.nemo_rl.installation import complete_packages
-
-        load_dotenv(Path.cwd() / ".env")  # which may name NeMo-RL's folder
-        return guarded(lambda _: complete_packages(missing))
-    from equipoise.files.options import read_options
-
-    kind, run, task = options_of(name), _function_of(name), ""
-    read, typed = kind, f"equipoise {name}"
-    if about:  # of a recipe, which takes the words after its task
-        task, *words = words
-        read, typed = get_type_hints(kind)["training"], f"{typed} TASK"
-
-    def as_called(examples: str) -> str:
-        from equipoise.config.flags import tasks
-
-        return examples.replace(typed, prog).replace("TASK", task or tasks()[0])
-
-    def act(reporter: "Reporter") -> None:
-        options = read_options(read, words, prog, as_called, about)
-        run(kind(task, options) if about else options, reporter)
-
-    return guarded(act)
-
-
-def _usage() -> str:
-    width = max(map(len, VERBS)) + 2
-    verbs = "".join(f"  {name:{width}}{verb.help}\n" for name, verb in VERBS.items())
-    return f"usage: equipoise VERB ...\n\n{verbs}\nequipoise VERB --help shows the words of one\n"
-
+__all__ = ["main"]
 
 if __name__ == "__main__":
     main()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from equipoise.__main__ import VERBS
+from equipoise.commands.main import VERBS
 from equipoise.config.schema import Config
 from equipoise.config.validate import known_keys
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from equipoise.__main__ import BESIDE
+from equipoise.commands.main import BESIDE
 from tests.containers.stubs import TRACE
 from tests.containers.test_slurm_scripts import never_run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.__main__ import VERBS, main, options_of
+from equipoise.commands.main import VERBS, main, options_of
 from equipoise.config.flags import tasks
 from equipoise.config.gone import VERBS as GONE
 from equipoise.files.options import read_options
