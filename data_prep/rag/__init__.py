@@ -5,8 +5,7 @@ from data_prep.rag.local_model import (
     LocalModelSettings,
     imitated_replies,
 )
-from data_prep.rag.preparation import prepare
-from data_prep.rag.prompts import PromptSettings, build_prompts, check, prompt_problems
+from data_prep.rag.prompts import PromptSettings, build_prompts, check, prepare, prompt_problems
 
 __all__ = [
     "LOCAL_MODEL_NOTICE",

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from environments.addresses import AbsolutePath
 from environments.base import UNPARSEABLE, PromptRecord, Rollout, Score, outcomes_of
@@ -20,6 +20,8 @@ from environments.rag.corpus import Corpus
 from environments.rag.metrics import PRESENTATION, Observation, measure
 from environments.rag.queries import (
     CONSTANT_REPLIES,
+    NUMBER_OF_QUERIES,
+    Defect,
     Queries,
     copied_replies,
     name_an_option,
@@ -37,13 +39,6 @@ from environments.rag.retrieval import (
     Search,
     open_retriever,
 )
-from environments.rag.rewards import (
-    Outcome,
-    RewardSettings,
-    broken_value,
-    reward_components,
-    reward_value,
-)
 from environments.replies import Unparseable
 
 OPTIONS_NOTE = (
@@ -55,6 +50,93 @@ OPTIONS_NOTE = (
 _OTHER_MODES = 4
 #: So many times the documents are more documents: 60 in place of 15.
 _MORE = 4
+
+
+# --- the reward: pure functions of what became of the queries -------------------------------------
+
+
+RewardName = Literal["accuracy", "gain"]
+Payment = Literal["paid", "unpaid"]
+
+#: Format reward of a reply with other text beside its three queries.
+FORMAT_OF_SURPLUS = 0.5
+
+#: The least that each reward can be.
+_LOWEST = {"accuracy": 0.0, "gain": -1.0}
+
+
+class RewardSettings(BaseModel, extra="forbid", frozen=True):
+    """Reward terms and weights; a right answer counts 1."""
+
+    outcome: RewardName = "gain"  #: a right answer, or less that of the plain question
+    format_weight: float = Field(default=0.2, ge=0.01, le=10, description="exactly three queries")
+    defect_penalty: float = Field(
+        default=0.3,
+        ge=0,
+        le=10,
+        description="for three empty, repeated or copied queries, in parts",
+    )
+    recall_weight: float = Field(
+        default=0.0, ge=0, le=10, description="share of the relevant documents"
+    )
+    answer_in_query: Payment = Field(
+        default="paid",
+        description="unpaid: a reply whose queries name an option counts as one that found nothing",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a reply with three queries.
+
+    `with_question` is whether the same generator was right with the question as the only query,
+    None if it was not asked. `recall` is None where no document is known to be relevant. `paid` is
+    whether the answer and what was found count.
+    """
+
+    correct: bool
+    with_question: bool | None
+    recall: float | None
+    defects: Sequence[Defect | None]
+    surplus: bool
+    paid: bool = True
+
+
+def reward_components(outcome: Outcome, name: RewardName) -> dict[str, float]:
+    """The terms of a reward before their weights.
+
+    `accuracy` is 1 or 0. `gain` is accuracy minus that of the plain question: -1, 0 or 1. GRPO
+    subtracts the mean of a prompt's generations, which share their question, so both have the same
+    advantages; the gain is what a reader wants to see and what a critic would need.
+    """
+    accuracy = float(outcome.correct and outcome.paid)
+    terms = {
+        "format": FORMAT_OF_SURPLUS if outcome.surplus else 1.0,
+        name: accuracy if name == "accuracy" else accuracy - float(bool(outcome.with_question)),
+        "defects": sum(defect is not None for defect in outcome.defects) / NUMBER_OF_QUERIES,
+    }
+    return terms if outcome.recall is None else terms | {"recall": outcome.recall * outcome.paid}
+
+
+def reward_value(terms: dict[str, float], settings: RewardSettings) -> float:
+    """The weighted sum of `reward_components`."""
+    return (
+        terms[settings.outcome]
+        + settings.format_weight * terms["format"]
+        + settings.recall_weight * terms.get("recall", 0.0)
+        - settings.defect_penalty * terms["defects"]
+    )
+
+
+def broken_value(settings: RewardSettings) -> float:
+    """The reward of a reply that is not three queries.
+
+    It is that of the worst one that is, without its format reward: strictly below every other.
+    """
+    return _LOWEST[settings.outcome] - settings.defect_penalty
+
+
+# --- the environment ------------------------------------------------------------------------------
 
 
 class RagSettings(EnvironmentSettings, extra="forbid", frozen=True):

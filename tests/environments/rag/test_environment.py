@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.chat import ChatReply, ChatRequest, ModelSettings
 from environments.rag import RagEnvironment, RagSettings
-from environments.rag.retrieval import fitting
-from environments.rag.rewards import (
+from environments.rag.environment import (
     Outcome,
     RewardSettings,
     broken_value,
     reward_components,
     reward_value,
 )
+from environments.rag.retrieval import fitting
 from tests.environments.rag.conftest import GOLD, WRONG, queries, rollouts
 from tests.refusals import refusal
 
