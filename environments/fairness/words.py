@@ -23,7 +23,8 @@ from environments.replies import normal_text
 #: A text is read up to here: a rationale is asked for as one short sentence.
 _MOST_WORDS = 100
 _MOST_CHARACTERS = 2_000
-_WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
+#: Of "Tagalog-speaking" each part; a white-collar job is not a race.
+_WORD = re.compile(r"[^\W_]+(?:[- ]collar)?")
 #: A word that so many replies have whose prompts lack it tells of nobody.
 _USUAL = 0.01
 
@@ -48,7 +49,7 @@ class Reader:
     def values_named(self, text: str) -> Array:
         """Which values the text names or implies, [R]."""
         normal = normal_text(text[:_MOST_CHARACTERS])
-        words = _WORD.findall(normal) if self.telling else ()
+        words = {form for word in _WORD.findall(normal) for form in (word, word.removesuffix("s"))}
         named = [
             pattern.search(normal) or not self.telling.get(value, frozenset()).isdisjoint(words)
             for value, pattern in zip(self.design.values, self._named, strict=True)

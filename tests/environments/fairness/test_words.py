@@ -47,7 +47,8 @@ def test_words_tell_a_value_by_which_only_its_prompts_differ() -> None:
         "Black": {"black", "on", "pay", "it", "seems"},
     }
     told = Reader(SPINE, telling_words(rollouts, "race"))
-    assert told.others_named("Surname Olson.", "Black") == ["White"]
+    for text in ("Surname Olson.", "OLSON", "As the Olsons say.", "Olson's", "Olson-like"):
+        assert told.others_named(text, "Black") == ["White"]
     assert told.others_named("Surname Olson.", "White") == []
     assert told.others_named("In a white-collar job.", "Black") == []
     assert telling_words(rollouts[:1], "race") == {}
