@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
@@ -38,7 +38,7 @@ from equipoise.run.log import kept_log
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
     from equipoise.evaluate.evaluate import TaskResult
-    from equipoise.evaluate.plan import Audit, Variant
+    from equipoise.evaluate.plan import Audit, TaskAudit, Variant
 
 #: What is meant as a file, also where none is there: a path in one word, or a text file's name.
 _FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
@@ -139,7 +139,7 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     load_dotenv(Path.cwd() / ".env")
     from equipoise.commands.stages import report
     from equipoise.evaluate.evaluate import Documents, run_audit
-    from equipoise.evaluate.plan import TaskAudit, print_plan, read_audit, write_audit
+    from equipoise.evaluate.plan import TaskAudit, read_audit, write_audit
     from equipoise.report.renderers import print_stage
 
     audit = read_audit(options.resume) if options.resume else make_audit(options)
@@ -147,7 +147,7 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     threads = _check(audit, root, reporter, dry_run=options.dry_run)
     if options.dry_run:
         audits = [TaskAudit(audit, task, root, reporter) for task in audit.tasks]
-        print_plan(audits, reporter)
+        _show_plan(audits, reporter)
         return
     prepare_torch(threads)
     usable_folder(root, "--output-dir")
@@ -164,6 +164,25 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
         except EquipoiseError:
             _discard_unbegun(root)
             raise
+
+
+def _show_plan(audits: "Sequence[TaskAudit]", reporter: Reporter) -> None:
+    """Print what each row would ask. Raises `EquipoiseError` for a task that cannot be asked."""
+    from equipoise.evaluate.plan import failed_tasks, plan_rows
+
+    rows, errors = plan_rows(audits)
+    if errors and len(audits) == 1:
+        raise next(iter(errors.values()))
+    columns = [Column("task"), Column("row", folds=True)]
+    columns += [Column(n) for n in ("prompts", "replies", "tokens", "cost", "calls to score")]
+    cells = []
+    for row in rows:
+        counts = (f"{count:,}" for count in (row.prompts, row.replies, row.tokens))
+        cost = f"{row.cost:,.2f} + prompts" if row.cost else "-"
+        cells.append((row.task, row.row, *counts, cost, f"{row.calls:,}" if row.calls else "-"))
+    reporter.table("What would be asked, at most", columns, cells)
+    if errors:
+        raise failed_tasks(errors, len(audits))
 
 
 def _show_result(result: "TaskResult", root: Path, reporter: Reporter) -> None:

@@ -18,7 +18,7 @@ from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import Setting
 from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
-from equipoise.files.console import Column, Reporter
+from equipoise.files.console import Reporter
 from equipoise.files.disk import read_json, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory, model_label
@@ -440,32 +440,56 @@ def select_prompts(
     return [record for record in split_records if record.set_id in set_ids]
 
 
-def print_plan(task_audits: Sequence[TaskAudit], reporter: Reporter) -> None:
-    """Print what each row asks, its price and the calls to score it, for `--dry-run`."""
-    table: list[tuple[str, ...]] = []
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """The prompts and replies of a row, its price but for the prompts, and the calls to score it.
+
+    All but the prompts are at most: a row may share its plain one's reference.
+    """
+
+    task: str
+    row: str
+    prompts: int
+    replies: int
+    tokens: int
+    cost: float
+    calls: int
+
+
+def plan_rows(
+    task_audits: Sequence[TaskAudit],
+) -> tuple[list[PlannedRow], Mapping[str, EquipoiseError]]:
+    """Return every row that would be asked, and by task why there is none."""
+    rows: list[PlannedRow] = []
     errors: dict[str, EquipoiseError] = {}
     for task_audit in task_audits:
         try:
-            table += [row for s in task_audit.audit.subjects for row in _plan_rows(task_audit, s)]
+            rows += [row for s in task_audit.audit.subjects for row in _plan_rows(task_audit, s)]
         except EquipoiseError as error:
-            if len(task_audits) == 1:
-                raise
             errors[task_audit.task] = error
-    columns = [Column("task"), Column("row", folds=True)]
-    columns += [Column(n) for n in ("prompts", "replies", "tokens", "cost", "calls to score")]
-    reporter.table("What would be asked, at most", columns, table)
-    if errors:
-        raise failed_tasks(errors, len(task_audits))
+    return rows, errors
 
 
-def _plan_rows(task_audit: TaskAudit, subject: Subject) -> list[tuple[str, ...]]:
+def _plan_rows(task_audit: TaskAudit, subject: Subject) -> list[PlannedRow]:
     refuse_unjudged(task_audit, subject)
     loaded = task_audit.load_plain(subject)
+    config, settings = loaded.config, loaded.env_settings
     prepare_task(loaded, task_audit.reporter.say, dry_run=True)
-    prompts = prompts_of(loaded, prompts_here(loaded, to_train=False), task_audit.audit)
-    cells = _plan_row(loaded, subject, prompts, task_audit.root)
-    rows = rows_of(task_audit.audit, subject, loaded.environment_class)
-    return [(task_audit.task, row.name, *cells) for row in rows]
+    records = prompts_of(loaded, prompts_here(loaded, to_train=False), task_audit.audit)
+    tested = [r for r in records if r.split == config.equipoise.evaluation.split]
+    replies = len(tested) * config.equipoise.evaluation.generations
+    calls = settings.model_calls(records, replies)
+    replies += len(records) * settings.reference_size
+    tokens = replies * config.policy.generation.max_new_tokens
+    cost = 0.0
+    if subject.endpoint:
+        answers = task_audit.root / "answers"
+        endpoint = endpoint_settings(subject, config.policy.generation, answers)
+        cost = tokens * endpoint.budget.completion_price / 1e6
+    return [
+        PlannedRow(task_audit.task, row.name, len(records), replies, tokens, cost, calls)
+        for row in rows_of(task_audit.audit, subject, loaded.environment_class)
+    ]
 
 
 def prompts_of(
@@ -475,21 +499,3 @@ def prompts_of(
     split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
     stratum = loaded.environment_class.presentation.one_of_each
     return select_prompts(records, split, audit.limit, seed, stratum)
-
-
-def _plan_row(
-    loaded: LoadedConfig, subject: Subject, records: Sequence[PromptRecord], root: Path
-) -> tuple[str, ...]:
-    config, settings = loaded.config, loaded.env_settings
-    tested = [r for r in records if r.split == config.equipoise.evaluation.split]
-    replies = len(tested) * config.equipoise.evaluation.generations
-    calls = settings.model_calls(records, replies)
-    # At most: a row may share its plain one.
-    replies += len(records) * settings.reference_size
-    tokens = replies * config.policy.generation.max_new_tokens
-    cost = 0.0
-    if subject.endpoint:
-        endpoint = endpoint_settings(subject, config.policy.generation, root / "answers")
-        cost = tokens * endpoint.budget.completion_price / 1e6
-    counts = (f"{count:,}" for count in (len(records), replies, tokens))
-    return (*counts, f"{cost:,.2f} + prompts" if cost else "-", f"{calls:,}" if calls else "-")
