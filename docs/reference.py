@@ -130,11 +130,12 @@ def sections_of_task(task: str, content: Tree) -> Iterator[Section]:
     ours = content["equipoise"]
     module, _, name = ours["environment"].rpartition(".")
     environment = getattr(import_module(module), name)
-    data = import_module(ours["data"]["module"])
+    module, _, name = ours["data"]["module"].rpartition(".")
+    data = getattr(import_module(module), name)
     settings = content.get("env", {}).get(environment.name, {})
     yield Section(environment.Settings, f"env.{environment.name}", settings, task)
     yield Section(data.PromptSettings, "equipoise.data", ours["data"], task)
-    if local_model := getattr(data, "LocalModelSettings", None):
+    if local_model := data.LocalModelSettings:
         yield Section(local_model, "equipoise.local_model", ours.get("local_model", {}), task)
 
 

@@ -14,6 +14,7 @@ import yaml
 from equipoise.commands.main import VERBS
 from equipoise.config.schema import Config
 from equipoise.config.validate import known_keys
+from equipoise.run.prompts import find_task
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -58,10 +59,10 @@ def task_models() -> Iterator[tuple[str, Any]]:
         if path.parent.name == "tasks" and "environment" in ours:
             module, _, name = ours["environment"].rpartition(".")
             environment = getattr(import_module(module), name)
-            data = import_module(ours["data"]["module"])
+            data = find_task(path.stem)
             yield f"env.{environment.name}", environment.Settings
             yield "equipoise.data", data.PromptSettings
-            if hasattr(data, "LocalModelSettings"):
+            if data.LocalModelSettings:
                 yield "equipoise.local_model", data.LocalModelSettings
 
 

@@ -1,19 +1,20 @@
 """Retrieval: questions with plans, their index, and a local model that searches vaguely."""
 
-from data_prep.rag.local_model import (
-    LOCAL_MODEL_NOTICE,
-    LocalModelSettings,
-    imitated_replies,
-)
-from data_prep.rag.prompts import PromptSettings, build_prompts, check, prepare, prompt_problems
+from data_prep.contract import DataModule
+from data_prep.rag import local_model, prompts
 
-__all__ = [
-    "LOCAL_MODEL_NOTICE",
-    "LocalModelSettings",
-    "PromptSettings",
-    "build_prompts",
-    "check",
-    "imitated_replies",
-    "prepare",
-    "prompt_problems",
-]
+__all__ = ["RagData"]
+
+
+class RagData(DataModule):
+    """Questions with plans, their index, and a local model that searches vaguely."""
+
+    PromptSettings = prompts.PromptSettings
+    LocalModelSettings = local_model.LocalModelSettings
+    LOCAL_MODEL_NOTICE = local_model.LOCAL_MODEL_NOTICE
+
+    build_prompts = staticmethod(prompts.build_prompts)
+    prompt_problems = staticmethod(prompts.prompt_problems)
+    prepare = staticmethod(prompts.prepare)
+    check = staticmethod(prompts.check)
+    imitated_replies = staticmethod(local_model.imitated_replies)

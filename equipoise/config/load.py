@@ -82,8 +82,7 @@ class LoadedConfig:
 
     def own_code(self) -> list[tuple[str, str]]:
         """Name and file of the modules that were imported and are not Equipoise's."""
-        module = self.config.equipoise.data.module
-        names = dict.fromkeys((self.environment_class.__module__, module))
+        names = dict.fromkeys((self.environment_class.__module__, self.data_module.__module__))
         modules = [sys.modules[name] for name in names if name.partition(".")[0] not in _OURS]
         return [(module.__name__, str(getattr(module, "__file__", ""))) for module in modules]
 

@@ -26,8 +26,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Tree = dict[str, Any]
 Engine = Literal["local", "nemo_rl"]
-#: `package.module` and `package.module.Class`.
-ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
+#: `package.module.Class`.
 ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 #: A folder's name, which has 255 bytes; what is written beside a run has a longer one than the run.
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
@@ -365,11 +364,11 @@ class ClusterConfig(Section):
 
 
 class DataSource(BaseModel):
-    """`equipoise.data`; the other keys are those of the module's `PromptSettings`."""
+    """`equipoise.data`; the other keys are those of the class's `PromptSettings`."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    module: ModuleName  #: what makes the prompts, a module of data_prep
+    module: ClassName  #: what makes the prompts, a `DataModule`
     data_path: str | None = None  #: a prompts.jsonl to use in its place
 
 

@@ -1,8 +1,8 @@
-"""The code that a configuration names: the environment's class and the task's data module."""
+"""The code that a configuration names: a task's class of an environment and one of its data."""
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from data_prep.contract import DataModule, DataSettings, hook_problems
+from data_prep.contract import DataModule, DataSettings, unfit_data
 from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.config.validate import Origins, Problem, usage_error, validate, within
@@ -54,10 +54,10 @@ def load_task(config: Config, task: str, origins: Origins, *, stored: bool = Fal
         if ours.task != task:
             message = f"this recipe trains {task}, not {ours.task}"
             raise UnfitCodeError("task.other-recipe", "equipoise.task", message)
-        environment = _find_environment(ours.environment, stored)
-        module = _find_data_module(ours.data.module, stored)
-        if is_local and module.LocalModelSettings is None:
-            message = f"{module.name} makes no local model, name another one with --model-name"
+        environment = _find_class(ours.environment, _ENVIRONMENT_KEY, _unfit_environment, stored)
+        data: DataModule = _find_class(ours.data.module, _MODULE_KEY, unfit_data, stored)()
+        if is_local and data.LocalModelSettings is None:
+            message = f"{ours.data.module} makes no local model, name another one with --model-name"
             raise UnfitCodeError("data-module.no-local-model", "policy.model_name", message)
     except UnfitCodeError as error:
         raise usage_error([error.problem], origins) from error
@@ -72,34 +72,26 @@ def load_task(config: Config, task: str, origins: Origins, *, stored: bool = Fal
     for section in config.env.keys() - {name}:
         message = f"unknown key, this task's environment is env.{name}"
         problems.append(Problem("task.invalid-settings", (f"env.{section}",), message))
-    prompts = settings(ours.data.model_extra or {}, module.PromptSettings, "equipoise.data")
+    prompts = settings(ours.data.model_extra or {}, data.PromptSettings, "equipoise.data")
     env = settings(config.env.get(name, {}), environment.Settings, f"env.{name}")
     local_model = None
-    if tiny := module.LocalModelSettings:
+    if tiny := data.LocalModelSettings:
         local_model = settings(ours.local_model, tiny, "equipoise.local_model")
     if prompts and is_local and not ours.data.data_path and (reason := prompts.no_local_model):
         problems.append(Problem("task.other-model", ("policy.model_name",), reason))
     if problems:
         raise usage_error(problems, origins)
-    return TaskCode(environment, module, env, prompts, local_model)
+    return TaskCode(environment, data, env, prompts, local_model)
 
 
-def _find_environment(class_name: str, stored: bool) -> type[Environment]:
-    module_name, _, name = class_name.rpartition(".")
-    environment: Any = getattr(_import(module_name, _ENVIRONMENT_KEY, stored), name, None)
-    if reason := _unfit_environment(environment):
+def _find_class(path: str, key: str, unfit: Callable[[Any], str], stored: bool) -> Any:
+    """Import `package.module.Class`."""
+    module_name, _, name = path.rpartition(".")
+    found = getattr(_import(module_name, key, stored), name, None)
+    if reason := "does not exist" if found is None else unfit(found):
         message = f"{name} of {module_name} {reason}"
-        raise UnfitCodeError("environment.no-environment", _ENVIRONMENT_KEY, message)
-    environment_class: type[Environment] = environment
-    return environment_class
-
-
-def _find_data_module(name: str, stored: bool) -> DataModule:
-    module = _import(name, _MODULE_KEY, stored)
-    if faults := list(hook_problems(module)):
-        message = f"{name}: {'; '.join(faults)} (see data_prep/contract.py)"
-        raise UnfitCodeError("data-module.invalid", _MODULE_KEY, message)
-    return DataModule(module)
+        raise UnfitCodeError("task.unfit-class", key, message)
+    return found
 
 
 def _import(name: str, key: str, stored: bool) -> ModuleType:
@@ -138,8 +130,6 @@ def set_size(environment: type[Environment], settings: EnvironmentSettings) -> i
 
 def _unfit_environment(environment: Any) -> str:
     """Why a class is not an environment, see environments/contract.py; empty where it is one."""
-    if environment is None:
-        return "does not exist"
     if not (isinstance(environment, type) and issubclass(environment, Environment)):
         return "does not extend environments.contract.Environment"
     if missing := sorted(environment.__abstractmethods__):

@@ -1,6 +1,6 @@
 """The prompts of a run: what they need is made, they are made or read from a file, and checked.
 
-Preparation and check of a task are hooks of its data module, see data_prep/contract.py.
+Preparation and check of a task are methods of its data module, see data_prep/contract.py.
 """
 
 import json
@@ -9,19 +9,18 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+import yaml
 from dotenv import load_dotenv
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from tyro.conf import Positional
-from yaml import YAMLError
 
-from data_prep.contract import DataModule, DataSettings, Tools, hook_problems
+from data_prep.contract import DataModule, DataSettings, Tools, unfit_data
 from data_prep.records import (
     content_hash,
     manifest_path,
@@ -35,7 +34,7 @@ from environments.chat import BudgetSpentError, ChatModel
 from environments.errors import code_of
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.dry_run import Row
-from equipoise.config.flags import tasks
+from equipoise.config.flags import task_file, tasks
 from equipoise.config.task_code import add_working_folder, set_size
 from equipoise.config.validate import validate
 from equipoise.files.console import Reporter
@@ -205,7 +204,7 @@ class PrepareOptions:
     """Make the prompts of a task, and what they need: prompts.jsonl with its manifest.
 
     The keys are those of equipoise.data in a configuration; a task alone has them listed.
-    In place of a task there may be a data module of your own, my_package.my_task.
+    In place of a task there may be a data module of your own, my_package.MyData.
 
     With --examples conversations are written in the form of reply that the task asks for, to
     fine-tune a model on that never gives it (docs/own-data.md).
@@ -276,7 +275,7 @@ def _write_prompts(
     records: Sequence[PromptRecord],
     reporter: Reporter,
 ) -> None:
-    about = {"module": module.name, "settings": settings.model_dump(mode="json")}
+    about = {"module": module.__module__, "settings": settings.model_dump(mode="json")}
     write_prompts(path, records, about)
     _say_counts(path, records, reporter)
     reporter.say(f"invented: {_invented(settings)}")
@@ -295,7 +294,7 @@ def _write_examples(
     if model is None or not module.offers(DataModule.imitated_replies):
         raise UsageError(
             "prepare.no-examples",
-            f"{module.name} has no imitated_replies, which give examples of replies",
+            f"{type(module).__name__} has no imitated_replies, which give examples of replies",
             "Write the file yourself; docs/own-data.md shows a line.",
         )
     shared = settings.model_dump(include=settings.model_fields_set & model.model_fields.keys())
@@ -336,30 +335,27 @@ def _say_counts(path: Path, records: Sequence[PromptRecord], reporter: Reporter)
 
 
 def find_task(task: str) -> DataModule:
-    """The data module of a task, or one of the user's by its name. Raises `UsageError`."""
-    shipped = f"Take {', '.join(tasks())}."
-    if not all(part.isidentifier() for part in task.split(".")):
-        raise UsageError(
-            "prepare.invalid-name", f"{task!r} is no name of a task or module", shipped
-        )
+    """The data module of a task, or one of the user's by its class. Raises `UsageError`."""
+    path = task
+    if task in tasks():
+        path = yaml.safe_load(task_file(task).read_text("utf-8"))["equipoise"]["data"]["module"]
+    module_name, _, class_name = path.rpartition(".")
     add_working_folder()
-    own_name = "." in task or find_spec(f"data_prep.{task}") is None
-    name = task if own_name else f"data_prep.{task}"
+    data: Any = None
     try:
-        module = import_module(name)
+        if all(part.isidentifier() for part in module_name.split(".")):
+            data = getattr(import_module(module_name), class_name, None)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module is there, and what it imports is not
+    if reason := unfit_data(data):
         raise UsageError(
-            "prepare.unknown-task", f"there is no task or module {task}", shipped
-        ) from None
-    if problems := list(hook_problems(module)):
-        raise UsageError(
-            "prepare.incomplete-module",
-            f"{name}: {'; '.join(problems)}",
-            "See data_prep/contract.py.",
+            "prepare.unknown-task",
+            f"{task} is not a task: {f'it {reason}' if data else 'there is no such class'}",
+            f"Take {', '.join(tasks())}, or a class of your own: docs/own-task.md.",
         )
-    return DataModule(module)
+    module: DataModule = data()
+    return module
 
 
 def _no_chat_model(name: str) -> ChatModel:
@@ -379,7 +375,7 @@ def read_settings(model: type[DataSettings], words: Sequence[str]) -> DataSettin
         )
     try:
         values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)), resolve=True)
-    except (OmegaConfBaseException, YAMLError) as error:
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
         raise UsageError(
             "prepare.invalid-yaml", f"a value is no YAML: {str(error).splitlines()[0]}", _KEYS
         ) from None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.files.disk import read_json
-from tests.recipes.audits import started, started_in
+from tests.recipes.audits import SMOKE, started, started_in
 
 METRICS = {
     *("dharma_violation_rate", "ahimsa_violation_rate", "helpfulness_violation_rate"),
@@ -13,15 +13,8 @@ METRICS = {
     *("right_advice_rate", "needless_referral_rate", "emergency_sent_rate"),
 }
 SMALL = (
-    "--config=nemo_configs/local.yaml",
-    "--run-name=run",
-    "--no-wandb",
-    "--num-samples=160",
-    "--iterations=3",
-    "grpo.num_prompts_per_step=8",
-    "grpo.num_generations_per_prompt=4",
-    "equipoise.local_model.steps=120",
-    "equipoise.evaluation.bootstrap_draws=200",
+    *(SMOKE, "--run-name=run", "--no-wandb", "--num-samples=160"),
+    *("equipoise.local_model.steps=40", "equipoise.evaluation.bootstrap_draws=200"),
 )
 
 

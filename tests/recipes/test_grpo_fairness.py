@@ -22,6 +22,7 @@ SMALL = (
     "equipoise.evaluation.bootstrap_draws=200",
     "equipoise.evaluation.permutations=100",
     "env.fairness.reference_generations=2",
+    *("equipoise.probe.prompts=8", "equipoise.probe.constants=4", "equipoise.probe.rounds=1"),
     "equipoise.max_failure_rate=1.0",
 )
 UNTRACKED = "--no-wandb"

@@ -10,18 +10,11 @@ from data_prep.pubmedqa.prompts import prompt_record
 from data_prep.records import read_prompts, write_prompts
 from environments.pubmedqa import LABELS
 from equipoise.files.disk import read_json
-from tests.recipes.audits import started, started_in
+from tests.recipes.audits import SMOKE, started, started_in
 
 SMALL = (
-    "--config=nemo_configs/local.yaml",
-    "--run-name=run",
-    "--no-wandb",
-    "--num-samples=120",
-    "--iterations=3",
-    "grpo.num_prompts_per_step=8",
-    "grpo.num_generations_per_prompt=4",
-    "equipoise.local_model.steps=150",
-    "equipoise.evaluation.generations=1",
+    *(SMOKE, "--run-name=run", "--no-wandb", "--num-samples=120"),
+    *("equipoise.local_model.steps=40", "equipoise.evaluation.generations=1"),
     "equipoise.evaluation.bootstrap_draws=200",
 )
 

@@ -7,17 +7,9 @@ import pytest
 
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from tests.recipes.audits import started_in
+from tests.recipes.audits import SMOKE, started_in
 
-SMALL = (
-    "--no-wandb",
-    "--num-samples=60",
-    "--iterations=2",
-    "grpo.num_prompts_per_step=4",
-    "grpo.num_generations_per_prompt=4",
-    "equipoise.local_model.steps=40",
-    "equipoise.evaluation.bootstrap_draws=200",
-)
+SMALL = (SMOKE, "--no-wandb", "--num-samples=60", "equipoise.evaluation.bootstrap_draws=200")
 
 
 def recipe(folder: Path, *words: str, code: int = 0) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.fairness import LocalModelSettings, PromptSettings
+from data_prep.fairness import FairnessData, LocalModelSettings, PromptSettings
 from data_prep.splits import Fractions
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from equipoise.config import Options, load_config
@@ -36,7 +36,7 @@ class TestAValidConfiguration:
             seed=3,
         )
         assert loaded.local_model_settings == LocalModelSettings(steps=7, seed=5)
-        assert loaded.data_module.name == "data_prep.fairness"
+        assert isinstance(loaded.data_module, FairnessData)
 
     def test_a_yaml_of_three_keys_is_enough(self, load, tmp_path):
         mine = tmp_path / "mine and yours.yaml"
@@ -137,7 +137,7 @@ equipoise.data.num_samples=6 -> cuts a counterfactual set of 4: take 4 or 8
 equipoise.environment=environments.fairness.Fair -> Fair of environments.fairness does not exist
 equipoise.environment=environments.fair.Fair -> cannot import environments.fair
 equipoise.environment=environments.base.Score -> Score of environments.base does not extend
-equipoise.data.module=data_prep.splits -> there is no PromptSettings; there is no build_prompts
+equipoise.data.module=data_prep.fairness -> fairness of data_prep does not extend
 equipoise.task=dharma -> this recipe trains fairness, not dharma
 """
 

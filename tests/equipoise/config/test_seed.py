@@ -1,7 +1,6 @@
 """`--seed` moves all that chance decides in a local run: split, data, model and training."""
 
 from functools import cache
-from importlib import import_module
 
 import pytest
 
@@ -40,14 +39,13 @@ def test_a_run_of_another_seed_has_other_prompts_and_one_of_the_same_has_the_sam
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_local_model_training_and_sampling_follow_the_seed(task):
-    module = import_module(f"{loaded(task, SEEDS[0]).data_module.name}.local_model")
     shown = []
     for seed in SEEDS:
         run = loaded(task, seed)
         assert run.config.grpo.seed == run.config.equipoise.evaluation.seed == seed
         assert run.local_model_settings.seed == run.resolved["equipoise"]["data"]["seed"] == seed
         few = run.local_model_settings.model_copy(update={"steps": 4})
-        replies = module.imitated_replies(prompts(task, seed), few)
+        replies = run.data_module.imitated_replies(prompts(task, seed), few)
         shown.append({(str(record.messages), reply) for record, reply in replies})
     assert shown[0]
     assert len(shown[0] & shown[1]) < len(shown[0]) / 2, "the warm start imitates other replies"

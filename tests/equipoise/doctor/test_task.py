@@ -40,7 +40,7 @@ def prompts(tmp_path, case):
 
 def test_prompts_are_made_here_or_of_a_file_whose_bytes_are_as_they_were(case, prompts):
     result = look(case("fairness", *LOCAL), "prompts")
-    assert (result.status, "data_prep.fairness" in result.says) == ("ok", True)
+    assert (result.status, "data_prep.fairness.FairnessData" in result.says) == ("ok", True)
     words = (*LOCAL, f"equipoise.data.data_path={prompts}")
     result = look(case("fairness", *words), "prompts")
     assert (result.status, str(prompts) in result.says) == ("ok", True)

@@ -4,15 +4,13 @@ import json
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from data_prep.records import read_prompts
 from equipoise.__main__ import main
-from equipoise.run.prompts import described_keys
+from equipoise.run.prompts import described_keys, find_task
 from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,15 +23,16 @@ LINE = {
     "metadata": {},
 }
 OWN = """
-from data_prep.contract import DataSettings
+from data_prep.contract import DataModule, DataSettings
 from environments.base import PromptRecord
 
-class PromptSettings(DataSettings):
-    num_samples: int
+class OwnData(DataModule):
+    class PromptSettings(DataSettings):
+        num_samples: int
 
-def build_prompts(settings):
-    ask = ({"role": "user", "content": "Why?"},)
-    return [PromptRecord(str(i), "own", ask, str(i), "train") for i in range(settings.num_samples)]
+    def build_prompts(self, settings):
+        ask, n = ({"role": "user", "content": "Why?"},), range(settings.num_samples)
+        return [PromptRecord(str(i), "own", ask, str(i), "train") for i in n]
 """
 
 
@@ -69,12 +68,12 @@ def test_what_is_written_is_what_the_settings_say(task, words, chosen, tmp_path,
     if chosen is None:
         fractions = {"train": 0.6, "validation": 0.1, "test": 0.3}
         chosen = {"index": f"{tmp_path}/i", "fractions": fractions}
-    module = import_module(f"data_prep.{task}")
+    module = find_task(task)
     settings = module.PromptSettings(num_samples=24, **chosen)
     records = read_prompts(folder / "prompts.jsonl")
     assert records == module.build_prompts(settings)
     about = json.loads((folder / "prompts.manifest.json").read_text())["about"]
-    assert about == {"module": module.__name__, "settings": settings.model_dump(mode="json")}
+    assert about == {"module": module.__module__, "settings": settings.model_dump(mode="json")}
     said = capsys.readouterr().out
     assert re.search(r"prompts\.jsonl: .*\b\d+ train", said)
     assert "invented: all of it" in said
@@ -115,7 +114,7 @@ def test_examples_take_the_keys_that_they_share_with_the_prompts(tmp_path) -> No
 
 def test_a_data_module_of_ones_own(tmp_path) -> None:
     (tmp_path / "own_task.py").write_text(OWN)
-    words = ("prepare", "own_task", "num_samples=3", "--output-dir", "out")
+    words = ("prepare", "own_task.OwnData", "num_samples=3", "--output-dir", "out")
     command = [sys.executable, "-m", "equipoise", *words]
     environment = {"PYTHONPATH": str(ROOT)}
     made = subprocess.run(
@@ -134,9 +133,9 @@ def test_a_data_module_of_ones_own(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["fairnes"], "no task or module fairnes"),
-        (["a/b"], "no name of a task"),
-        (["records"], "data_prep.records: there is no PromptSettings; there is no build_prompts"),
+        (["fairnes"], "fairnes is not a task: there is no such class"),
+        (["a/b.C"], "a/b.C is not a task"),
+        (["data_prep.records.Name"], "it does not extend data_prep.contract"),
         (["fairness", "num_samples=50", "--output-dir", "{}/new"], "take 48 or 52"),
         (["fairness", "seed=1"], "--output-dir DIR"),
         (["fairness", "whiplash"], "'whiplash' is no key=value"),
@@ -186,8 +185,8 @@ def test_data_that_cannot_be_used_is_told_without_traceback(words, said, tmp_pat
 def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "buggy", raising=False)
-    (tmp_path / "buggy.py").write_text(text.replace("    return [", "    1 / 0\n    return ["))
-    words = ("prepare", "buggy", "num_samples=1", "--output-dir", str(tmp_path / "out"))
+    (tmp_path / "buggy.py").write_text(text.replace("ask, n =", "1 / 0; ask, n ="))
+    words = ("prepare", "buggy.OwnData", "num_samples=1", "--output-dir", str(tmp_path / "out"))
     code, message = failure(capsys, *words)
     assert code == 1
     assert "Traceback" in message and 'buggy.py", line' in message
@@ -198,13 +197,13 @@ def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch, caps
 def test_a_task_alone_has_every_key_listed_with_its_default(task, capsys) -> None:
     assert not ended("prepare", task)
     said = capsys.readouterr().out
-    for name in import_module(f"data_prep.{task}").PromptSettings.model_fields:
+    for name in find_task(task).PromptSettings.model_fields:
         assert re.search(rf"^  {name}[=.]", said, re.MULTILINE), name
 
 
 def test_what_a_key_may_be_is_said_where_nothing_else_is(capsys) -> None:
-    settings: Any = import_module("data_prep.pubmedqa").PromptSettings
-    assert ("source=hub", "hub, file, synthetic") in list(described_keys(settings))
+    rows = list(described_keys(find_task("pubmedqa").PromptSettings))
+    assert ("source=hub", "hub, file, synthetic") in rows
 
 
 # --- sealing -------------------------------------------------------------------------------------

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from huggingface_hub import constants
 
-from data_prep.contract import DataModule
+from data_prep.fairness import FairnessData
 from data_prep.records import write_prompts
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
@@ -54,9 +53,8 @@ def loaded() -> LoadedConfig:
 
 
 def with_module(loaded: LoadedConfig, **functions: Any) -> LoadedConfig:
-    needed = {"PromptSettings": type(loaded.prompt_settings), "build_prompts": None}
-    module = SimpleNamespace(__name__="own", **needed, **functions)
-    return replace(loaded, data_module=DataModule(module))
+    methods = {name: staticmethod(function) for name, function in functions.items()}
+    return replace(loaded, data_module=type("Own", (FairnessData,), methods)())
 
 
 class Searching(Environment):
