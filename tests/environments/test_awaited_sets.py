@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
+from hypothesis import settings
 
 from environments.awaited_sets import KEPT, AwaitedSets, Reward
 from environments.base import Failure, Rollout, Score
 
 VARIANTS, LIMIT, SCORING = "ab", 10.0, 3.0
-INTERLEAVINGS = 10_000
+INTERLEAVINGS = 100 * settings.default.max_examples
 
 
 class VirtualTime(asyncio.SelectorEventLoop):

@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 import data_prep.rag.invented as stones
-from data_prep import rag
 from data_prep.contract import Tools
+from data_prep.rag import RagData
 from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.local_model import imitated_replies
 from data_prep.rag.prompts import canned_rollout, unplanned_records
@@ -23,6 +23,8 @@ from environments.rag import RagEnvironment, RagSettings
 from environments.rag.corpus import Corpus, word_set
 from tests.data_prep.rag.test_plans import GOOD, Planner
 from tests.refusals import refusal
+
+rag = RagData()
 
 NO_MODEL = "no model may be loaded"
 

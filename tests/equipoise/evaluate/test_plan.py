@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from equipoise.evaluate.plan import Audit, Subject, TaskAudit, refuse_unjudged, 
 from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
+from equipoise.run.prompts import find_task
 from tests.refusals import refusal
 
 NO_DOCUMENTS = evaluate.Documents(lambda *_: None, lambda *_: None)
@@ -52,7 +52,7 @@ def test_a_few_prompts_are_of_each_stratum_as_many_prompts_are() -> None:
     ],
 )
 def test_every_task_names_what_its_prompts_are_drawn_by(task: str, settings: Any) -> None:
-    prompts = import_module(f"data_prep.{task}")
+    prompts = find_task(task)
     records = prompts.build_prompts(prompts.PromptSettings(**settings))
     stratum = load_config(
         task, Options((CONFIG_FOLDER / "local.yaml",))
