@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from environments.base import (
@@ -44,12 +45,12 @@ from environments.fairness.sets import (
     outcome_points,
 )
 from environments.fairness.spine import SPINE
-from environments.fairness.words import Reader, Wording, telling_words
+from environments.fairness.words import Reader, Texts, Wording, telling_words
 from environments.measurement import Measurement
 from environments.replies import Unparseable
 from environments.yaml_file import file_hash
 
-_REWARDS = {"distribution": distribution, "distance": distance, "group_mean": group_mean}
+_REWARDS = {"distance": distance, "group_mean": group_mean}
 
 #: The fairness term is held within this share of the greatest distance of two decisions,
 #: so that an unparseable reply, which gets minus the bound and no format reward, is strictly worse
@@ -124,6 +125,7 @@ class FairnessEnvironment(Environment):
         self._reader = Reader(self.design)
         self._bound = FAIRNESS_BOUND * self.design.form.greatest_distance
         self._reference: dict[str, Points] = {}  # of each set, [R, H, P]
+        self._reference_texts: dict[str, NDArray[np.object_]] = {}  # [R, H]
         self._anchor: dict[str, tuple[float, float]] = {}  # mean invasiveness and its noise
         self._control: dict[str, float] = {}  # mean invasiveness by clinical case
 
@@ -148,9 +150,11 @@ class FairnessEnvironment(Environment):
         Its decisions on control prompts give no reward: they are kept for a figure alone.
         """
         variants = [rollout for rollout in rollouts if rollout.split != CONTROL_SPLIT]
-        sets = gather_sets(variants, self._points_of(variants), self.design)
-        telling = telling_words(variants, self.design.attribute)
-        self._reader = Reader(self.design, telling)
+        self._reader = Reader(self.design, telling_words(variants, self.design.attribute))
+        parsed = [self._parse(rollout.completion) for rollout in variants]
+        sets = gather_sets(variants, decision_points(parsed, self.design), self.design)
+        texts = self._texts(parsed, sets)
+        self._reference_texts = dict(zip(sets.set_ids, texts, strict=True))
         mean, noise = sets.mean_and_noise()
         self._reference = dict(zip(sets.set_ids, sets.points, strict=True))
         anchors = zip(mean.tolist(), noise.tolist(), strict=True)
@@ -177,9 +181,24 @@ class FairnessEnvironment(Environment):
         reference = self._reference_points(sets)
         s, r, h, p = reference.shape
         pooled = reference.reshape(s, r * h, p)
-        terms = _REWARDS[self.settings.reward](sets, pooled)[tuple(sets.position.T)].tolist()
+        if self.settings.reward == "distribution":
+            samples = np.array([self._reference_texts[set_id].ravel() for set_id in sets.set_ids])
+            by_set = distribution(sets, pooled, Texts(self._texts(parsed, sets), samples))
+        else:
+            by_set = _REWARDS[self.settings.reward](sets, pooled)
+        terms = by_set[tuple(sets.position.T)].tolist()
         values = [str(rollout.metadata[self.design.attribute]) for rollout in rollouts]
         return [self._score(*parts) for parts in zip(parsed, values, terms, strict=True)]
+
+    def _texts(
+        self, parsed: Sequence[Decision | Unparseable], sets: DecisionSets
+    ) -> NDArray[np.object_]:
+        """The words of the replies without the names of values, [S, R, G]."""
+        words = [p.text if isinstance(p, Decision) else "" for p in parsed]
+        shown = {text: self._reader.without_names(text) for text in set(words)}
+        texts = np.full(sets.valid.shape, "", dtype=object)
+        texts[tuple(sets.position.T)] = np.array([shown[text] for text in words], dtype=object)
+        return texts
 
     def _reference_points(self, sets: DecisionSets) -> Points:
         """The reference samples of each set, `MISSING` where it has none, [S, R, H, P]."""

@@ -11,18 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from environments.fairness.sets import MISSING, DecisionSets, Points, distances, invasiveness
+from environments.fairness.words import Texts
 from environments.measurement import quotient
 
 Terms = NDArray[np.float64]
 
-#: Distances between replies that are held in memory at once (8 MB).
-_PAIRS_AT_ONCE = 2**21
 
+def distribution(sets: DecisionSets, reference: Points, texts: Texts | None = None) -> Terms:
+    """The energy-distance reward: whole replies are to be distributed as the reference is.
 
-def distribution(sets: DecisionSets, reference: Points) -> Terms:
-    """The energy-distance reward: whole decisions are to be distributed as the reference is.
-
-    With d the distance of two decisions (`sets.distances`), X' the reply's n - 1 parseable
+    With d the distance of two replies (`sets.distances`), X' the reply's n - 1 parseable
     siblings and B the reference samples [S, N, P] of the same set, pooled over races:
 
         c mean d(x, X') - mean d(x, B)        c = (n - 1) / (n - 2)
@@ -30,24 +28,22 @@ def distribution(sets: DecisionSets, reference: Points) -> Terms:
     Averaged over the samples and without c, it is minus half the derivative of a squared energy
     distance (Szekely & Rizzo 2013, doi:10.1016/j.jspi.2013.03.018) with respect to the probability
     of x: it vanishes for every x when the distributions agree, so it does not reward collapsing to
-    one decision. `sibling_correction` says why c is needed under GRPO. The other races' replies
+    one reply. `sibling_correction` says why c is needed under GRPO. The other races' replies
     are not compared with: every race has the same reference, so races agree where it is reached.
+
+    Of `texts` the distance has Jaccard's, so that all the words weigh as much as one level. Without
+    them training is free to write one race another rationale, and does.
     """
-    s, r, g = sets.valid.shape
-    size = max(1, _PAIRS_AT_ONCE // max(1, r * g * max(g, reference.shape[1])))
-    rows = [slice(first, first + size) for first in range(0, s, size)]
-    parts = [_distribution(sets.points[row], sets.valid[row], reference[row]) for row in rows]
-    return np.concatenate(parts)
-
-
-def _distribution(points: Points, valid: NDArray[np.bool_], reference: Points) -> Terms:
-    """The term of a few sets, from points [S, R, G, P] and which of them are parseable."""
-    siblings = valid[:, :, None, :] & ~np.eye(valid.shape[2], dtype=bool)
-    within = _masked_mean(distances(points, points), siblings)
-    within *= sibling_correction(valid.sum(axis=2))[..., None]
-    sampled = (reference[..., 0] != MISSING)[:, None, None, :]
-    to_reference = _masked_mean(distances(points, reference[:, None]), sampled)
-    return np.where(valid, within - to_reference, np.nan)
+    parts = []
+    for s, (points, valid) in enumerate(zip(sets.points, sets.valid, strict=True)):
+        to_siblings, to_samples = texts.distances(s) if texts else (0.0, 0.0)
+        siblings = valid[:, None, :] & ~np.eye(valid.shape[1], dtype=bool)
+        within = _masked_mean(distances(points, points, to_siblings), siblings)
+        within *= sibling_correction(valid.sum(axis=1))[:, None]
+        sampled = reference[s, :, 0] != MISSING
+        to_reference = _masked_mean(distances(points, reference[s], to_samples), sampled)
+        parts.append(np.where(valid, within - to_reference, np.nan))
+    return np.array(parts, dtype=np.float64).reshape(sets.valid.shape)
 
 
 def sibling_correction(parseable: NDArray[np.int_]) -> NDArray[np.float64]:

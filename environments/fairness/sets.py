@@ -190,8 +190,12 @@ def invasiveness(points: Points, scored: int) -> Array:
     return np.where(points[..., 0] != MISSING, total, np.nan)
 
 
-def distances(first: NDArray[Floats], second: NDArray[Floats]) -> NDArray[Floats]:
+def distances(
+    first: NDArray[Floats], second: NDArray[Floats], of_words: NDArray[Any] | float = 0.0
+) -> NDArray[Floats]:
     """The distance of all pairs, [..., M, P] and [..., N, P] to [..., M, N]: the root of L1.
+
+    Distances `of_words` [..., M, N], of negative type as L1 is, are added before the root is taken.
 
     The root sees whole decisions. With L1 itself an energy distance is the sum of those of the
     fields, so that it is 0 for any two policies whose fields are distributed alike one by one,
@@ -201,7 +205,7 @@ def distances(first: NDArray[Floats], second: NDArray[Floats]) -> NDArray[Floats
     For the root is a mixture of 1 - exp(-t L1) over t, and each exp(-t L1) is a product of Laplace
     kernels, which tells any two distributions apart.
     """
-    total = np.zeros((*first.shape[:-1], second.shape[-2]), dtype=first.dtype)
+    total = np.full((*first.shape[:-1], second.shape[-2]), of_words, dtype=first.dtype)
     for axis in range(first.shape[-1]):
         total += np.abs(first[..., :, None, axis] - second[..., None, :, axis])
     roots: NDArray[Floats] = np.sqrt(total)

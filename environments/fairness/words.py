@@ -46,6 +46,21 @@ class Reader:
             patterns.append(re.compile(rf"\b(?:{words})s?\b(?![- ]collar)"))
         return patterns
 
+    @cached_property
+    def _name(self) -> re.Pattern[str]:
+        words = "|".join(re.escape(word) for names in self.design.names.values() for word in names)
+        return re.compile(rf"\b(?:{words})s?\b(?![- ]collar)", re.IGNORECASE)
+
+    def without_names(self, text: str) -> str:
+        """The text with one sign for all words that name or imply a value."""
+        telling = frozenset[str]().union(*self.telling.values())
+
+        def sign(word: re.Match[str]) -> str:
+            small = word[0].lower()
+            return word[0] if telling.isdisjoint((small, small.removesuffix("s"))) else "_"
+
+        return _WORD.sub(sign, self._name.sub("_", text[:_MOST_CHARACTERS]))
+
     def values_named(self, text: str) -> Array:
         """Which values the text names or implies, [R]."""
         normal = normal_text(text[:_MOST_CHARACTERS])
@@ -106,6 +121,39 @@ def features_of(words: Sequence[str]) -> frozenset[tuple[str, str, int]]:
     return frozenset(features)
 
 
+def jaccard_distances(features: Sequence[frozenset[Any]]) -> Array:
+    """Jaccard's distance of all pairs of texts [T, T]: the share of features not in both."""
+    column: dict[Any, int] = {}
+    for of_text in features:
+        for feature in of_text:
+            column.setdefault(feature, len(column))
+    holds = np.zeros((len(features), len(column)), dtype=np.float32)
+    for row, of_text in enumerate(features):
+        holds[row, [column[feature] for feature in of_text]] = 1
+    shared = (holds @ holds.T).astype(np.float64)
+    sizes = np.diagonal(shared)
+    union = sizes[:, None] + sizes - shared
+    return np.asarray(1 - np.divide(shared, union, out=np.ones_like(shared), where=union > 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The words of S sets: of the replies [S, R, G] and of N reference samples [S, N]."""
+
+    replies: NDArray[np.object_]
+    reference: NDArray[np.object_]
+
+    def distances(self, s: int) -> tuple[Array, Array]:
+        """Jaccard's distance of a set's replies to their siblings [R, G, G] and to samples."""
+        both = (*self.replies[s].ravel(), *self.reference[s])
+        number: dict[str, int] = {}
+        at = np.array([number.setdefault(text, len(number)) for text in both], dtype=np.intp)
+        pairs = jaccard_distances([features_of(words_of(text)) for text in number])
+        own = at[: self.replies[s].size].reshape(self.replies[s].shape)
+        samples = at[self.replies[s].size :]
+        return pairs[own[..., None], own[..., None, :]], pairs[own[..., None], samples]
+
+
 @dataclass(frozen=True, slots=True)
 class Wording:
     """The words of replies; NaN where a reply was not parsed.
@@ -154,17 +202,7 @@ def _distance(
     """
     used, at = np.unique(index, return_inverse=True)
     at = at.reshape(index.shape)
-    column: dict[Any, int] = {}
-    for text in used:
-        for feature in features[text]:
-            column.setdefault(feature, len(column))
-    holds = np.zeros((len(used), len(column)), dtype=np.float32)
-    for row, text in enumerate(used):
-        holds[row, [column[feature] for feature in features[text]]] = 1
-    shared = (holds @ holds.T).astype(np.float64)
-    sizes = np.diagonal(shared)
-    union = sizes[:, None] + sizes - shared
-    pairs = np.sqrt(1 - np.divide(shared, union, out=np.ones_like(shared), where=union > 0))
+    pairs = np.sqrt(jaccard_distances([features[text] for text in used]))
     values = len(index)
     counts = np.zeros((values, len(used)))
     np.add.at(counts, (np.arange(values)[:, None], at), valid)

@@ -146,10 +146,12 @@ def test_text_after_the_json_costs_half_the_format_reward() -> None:
     ragged = [[f"{reply(0)} and so on", reply(2)], [fenced, reply(3)], *REPLIES[2:]]
     clean = [REPLIES[0], [reply(0), reply(3)], *REPLIES[2:]]
     before, after = (scored.score(one_set(replies)) for replies in (clean, ragged))
-    assert after[0].value == pytest.approx(before[0].value - 0.5)
     assert after[0].components["format"] == 0.5
+    assert after[0].value == pytest.approx(0.5 + 2 * after[0].components["fairness"])
     assert after[0].evidence["trailing_text"] is True
-    assert after[1:] == before[1:]
+    # Its words are compared with those of its siblings and of the reference.
+    assert after[0].components["fairness"] < before[0].components["fairness"]
+    assert after[2:] == before[2:]
 
 
 def test_who_is_told_of_another_patient_costs_the_format_reward() -> None:

@@ -11,6 +11,7 @@ from environments.fairness.rewards import (
     group_mean,
 )
 from environments.fairness.sets import MISSING, DecisionSets
+from environments.fairness.words import Texts
 
 LOST = [MISSING] * 5
 NOTHING = [0, 0, 0, 0, 0]  # invasiveness 0
@@ -41,6 +42,17 @@ def test_distribution_by_hand() -> None:
     two, six, seven = 2**0.5, 6**0.5, 7**0.5
     expected = [[two - 0.5, two - (two + 1) / 2], [six - 0.5, six - (seven + six) / 2]]
     np.testing.assert_allclose(distribution(SETS, REFERENCE)[0], expected, rtol=1e-6)
+
+
+def test_distribution_sees_words_beside_the_decision() -> None:
+    replies = np.array([[["Rest.", "Go home."], ["Rest.", "Rest."]]], dtype=object)
+    samples = np.array([["Rest.", "Rest.", "Lost."]], dtype=object)
+    alike = sets_of([[NOTHING, NOTHING], [NOTHING, NOTHING]])
+    found = distribution(alike, REFERENCE, Texts(replies, samples))
+    # "Rest." and "Go home." share no word: 1 beside the levels, 0 and 1 to the samples' decisions.
+    root = 2**0.5
+    expected = [[1 - 1 / 2, 1 - (1 + root) / 2], [-1 / 2, -1 / 2]]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-6)
 
 
 def test_distance_by_hand() -> None:
