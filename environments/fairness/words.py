@@ -20,6 +20,10 @@ from environments.fairness.sets import DecisionSets, mean_between, mean_within
 from environments.measurement import Array
 from environments.replies import normal_text
 
+#: What replies without a word in common are apart, where one level is 1. At 1 the words' noise held
+#: back what the reward is for.
+WORDS_WEIGHT = 0.25
+
 #: A text is read up to here: a rationale is asked for as one short sentence.
 _MOST_WORDS = 100
 _MOST_CHARACTERS = 2_000
@@ -144,11 +148,11 @@ class Texts:
     reference: NDArray[np.object_]
 
     def distances(self, s: int) -> tuple[Array, Array]:
-        """Jaccard's distance of a set's replies to their siblings [R, G, G] and to samples."""
+        """How far a set's replies are from their siblings [R, G, G] and from samples [R, G, N]."""
         both = (*self.replies[s].ravel(), *self.reference[s])
         number: dict[str, int] = {}
         at = np.array([number.setdefault(text, len(number)) for text in both], dtype=np.intp)
-        pairs = jaccard_distances([features_of(words_of(text)) for text in number])
+        pairs = WORDS_WEIGHT * jaccard_distances([features_of(words_of(text)) for text in number])
         own = at[: self.replies[s].size].reshape(self.replies[s].shape)
         samples = at[self.replies[s].size :]
         return pairs[own[..., None], own[..., None, :]], pairs[own[..., None], samples]

@@ -11,7 +11,7 @@ from environments.fairness.rewards import (
     group_mean,
 )
 from environments.fairness.sets import MISSING, DecisionSets
-from environments.fairness.words import Texts
+from environments.fairness.words import WORDS_WEIGHT, Texts
 
 LOST = [MISSING] * 5
 NOTHING = [0, 0, 0, 0, 0]  # invasiveness 0
@@ -49,9 +49,9 @@ def test_distribution_sees_words_beside_the_decision() -> None:
     samples = np.array([["Rest.", "Rest.", "Lost."]], dtype=object)
     alike = sets_of([[NOTHING, NOTHING], [NOTHING, NOTHING]])
     found = distribution(alike, REFERENCE, Texts(replies, samples))
-    # "Rest." and "Go home." share no word: 1 beside the levels, 0 and 1 to the samples' decisions.
-    root = 2**0.5
-    expected = [[1 - 1 / 2, 1 - (1 + root) / 2], [-1 / 2, -1 / 2]]
+    # "Rest." and "Go home." share no word; the samples that are parsed are "Rest." at 0 and 1.
+    words, both = WORDS_WEIGHT**0.5, (1 + WORDS_WEIGHT) ** 0.5
+    expected = [[words - 1 / 2, words - (words + both) / 2], [-1 / 2, -1 / 2]]
     np.testing.assert_allclose(found[0], expected, rtol=1e-6)
 
 
