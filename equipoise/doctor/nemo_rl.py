@@ -15,10 +15,8 @@ from equipoise.config.nemo_rl.installation import Installation, find_installatio
 from equipoise.doctor.checks import Case, Finding, Job, failure, ok, unchecked, warning
 from equipoise.doctor.software import (
     ask_python,
-    bfloat16,
     driver,
     host_memory,
-    in_use,
     local_gpus,
     local_memory,
     nemo_rl_memory,
@@ -215,7 +213,6 @@ def gpus(case: Case) -> Iterator[Finding]:
         yield from local_gpus(case)
         return
     config, here_gpus = case.config, nvidia.gpus if nvidia else ()
-    yield from filter(None, (in_use(here_gpus), bfloat16(here_gpus, config)))
     if case.purpose == "plan":
         if len(here_gpus) < config.cluster.gpus_per_node:
             needs = f"this configuration runs on {describe_cluster(config)}"

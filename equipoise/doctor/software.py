@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -38,13 +38,10 @@ _NO_GPU = (
 _COUNT = "import torch; print(torch.cuda.device_count())"
 _SECONDS = 60
 _DRIVER_SECONDS = 10
-_FIELDS = ("index", "name", "memory.total", "memory.used", "driver_version", "compute_cap")
+_FIELDS = ("index", "name", "memory.total", "memory.used", "driver_version")
 _MIB = 2**20
 #: What hides GPUs from a process; NVIDIA's containers read the second one.
 _HIDING = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-_BFLOAT16_CAPABILITY = 8.0
-#: A GPU of which others use more is hardly free.
-_USED = 0.1
 #: Ray's object store and everything else need the rest of a host's memory.
 _TIGHT_HOST = 0.7
 
@@ -71,7 +68,6 @@ class Gpu:
     name: str
     total: int
     used: int
-    capability: str  # such as 9.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +114,7 @@ def parse_driver(rows: str) -> Driver:
     """The driver of the rows of `--query-gpu`."""
     cells = [row for row in csv.reader(rows.splitlines(), skipinitialspace=True) if row]
     gpus = tuple(
-        Gpu(int(index), name, _bytes(total), _bytes(used), capability)
-        for index, name, total, used, _, capability in cells
+        Gpu(int(index), name, _bytes(total), _bytes(used)) for index, name, total, used, _ in cells
     )
     return Driver(cells[0][4] if cells else "", gpus)
 
@@ -127,12 +122,6 @@ def parse_driver(rows: str) -> Driver:
 def _bytes(mib: str) -> int:
     """Memory in MiB; a GPU whose memory is that of the machine says [N/A]."""
     return int(mib) * _MIB if mib.isdigit() else 0
-
-
-def hidden_by(environment: Mapping[str, str]) -> str | None:
-    """The variable that hides GPUs from this process, with its value; None where none does."""
-    names = (name for name in _HIDING if environment.get(name) not in (None, "all"))
-    return next((f"{name}={environment[name]!r}" for name in names), None)
 
 
 def gpus_of_torch() -> int:
@@ -172,51 +161,20 @@ def local_gpus(case: Case) -> Iterator[Finding]:
         yield ok("none; the local engine trains on the CPU")
         return
     gpus = nvidia.gpus
-    yield from filter(None, (in_use(gpus), bfloat16(gpus, config)))
     visible = gpus_of_torch()
-    if visible < len(gpus):
-        hiding = hidden_by(case.environment)
-        says = f"torch sees {visible} of {len(gpus)} GPUs; {hiding or 'nothing hides them'}"
-        if hiding:
-            yield warning(says, "Unset the variable where the run should have them all.")
-        else:
-            remedy = f"Take a torch built for the CUDA of the driver {nvidia.version}."
-            yield failure(says, remedy)
+    hidden = any(case.environment.get(name) not in (None, "all") for name in _HIDING)
+    if visible < len(gpus) and not hidden:
+        remedy = f"Take a torch built for the CUDA of the driver {nvidia.version}."
+        yield failure(f"torch sees {visible} of {len(gpus)} GPUs, and nothing hides them", remedy)
         return
     names = " and ".join(sorted({f"{gpu.name}, {in_gb(gpu.total)}" for gpu in gpus}))
-    yield ok(f"{len(gpus)} of {names}")
+    yield ok(f"{visible} of {names}")
 
 
 def refuse_missing_gpu(config: Config) -> None:
     """Raise `EquipoiseError` where a GPU is asked for, and torch finds none."""
     if config.equipoise.device == "cuda" and not count_gpus():
         raise EquipoiseError("gpu.none", *_NO_GPU)
-
-
-def in_use(gpus: Sequence[Gpu]) -> Finding | None:
-    """Warn of GPUs that others use."""
-    busy = [gpu for gpu in gpus if gpu.used > _USED * gpu.total]
-    if not busy:
-        return None
-    usage = ", ".join(f"GPU {gpu.index} {gpu.used / GB:.0f} of {in_gb(gpu.total)}" for gpu in busy)
-    remedy = "End what uses it (nvidia-smi shows it), or choose others with CUDA_VISIBLE_DEVICES."
-    return warning(f"memory is in use: {usage}", remedy)
-
-
-def bfloat16(gpus: Sequence[Gpu], config: Config | None) -> Finding | None:
-    """GPUs before Ampere, which compute in bfloat16 slowly or not at all."""
-    unsupported = [gpu for gpu in gpus if _capability(gpu) < _BFLOAT16_CAPABILITY]
-    if config is None or config.policy.precision != "bfloat16" or not unsupported:
-        return None
-    message = f"policy.precision is bfloat16, and the {unsupported[0].name} has no support for it"
-    return warning(message, "Take a GPU of Ampere or later, or policy.precision=float32.")
-
-
-def _capability(gpu: Gpu) -> float:
-    try:
-        return float(gpu.capability)
-    except ValueError:  # an old driver does not know the field
-        return _BFLOAT16_CAPABILITY
 
 
 def local_memory(case: Case) -> Finding:

@@ -31,32 +31,11 @@ def loaded(cases, *words, to_train=True):
     return load_config("fairness", parse_flags("x", (*own, *words)), to_train=to_train)
 
 
-def test_sizes_of_a_scale_that_do_not_fit_own_cases_are_named_with_ones_that_do(tmp_path):
-    cases, scale = cases_of(3, tmp_path, train=60), "--config=nemo_configs/medium.yaml"
-    with refusal(
-        "config.problems",
-        "grpo.num_prompts_per_step: 64 prompts cut a counterfactual set of 3 apart",
-        "multiple of 3, such as 63",
-        "grpo.val_batch_size: 128 prompts cut",
-        "multiple of 3, such as 129",
-    ):
-        loaded(cases, scale)
-    fitting = ("--batch-size=63", "grpo.val_batch_size=126", "policy.train_micro_batch_size=3")
-    grpo = loaded(cases, scale, *fitting).config.grpo
-    assert (grpo.num_prompts_per_step, grpo.val_batch_size) == (63, 126)
-
-
 def test_a_step_of_more_prompts_than_there_are_is_refused_with_what_fits(tmp_path):
     cases = cases_of(4, tmp_path)
     with refusal("config.problems", "there are 16 prompts to train on; take 16 instead of 32"):
         loaded(cases, "--config=nemo_configs/small.yaml")
     assert loaded(cases, "--config=nemo_configs/small.yaml", "--batch-size=16")
-
-
-def test_a_micro_batch_that_does_not_fill_a_step_is_refused_with_one_that_does(tmp_path):
-    words = ("--config=nemo_configs/small.yaml", "policy.train_micro_batch_size=10")
-    with refusal("config.problems", "do not fill a batch of 256; take 8"):
-        loaded(cases_of(4, tmp_path, train=60), *words)
 
 
 @pytest.mark.parametrize(
