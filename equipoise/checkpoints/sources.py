@@ -34,10 +34,7 @@ from equipoise.checkpoints.tensors import (
     yaml_mapping,
 )
 from equipoise.files.disk import scratch_folder
-from equipoise.run.directory import RunDirectory
-from equipoise.run.seals import check_part
 
-_STEP = re.compile(r"step_(\d+)$")
 _ITERATION = re.compile(r"iter_(\d+)$")
 #: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
 Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
@@ -101,9 +98,6 @@ def open_source(path: Path) -> Source:
             f"{path} {'is a file' if path.exists() else 'does not exist'}",
             _NAME_A_SOURCE,
         )
-    if (path / "provenance.json").is_file():
-        return open_source(_of_run(path))
-    check_part(path)
     check_folder(path)
     for look in _FOLDERS.values():
         if source := look(path):
@@ -111,22 +105,6 @@ def open_source(path: Path) -> Source:
     return refuse(
         "convert.unknown-format", f"{path} is not a checkpoint that is known here", _NAME_A_SOURCE
     )
-
-
-def _of_run(path: Path) -> Path:
-    """Return a run's final checkpoint, or else its newest one; a link out of the run is refused."""
-    folder = RunDirectory(path).final_checkpoint
-    check_part(folder)  # one that is missing, too
-    if not folder.is_dir():
-        newest = _newest(RunDirectory(path).checkpoints, _STEP)
-        folder = newest or refuse("convert.run-without-checkpoint", f"{path} has no checkpoint yet")
-    if not folder.resolve().is_relative_to(path.resolve()):
-        refuse(
-            "convert.link-outside",
-            f"{folder} is a link that leads out of its run",
-            "Name the folder that it leads to.",
-        )
-    return folder
 
 
 def _newest(folder: Path, name: re.Pattern[str]) -> Path | None:

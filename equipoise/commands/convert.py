@@ -11,6 +11,7 @@ from equipoise.files.console import Reporter
 from equipoise.files.errors import UsageError
 from equipoise.files.options import Destination, DryRun, option
 from equipoise.models.hub import prepare_torch, quiet_transformers
+from equipoise.run.seals import checkpoint_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,9 @@ def run(options: ConvertOptions, reporter: Reporter) -> None:
     from equipoise.checkpoints.to_hugging_face import convert, show_source
     from equipoise.checkpoints.to_megatron import convert_to_megatron
 
+    source = checkpoint_at(options.source)
     if options.dry_run:
-        show_source(options.source, options.destination, reporter)
+        show_source(source, options.destination, reporter)
         return
     write = (
         partial(convert, keep_adapter=options.adapter)
@@ -90,7 +92,7 @@ def run(options: ConvertOptions, reporter: Reporter) -> None:
         else convert_to_megatron
     )
     write(
-        options.source,
+        source,
         options.destination,
         reporter,
         base=options.base,
@@ -105,7 +107,7 @@ def merge(options: MergeOptions, reporter: Reporter) -> None:
     from equipoise.checkpoints.sources import ADAPTERS, describe, open_source
     from equipoise.checkpoints.tensors import refuse
 
-    source = open_source(options.adapter)
+    source = open_source(checkpoint_at(options.adapter))
     if source.form not in ADAPTERS:
         refuse(
             "merge-lora.no-adapter",

@@ -23,7 +23,7 @@ from equipoise.files.disk import read_json, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory, model_label
 from equipoise.run.prompts import prepare_task, prompts_here
-from equipoise.run.seals import check_part
+from equipoise.run.seals import check_part, checkpoint_at
 
 # --- subjects -------------------------------------------------------------------------------------
 # Models, adapters, checkpoints and endpoints that are audited, and how each of them is asked.
@@ -163,6 +163,7 @@ def as_model_folder(subject: Subject, target: Path, reporter: Reporter) -> str:
     from equipoise.checkpoints.sources import open_source
     from equipoise.checkpoints.to_hugging_face import convert
 
+    folder = checkpoint_at(folder)
     source = open_source(folder)
     is_complete = source.form == "hugging_face" and (source.path / "config.json").is_file()
     if is_complete and not subject.adapter:

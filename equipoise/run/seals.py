@@ -173,6 +173,35 @@ def check_part(part: Path) -> None:
         _refuse(part, folder_damage(path))
 
 
+def checkpoint_at(path: Path) -> Path:
+    """Return a run's final checkpoint, or else its newest one; any other path as it is.
+
+    It is compared with its manifest. Raises `EquipoiseError` for damage, and for a run without a
+    checkpoint, or with a link that leads out of it.
+    """
+    run = RunDirectory(path)
+    if not run.provenance.is_file():
+        check_part(path)
+        return path
+    check_part(run.final_checkpoint)  # one that is missing, too
+    folder = run.final_checkpoint
+    if not folder.is_dir():
+        checkpoints = find_checkpoints(run.checkpoints, "step_")
+        if not checkpoints:
+            raise EquipoiseError(
+                "convert.run-without-checkpoint", f"{path} has no checkpoint yet", ""
+            )
+        folder = checkpoints[0].path
+        check_part(folder)
+    if not folder.resolve().is_relative_to(path.resolve()):
+        raise EquipoiseError(
+            "convert.link-outside",
+            f"{folder} is a link that leads out of its run",
+            "Name the folder that it leads to.",
+        )
+    return folder
+
+
 def _finished_parts(run: RunDirectory) -> Iterator[Path]:
     """Yield the parts of a run that are finished and are read of it, but for its weights."""
     yield from (run.rollouts(s).parent for s in ("baseline", "final") if run.evaluation(s).exists())

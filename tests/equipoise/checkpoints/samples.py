@@ -8,9 +8,10 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.files.console import Reporter
+from equipoise.files.errors import EquipoiseError
+from equipoise.run.seals import checkpoint_at
 
 SIZES = {
     "vocab_size": 61,
@@ -75,14 +76,14 @@ def conversion(folder):
 
 def made(source, destination, base=None):
     """The tensors of what `convert` made."""
-    convert(source, destination, Reporter(), base=base and str(base))
+    convert(checkpoint_at(source), destination, Reporter(), base=base and str(base))
     return weights_of(destination)
 
 
 def refused(source, destination, base=None):
     """The line and the code of a conversion that leaves nothing behind."""
-    with pytest.raises(ConversionError) as caught:
-        convert(source, destination, Reporter(), base=base and str(base))
+    with pytest.raises(EquipoiseError) as caught:
+        convert(checkpoint_at(source), destination, Reporter(), base=base and str(base))
     assert not list(destination.parent.glob(f"*{destination.name}*"))
     assert "\n" not in caught.value.message
     return f"{caught.value} [{caught.value.code}]"
