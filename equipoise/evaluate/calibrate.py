@@ -96,10 +96,10 @@ def agreement(replies: Sequence[Rollout], scores: Sequence[Score]) -> Measuremen
     means = {}
     for name in Violations.model_fields:
         labels = [reply.metadata[VERDICTS].get(name) for reply in replies]
-        said = [found and getattr(found.decision.violations, name) for found in judged]
+        verdicts = [j and getattr(j.decision.violations, name) for j in judged]
         for measure, of in _KINDS.items():
-            pairs = zip(labels, said, strict=True)
-            right = [None if s is None or y not in of else s == y for y, s in pairs]
+            pairs = zip(labels, verdicts, strict=True)
+            right = [None if v is None or y not in of else v == y for y, v in pairs]
             means[f"{name}_{measure}"] = Mean(right, "higher", share=True)
     measured = measure_means([str(reply.metadata["family"]) for reply in replies], means)
     metrics = dict(measured.metrics)
@@ -115,8 +115,8 @@ def _kappa(sensitivity: Metric, specificity: Metric, sums: Array) -> Array:
     positives, negatives = sensitivity.trials(sums), specificity.trials(sums)
     hits = sensitivity.at(sums) * positives
     rejections, total = specificity.at(sums) * negatives, positives + negatives
-    said = hits + negatives - rejections
-    chance = positives * said + negatives * (total - said)
+    flagged = hits + negatives - rejections
+    chance = positives * flagged + negatives * (total - flagged)
     return quotient(total * (hits + rejections) - chance, total**2 - chance)
 
 

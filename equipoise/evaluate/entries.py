@@ -195,7 +195,7 @@ def _hash_of(record: PromptRecord) -> str:
 
 
 def _made_by(run: Evaluated) -> dict[str, Any]:
-    """The configuration, the stage, and how the model was asked where that is none of its keys."""
+    """The configuration, the stage, and the way of asking, which no key holds."""
     return {
         **run.loaded.resolved,
         "stage": run.stage,

@@ -71,11 +71,9 @@ from equipoise.run.usage import Meter
 from equipoise.statistics.results import EntriesComparison
 
 # --- turns ----------------------------------------------------------------------------------------
-# Several models at once: while one is asked, the others are; all else is done in turn.
-#
-# A turn is a generator that yields what can be worked at in a thread of its own, and gets back what
-# came of it. Everything between two yields happens in the thread that calls, so that nothing else
-# has to be safe for threads, and a signal ends it at once.
+# Rows run concurrently. A turn is a generator that yields blocking calls; a thread pool runs them
+# and sends their results back. All other code runs in the caller's thread, so it needs no locks,
+# and a signal ends it at once.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -274,7 +272,7 @@ def _raise_failures(
 
 
 class _TaskError(EquipoiseError):
-    """What keeps every model from one task: its judge cannot be had."""
+    """An error that keeps every model from one task, such as a judge that does not answer."""
 
 
 def _prepare(task_audit: TaskAudit, subjects: Sequence[Subject]) -> Sequence[PromptRecord]:

@@ -518,7 +518,7 @@ def power_of(unchanged: MetricComparison, quantile: float, share: float = 1.0) -
     A measured change is kept while its interval is within the margin. It varies by the standard
     error that the interval has from it, half its width over `quantile`, Student's of one tail; from
     parts with this `share` of the replies both are larger by the root of that. What was measured of
-    the change itself does not count, so this is no p-value in other words (Hoenig & Heisey 2001,
+    the change itself does not count, so this is not a p-value in other words (Hoenig & Heisey 2001,
     doi:10.1198/000313001300339897).
     """
     margin, reach = unchanged.margin, _reach_of(unchanged)

@@ -138,7 +138,7 @@ def _with_interval(
 
 
 def _floor_of(metric: Metric, clusters: Clusters, null: Array, confidence: float) -> Figures:
-    """What sampling noise alone would give, and how likely it is to reach the observed."""
+    """The noise floor of a metric, and how likely noise is to reach the observed value."""
     noise = floor(float(metric.at(clusters.total)), metric.at(null), confidence)
     return {
         "floor": noise.median if noise else None,

@@ -192,7 +192,8 @@ def compare_watched(
 ) -> WatchedMetrics:
     """Compare every metric of either side; one that a side lacks is not defined there.
 
-    An answer that never comes leaves a metric without its denominator, and no metric is no pass.
+    An answer that never comes leaves a metric without its denominator, and a missing metric is not
+    a pass.
     """
     metrics = {**after.metrics, **before.metrics}
     comparisons = compare(before, after, settings, tested=False) if metrics else {}
@@ -276,7 +277,7 @@ def gate(metrics: Mapping[Key, WatchedMetric]) -> dict[Key, GatedMetric]:
 
 
 def verdict_of(metrics: Iterable[GatedMetric]) -> Verdict:
-    """Failed where anything is lost, passed where everything is kept; nothing at all is no pass."""
+    """Failed where anything is lost, passed where all is kept; nothing at all is not a pass."""
     statuses = {metric.status for metric in metrics}
     if "lost" in statuses:
         return "failed"

@@ -266,7 +266,7 @@ def differences(
 def not_beaten(against: Mapping[str, Mapping[str, MetricComparison]], objective: str) -> list[str]:
     """The policies, but for best of n, than which the model is not shown to be better.
 
-    One whose objective is not defined, for its replies cannot be read, is none to beat.
+    One whose objective is not defined, for its replies cannot be read, is not one to beat.
     """
     return [
         name
