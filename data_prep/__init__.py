@@ -2,12 +2,11 @@
 
     equipoise prepare TASK --output-dir DIR
 
-`contract.py` says what a task's data module exposes, and the `__init__.py` of a package names that.
+`contract.py` says what the class of a task's data has; it stands in the package's `__init__.py`.
 Its files are called alike in all of them:
 
     prompts.py      PromptSettings, build_prompts, and checks of prompts
     invented.py     data that is made here, about nothing real (fairness: vignettes.py)
     sources.py      data of others, from a file or a hub (dharma: in prompts.py)
-    preparation.py  what the prompts need first
     local_model.py  the tiny model of the task, what it imitates, and how it replies
 """

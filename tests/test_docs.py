@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.checkpoints.sources import _FOLDERS
 from equipoise.config.flags import tasks
 from equipoise.config.nemo_rl.assumptions import RELEASE
 
@@ -25,6 +26,13 @@ def test_every_task_has_a_recipe_a_page_and_a_row_of_the_readme() -> None:
     assert sorted(path.name for path in (ROOT / "recipes").glob("grpo_*.py")) == recipes
     row = re.compile(r"^\| \[.*\]\(docs/(\w+)\.md\) .* `grpo_(\w+)\.py` \|$", re.MULTILINE)
     assert sorted(row.findall(readme)) == [(task, task) for task in tasks()]
+
+
+def test_every_kind_of_checkpoint_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "checkpoints.md").read_text("utf-8")
+    bold = " ".join(re.findall(r"^- .*?\*\*(.+?)\*\*", page, re.MULTILINE))
+    for kind in _FOLDERS:
+        assert any(word in bold for word in re.findall(r"\w{3,}", kind)), kind
 
 
 def test_the_image_is_the_release_wherever_it_is_named() -> None:

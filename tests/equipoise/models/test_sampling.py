@@ -23,9 +23,16 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord, Rollout
 from equipoise.models.causal import LoadedModel, load_model
-from equipoise.models.sampling import Sampling, sample
+from equipoise.models.sampling import (
+    InverseTransformSampling,
+    Sampling,
+    _processors,
+    complete,
+    count_tokens,
+    sample,
+)
 from equipoise.run.usage import Meter
-from equipoise.train.local import generation
+from equipoise.train.local.trainer import draw_for_training
 
 RECORDS = [
     PromptRecord(f"p{i}", "toy", ({"role": "user", "content": f"Q{i}"},), f"s{i}", "test")
@@ -57,7 +64,7 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     torch.manual_seed(0)
     shares = torch.tensor([0.0, 0.5, 0.0, 0.3, 0.15, 0.05, 0.0])
     scores = shares.log().expand(20_000, -1)
-    drawn = generation.InverseTransformSampling()(torch.empty(0), scores).argmax(dim=-1)
+    drawn = InverseTransformSampling()(torch.empty(0), scores).argmax(dim=-1)
     counts = np.bincount(drawn, minlength=len(shares))
     possible = shares.numpy() > 0
     assert not counts[~possible].any()
@@ -68,7 +75,7 @@ def test_a_word_of_no_probability_is_not_drawn_at_either_end(monkeypatch) -> Non
     scores = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]]).repeat(2, 1)
     extremes = torch.tensor([[0.0], [1 - 2.0**-24]])  # the least and the most that `rand` gives
     monkeypatch.setattr(torch, "rand", lambda *_size, **_device: extremes)
-    drawn = generation.InverseTransformSampling()(torch.empty(0), scores).argmax(dim=-1)
+    drawn = InverseTransformSampling()(torch.empty(0), scores).argmax(dim=-1)
     assert drawn.tolist() == [2, 1]
 
 
@@ -87,7 +94,7 @@ def test_temperature_and_both_cuts_are_what_transformers_makes_of_them(
     torch.manual_seed(1)
     scores = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().repeat(500, 1)
     sampling = replace(SAMPLING, **changes)
-    for processor in generation._processors(sampling):
+    for processor in _processors(sampling):
         scores = processor(torch.zeros(500, 1, dtype=torch.long), scores)
     assert set(scores.argmax(dim=-1).tolist()) == possible
 
@@ -114,7 +121,7 @@ def test_the_shared_prefix_changes_no_reply(network: PreTrainedModel, model: str
         torch.nn.init.normal_(weights, std=0.3)
     network.eval()
     greedy = replace(SAMPLING, temperature=0.0, generations=2)
-    inputs, tokens = generation.complete(network, tokenizer, prompts, greedy)
+    inputs, tokens = complete(network, tokenizer, prompts, greedy)
     plain = network.generate(
         **inputs,
         generation_config=GenerationConfig(
@@ -136,7 +143,7 @@ def test_training_draws_what_an_evaluation_does(model: str) -> None:
     )
     chats = [list(record.messages) for record in RECORDS for _ in range(SAMPLING.generations)]
     torch.manual_seed(SAMPLING.seed)
-    rows = generation.draw_for_training(SAMPLING)(chats, trainer)
+    rows = draw_for_training(SAMPLING)(chats, trainer)
     assert loaded.model.training
     whole = replace(SAMPLING, batch_size=len(chats))
     rollouts = sample(loaded, RECORDS, whole, lambda _: None, lambda *_: None)
@@ -166,4 +173,4 @@ def test_the_callers_random_state_is_left_as_it_was(model: str) -> None:
 def test_tokens_of_completions_are_counted_to_their_end() -> None:
     end, pad = 7, 0
     drawn = [[1, 2, end, pad], [1, end, end, 5], [1, 2, 3, 4], [end, 1, 1, 1]]
-    assert generation.count_tokens(torch.tensor(drawn), end) == 3 + 2 + 4 + 1
+    assert count_tokens(torch.tensor(drawn), end) == 3 + 2 + 4 + 1
