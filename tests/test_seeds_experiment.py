@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from equipoise.run.directory import RunDirectory
+from equipoise.run.ledger import Provenance
 from equipoise.run.seals import PARTS, record_files
 
 SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "experiments" / "seeds.py"
@@ -49,7 +50,7 @@ def write_run(folder: Path, effect: float, guard: str = "kept", prompt: str = ""
     (folder / "comparison.json").write_text(json.dumps({"metrics": rows}))
     (folder / "modes.json").write_text(json.dumps({"trivial": {"not_beaten": ["constant"]}}))
     run = RunDirectory(folder)
-    run.ledger.create({})
+    run.ledger.create(Provenance())
     record_files(run, *(path for path in folder.iterdir() if path.name in PARTS))
     return folder
 

@@ -38,7 +38,8 @@ from equipoise.run.log import kept_log
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
     from equipoise.evaluate.evaluate import TaskResult
-    from equipoise.evaluate.plan import Audit, TaskAudit, Variant
+    from equipoise.evaluate.plan import Audit, TaskAudit
+    from equipoise.run.ledger import Variant
 
 #: What is meant as a file, also where none is there: a path in one word, or a text file's name.
 _FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
@@ -238,7 +239,8 @@ def make_audit(options: EvaluateOptions) -> "Audit":
 
 def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
     """The plain row first."""
-    from equipoise.evaluate.plan import NAMED, PLAIN, Variant
+    from equipoise.evaluate.plan import NAMED
+    from equipoise.run.ledger import PLAIN, Variant
 
     yield PLAIN
     for word in options.system:

@@ -21,14 +21,12 @@ from equipoise.run.evaluation import BASELINE, FINAL, evaluate, take_reference
 from equipoise.run.job import Job, Watch, check_environment
 from equipoise.run.ledger import now, owning
 from equipoise.run.prompts import check_steps, find_prompts, prepare_task, record_prompts
-from equipoise.run.resume import reported
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import record_files
-from equipoise.run.start import model_name, start_run
+from equipoise.run.start import model_name, reported, start_run
 from equipoise.run.usage import Meter
-from equipoise.statistics.compare import Halves, compare, comparison_dict
-from equipoise.train.modes import write_modes
-from equipoise.train.probe import draw_greedy, probe, score_greedy
+from equipoise.statistics.compare import Halves, MetricComparison, compare, comparison_dict
+from equipoise.train.probe import draw_greedy, probe, score_greedy, write_modes
 
 #: Does the stages of a job up to its final evaluation that its directory does not hold yet.
 Stages = Callable[[Job, Watch], None]
@@ -176,8 +174,8 @@ def report(job: Job) -> None:
     write_card(job.run.root)
 
 
-def compare_stages(job: Job) -> dict[str, Any]:
-    """The content of comparison.json, from the files of both stages."""
+def compare_stages(job: Job) -> dict[str, MetricComparison]:
+    """Every metric before and after, from the files of both stages."""
     run, settings = job.run, job.config.equipoise.evaluation.statistics
     baseline, final = (read_scored_rollouts(run.rollouts(stage)) for stage in (BASELINE, FINAL))
     with job.reporter.progress("comparing"):
@@ -185,16 +183,16 @@ def compare_stages(job: Job) -> dict[str, Any]:
         after = measure(*final)
         del final  # the halves of the baseline take as much
         before, halves = measure(*baseline), Halves.of(measure, *baseline)
-        return comparison_dict(compare(before, after, settings, frozen=True, halves=halves))
+        return compare(before, after, settings, frozen=True, halves=halves)
 
 
 def finish(job: Job) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run, environment = job.run, job.environment
     comparison = compare_stages(job)
-    write_json(run.comparison, comparison)
+    write_json(run.comparison, comparison_dict(comparison))
     record_files(run, run.comparison)
-    run.ledger.update({"finished": now()})
+    run.ledger.update(finished=now())
     with job.reporter.progress("writing the report"):
         report(job)
     job.reporter.heading("Result")

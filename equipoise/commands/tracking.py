@@ -20,8 +20,9 @@ from equipoise.config import LoadedConfig
 from equipoise.config.secrets import redacted_tree
 from equipoise.files.console import showing_steps
 from equipoise.report.alarms import AlarmMonitor
-from equipoise.report.run_files import FOLDERS, RunFiles, read_object, read_run
-from equipoise.report.words import Stage, number
+from equipoise.report.run_files import FOLDERS, RunFiles, read_run
+from equipoise.report.words import Stage
+from equipoise.run.contents import Evaluation, Policy, read_content
 from equipoise.run.directory import RunDirectory
 from equipoise.run.evaluation import BASELINE
 from equipoise.run.history import Row, read_history
@@ -83,7 +84,7 @@ class Tracker:
         @cache
         def monitor() -> AlarmMonitor:
             """The evaluation is read when there are steps, for NeMo-RL makes it after its start."""
-            evaluation = read_object(job.run.evaluation(BASELINE))
+            evaluation = read_content(job.run.evaluation(BASELINE), Evaluation) or Evaluation()
             presentation = job.environment.presentation
             return AlarmMonitor(
                 RunFiles(
@@ -136,7 +137,7 @@ class Tracker:
             name=settings.name or self._run.root.name,
             entity=settings.entity,
             dir=str(self._run.root),
-            id=self._run.ledger.read()["run_id"],
+            id=self._run.ledger.read().run_id,
             resume="allow",
             mode=wandb_mode(),
             config=redacted_tree(self._loaded.resolved),
@@ -160,18 +161,17 @@ def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:
     """Yield wandb's summary of a run: both stages, their comparison, what it took."""
     yield "objective", files.objective
     for stage, name in FOLDERS.items():
-        evaluation = files.evaluations.get(stage, {})
-        metrics = evaluation.get("metrics", {}).items()
-        yield from _figures(name, {metric: figure.get("value") for metric, figure in metrics})
-        yield from _figures(name, {"failed": evaluation.get("n_failed")})
+        if evaluation := files.evaluations.get(stage):
+            yield from _figures(name, {m: e.value for m, e in evaluation.metrics.items()})
+            yield f"{name}/failed", evaluation.n_failed
         yield from _figures(name, {"objective": _objective(files, stage)})
-    for metric, row in files.comparison.get("metrics", {}).items():
-        yield f"verdict/{metric}", str(row.get("verdict"))
-        if guard := row.get("guard"):
-            yield f"guard/{metric}", str(guard)
-        yield from _figures("change", {metric: row.get("difference")})
-        yield from _figures("p_holm", {metric: row.get("p_holm")})
-    yield from _figures("usage", files.provenance.get("usage", {}))
+    for metric, row in files.comparison.items():
+        yield f"verdict/{metric}", row.verdict
+        if row.guard:
+            yield f"guard/{metric}", row.guard
+        yield from _figures("change", {metric: row.difference})
+        yield from _figures("p_holm", {metric: row.p_holm})
+    yield from _figures("usage", files.provenance.usage.model_dump(exclude={"calls"}))
 
 
 def _objective(files: RunFiles, stage: Stage) -> float | None:
@@ -179,14 +179,12 @@ def _objective(files: RunFiles, stage: Stage) -> float | None:
 
     Its name is the same for every task, so that a sweep can name it.
     """
-    policies, trained = files.probe.get("policies") or {}, files.probe.get("trained") or {}
-    untrained = policies.get("untrained", {}).get("metrics", {})
-    probed = {"before": untrained, "after": trained}[stage]
-    measured = files.evaluations.get(stage, {}).get("metrics", {})
-    figure = measured.get(files.objective) or probed.get(files.objective) or {}
-    return number(figure.get("value"))
+    untrained = files.probe.policies.get("untrained", Policy()).metrics
+    probed = {"before": untrained, "after": files.probe.trained}[stage]
+    measured = files.evaluations.get(stage, Evaluation()).metrics
+    figure = measured.get(files.objective) or probed.get(files.objective)
+    return figure.value if figure else None
 
 
-def _figures(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    numbers = ((f"{section}/{name}", number(value)) for name, value in values.items())
-    return ((name, value) for name, value in numbers if value is not None)
+def _figures(section: str, values: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:
+    return ((f"{section}/{name}", v) for name, v in values.items() if v is not None)

@@ -46,7 +46,7 @@ def calibrate(labels: Path, judge: Path | None, run: RunDirectory | None) -> Cal
     """Hold the user's judge against labels; correct the rates of a run by its errors."""
     environment = open_environment(judge)
     sources = environment.sources()
-    of_run = run.ledger.read().get("sources", {}) if run else sources
+    of_run = (run.ledger.read().sources or {}) if run else sources
     if differing := [name for name in sources if sources[name] != of_run.get(name)]:
         raise UsageError(
             "calibrate.another-judge",

@@ -82,13 +82,13 @@ def compare_entries(entries: Sequence[Entry], checks: Checks) -> EntriesComparis
 
 def _entry(entry: Entry, settings: StatisticsSettings, measured: Measure) -> ComparedEntry:
     runs = entry.runs
-    audits = [run.provenance.get("audit") for run in runs]
+    audits = [run.provenance.audit for run in runs]
     return ComparedEntry(
         name=entry.name,
         runs=tuple(run.path for run in runs),
-        models=tuple(sorted({str(run.provenance.get("model")) for run in runs})),
+        models=tuple(sorted({run.provenance.model for run in runs})),
         seeds=tuple(run.seed for run in runs),
-        variants=tuple(audit["variant"] for audit in audits if audit),
+        variants=tuple(asdict(audit.variant) for audit in audits if audit),
         stand_ins=tuple(sorted({run.stand_in for run in runs if run.stand_in})),
         n_rollouts=sum(len(run.rollouts) for run in runs),
         n_failed=sum(score.error is not None for run in runs for score in run.scores),

@@ -19,6 +19,7 @@ from equipoise.models.task_environment import make_environment
 from equipoise.models.template import CHAT_TEMPLATE
 from equipoise.run.directory import RunDirectory, task_of
 from equipoise.run.evaluation import BASELINE, FINAL, REFERENCE
+from equipoise.run.ledger import AuditRow, Provenance
 from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import open_run
@@ -63,7 +64,7 @@ class Evaluated:
     scores: Sequence[Score]
 
     @property
-    def provenance(self) -> Mapping[str, Any]:
+    def provenance(self) -> Provenance:
         return self.run.ledger.read()
 
     @property
@@ -77,16 +78,17 @@ class Evaluated:
     @property
     def own_reference(self) -> bool:
         """Whether it is a row of an audit that is held against itself, see `ensure_reference`."""
-        return bool(self.provenance.get("audit", {}).get("own_reference"))
+        audit = self.provenance.audit
+        return audit is not None and audit.own_reference
 
     @property
     def stand_in(self) -> str:
         """The script that stood in for a model where a real model was scored; empty for none."""
-        return str(self.provenance.get("stand_in", ""))
+        return self.provenance.stand_in
 
     @property
     def reference_hash(self) -> str:
-        return str(self.provenance.get("hashes", {}).get(REFERENCE, ""))
+        return self.provenance.hashes.get(REFERENCE, "")
 
     def environment(self) -> Environment:
         """Build the run's environment, with its reference."""
@@ -199,7 +201,7 @@ def _made_by(run: Evaluated) -> dict[str, Any]:
     return {
         **run.loaded.resolved,
         "stage": run.stage,
-        "audit": {**run.provenance.get("audit", {}), "subject": {}},
+        "audit": (run.provenance.audit or AuditRow()).model_dump(exclude={"subject"}),
     }
 
 
@@ -264,9 +266,9 @@ def drawn_differently(first: Evaluated, second: Evaluated) -> list[Difference]:
 def _drawn_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     """Yield what decides a reply besides model and prompt, as far as it is known."""
     resolved = run.loaded.resolved
-    audit = run.provenance.get("audit", {})
-    endpoint = audit.get("subject", {}).get("endpoint")
-    yield "engine", "an endpoint" if endpoint else str(run.provenance.get("engine"))
+    audit = run.provenance.audit or AuditRow()
+    endpoint = audit.subject.endpoint
+    yield "engine", "an endpoint" if endpoint else run.provenance.engine
     drawing = {key: _value_at(resolved, key) for key in _DRAWING}
     if endpoint:
         for name, value in (endpoint.get("parameters") or {}).items():
@@ -274,14 +276,13 @@ def _drawn_by(run: Evaluated) -> Iterator[tuple[str, str]]:
             drawing[f"policy.generation.{key}"] = value
     else:
         drawing |= {key: _value_at(resolved, key) for key in _LOADING}
-        template = run.provenance.get("hashes", {}).get(CHAT_TEMPLATE)
+        template = run.provenance.hashes.get(CHAT_TEMPLATE)
         if template:
             yield "chat template", template
     yield from ((key, str(value)) for key, value in drawing.items())
-    variant = audit.get("variant", {})
-    yield "system prompt", str(variant.get("system") or "none")
-    yield "examples", str(variant.get("shots", 0))
-    yield "blinded", "yes" if variant.get("blinded") else "no"
+    yield "system prompt", audit.variant.system or "none"
+    yield "examples", str(audit.variant.shots)
+    yield "blinded", "yes" if audit.variant.blinded else "no"
 
 
 def _value_at(tree: Any, key: str) -> Any:
@@ -320,14 +321,14 @@ def _scored_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     settings = dict(leaves({"env": run.loaded.resolved["env"]}))
     scoring = (key for key in settings if _NOT_SCORING.isdisjoint(key.split(SEPARATOR)))
     yield from ((key, str(settings[key])) for key in scoring)
-    yield from ((str(k), str(v)) for k, v in run.provenance.get("sources", {}).items())
-    yield "the environment's code", str(run.provenance.get("hashes", {}).get("environment"))
+    yield from (run.provenance.sources or {}).items()
+    yield "the environment's code", str(run.provenance.hashes.get("environment"))
 
 
 def _answered_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     """Yield the models that a judge's or a generator's server named in its answers."""
-    audited = run.provenance.get("audit", {}).get("subject", {}).get("model")
-    for asked, counts in run.provenance.get("usage", {}).get("calls", {}).items():
+    audited = run.provenance.audit and run.provenance.audit.subject.model
+    for asked, counts in run.provenance.usage.calls.items():
         models = sorted(name.removeprefix(MODEL) for name in counts if name.startswith(MODEL))
         if asked != audited and models:
             yield f"what answered as {asked}", ", ".join(models)

@@ -11,7 +11,7 @@ results/audits/<name>/
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,9 @@ from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.evaluate.compare import compare_entries
 from equipoise.evaluate.entries import Checks, entry_of
 from equipoise.evaluate.plan import (
-    PLAIN,
     Ask,
     Audit,
     Row,
-    Subject,
     TaskAudit,
     as_model_folder,
     failed_tasks,
@@ -55,10 +53,9 @@ from equipoise.run.evaluation import (
     score,
     take_reference,
 )
-from equipoise.run.job import Job, check_environment, scores_of
-from equipoise.run.ledger import owning
+from equipoise.run.job import Job, Measured, check_environment, scores_of
+from equipoise.run.ledger import PLAIN, AuditRow, Subject, owning
 from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
-from equipoise.run.resume import reported
 from equipoise.run.rollouts import (
     read_generations,
     read_rollouts,
@@ -66,7 +63,7 @@ from equipoise.run.rollouts import (
     write_generations,
 )
 from equipoise.run.seals import check_part, open_run
-from equipoise.run.start import start_run
+from equipoise.run.start import reported, start_run
 from equipoise.run.usage import Meter
 from equipoise.statistics.results import EntriesComparison
 
@@ -173,7 +170,7 @@ class SubjectSetup:
 class Documents:
     """The functions that show what a row has measured, and write its report."""
 
-    show: Callable[[Presentation, str, Mapping[str, Any]], None]
+    show: Callable[[Presentation, str, Measured], None]
     report: Callable[[Job], None]
 
 
@@ -351,8 +348,7 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
         records = record_prompts(run)
         show = partial(setup.documents.show, environment.presentation)
         job = Job(loaded, run, records, environment, reporter, row.name, meter, show)
-        for name, value in writer.hashes.items():
-            run.ledger.record_hash(name, value)
+        run.ledger.record(writer.hashes)
         with reported(job, setup.documents.report):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
             yield from ensure_reference(job, row, plain, writer, ask)
@@ -372,7 +368,7 @@ def ensure_reference(
     if not job.environment.reference_generations:
         return
     own_reference = row.variant != PLAIN and _reference_is_unreadable(job, plain)
-    job.run.ledger.update({"audit": {"own_reference": own_reference}})
+    job.run.ledger.update(audit={"own_reference": own_reference})
     sample = writer.reference(job)
     if own_reference:
         job.reporter.warn(
@@ -451,8 +447,8 @@ def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirecto
         return run
     new_run = NewRun(run.root.parent, row.name, row.name, datetime.now(UTC))
     new_run.create(partial(start_run, loaded, setup.prompts))
-    metadata = {"subject": asdict(row.subject), "variant": asdict(row.variant)}
-    run.ledger.update({"audit": metadata, "model": row.subject.model})
+    audit = AuditRow(subject=row.subject, variant=row.variant)
+    run.ledger.update(audit=audit, model=row.subject.model)
     return run
 
 
@@ -463,7 +459,7 @@ def _apply_ask(draw: DrawFrom[Drawn], ask: Ask) -> DrawFrom[Drawn]:
 
 def _usage_of(task_audit: TaskAudit, row: Row) -> RowUsage:
     run = open_run(task_audit.run_of(row.name).root)
-    usage = run.ledger.read().get("usage", {})
+    usage = run.ledger.read().usage
     evaluation = read_json(run.evaluation(BASELINE))
     seconds = evaluation.get("generation_time_seconds") or 0
     return RowUsage(
@@ -471,6 +467,6 @@ def _usage_of(task_audit: TaskAudit, row: Row) -> RowUsage:
         replies=evaluation["n_rollouts"],
         failed=evaluation["n_failed"],
         tokens_per_second=evaluation.get("completion_tokens", 0) / seconds if seconds else 0,
-        seconds=usage.get("seconds", 0),
-        cost=sum(counts.get("cost", 0) for counts in usage.get("calls", {}).values()),
+        seconds=usage.seconds,
+        cost=sum(counts.get("cost", 0) for counts in usage.calls.values()),
     )

@@ -19,6 +19,7 @@ from equipoise.evaluate.plan import FILE, read_audit
 from equipoise.files.errors import UsageError
 from equipoise.run.directory import RunDirectory, task_of
 from equipoise.run.evaluation import BASELINE, FINAL
+from equipoise.run.ledger import AuditRow
 from equipoise.run.prompts import read_records
 from equipoise.statistics.gate import GatedMetric, Watched, gate
 from equipoise.statistics.results import GatedTask, GateResult
@@ -206,9 +207,8 @@ def _trained_in(after: Evaluated) -> RunDirectory | None:
     """The run that a model was trained in, where it is still there."""
     if after.stage == FINAL:
         return after.run
-    audit = after.provenance.get("audit", {})
-    subject = audit.get("subject", {})
-    named = [Path(word) for key in ("model", "adapter") if (word := subject.get(key))]
+    subject = (after.provenance.audit or AuditRow()).subject
+    named = [Path(word) for word in (subject.model, subject.adapter) if word]
     runs = [RunDirectory(folder) for path in named for folder in (path, *path.parents)]
     return next((run for run in runs if run.config.is_file() and run.prompts.is_file()), None)
 

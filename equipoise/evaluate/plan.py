@@ -3,7 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from equipoise.files.console import Reporter
 from equipoise.files.disk import read_json, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory, model_label
+from equipoise.run.ledger import PLAIN, Subject, Variant
 from equipoise.run.prompts import prepare_task, prompts_here
 from equipoise.run.seals import check_part, checkpoint_at
 
@@ -36,21 +37,6 @@ _YAML = (".yaml", ".yml")
 #: Folders that are not named after a model: the folder around them is.
 _STEP = re.compile(r"final_checkpoint|checkpoints|checkpoint-\d+|step_\d+|iter_\d+")
 _HELP = "See docs/evaluate.md."
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """One model: `label` is what tables and folders call it.
-
-    `model` is a name on the hub, a folder, the word `local`, or the name at an `endpoint`, which
-    has the keys of `EndpointSettings` as they were given. An `adapter` is merged into `model`, or
-    into the base that it names itself where that is empty.
-    """
-
-    label: str
-    model: str
-    endpoint: Mapping[str, Any] = field(default_factory=dict)
-    adapter: str = ""
 
 
 def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subject, ...]:
@@ -177,19 +163,6 @@ def as_model_folder(subject: Subject, target: Path, reporter: Reporter) -> str:
 # --- ways to ask: each is a row beside the plain one ---------------------------------------------
 
 Ask = Callable[[PromptRecord], PromptRecord]
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A way to ask: a text for the system message, examples before the question, blinded."""
-
-    name: str
-    system: str = ""
-    shots: int = 0
-    blinded: bool = False
-
-
-PLAIN = Variant("plain")
 
 
 def unsuited(variant: Variant, environment: type[Environment]) -> str:
@@ -399,8 +372,7 @@ def _is_local(subject: Subject) -> bool:
         return True
     folder = Path(subject.adapter or subject.model)
     runs = [RunDirectory(path) for path in (folder, *folder.parents[:2]) if not subject.endpoint]
-    ledgers = [run.ledger.read() for run in runs if run.provenance.is_file()]
-    return any(ledger.get("local_model") is True for ledger in ledgers)
+    return any(run.ledger.read().local_model for run in runs if run.provenance.is_file())
 
 
 def failed_tasks(errors: Mapping[str, EquipoiseError], tasks: int) -> EquipoiseError:

@@ -12,13 +12,14 @@ from environments.base import Failure, PromptRecord, Rollout
 from environments.chat import ChatReply, ChatRequest, ChatSetupError, EndpointModel
 from environments.chat.exchange import CUT_OFF, REASONING_ONLY
 from equipoise.config import LoadedConfig
-from equipoise.evaluate.plan import Subject, endpoint_settings
+from equipoise.evaluate.plan import endpoint_settings
 from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run.evaluation import REFERENCE, Draw, Sample, as_draw
 from equipoise.run.job import Job
+from equipoise.run.ledger import Subject
 from equipoise.run.start import model_name
 
 

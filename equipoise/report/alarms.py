@@ -5,11 +5,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import get_args
 
 from environments.base import REWARD
 from environments.measurement import Direction
-from equipoise.report.run_files import RunFiles, as_object
+from equipoise.report.run_files import RunFiles
 from equipoise.run.history import Row
 
 # --- trends ---------------------------------------------------------------------------------------
@@ -79,11 +78,9 @@ class AlarmMonitor:
     _steps: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        watched = as_object(self.run.latest.get("watched"))
-        ways = get_args(Direction)
-        better: Direction | None = next((w for w in ways if w == watched.get("better")), None)
-        self._metric = str(watched.get("metric"))
-        self._window = Window(better) if better else None
+        watched = self.run.latest.watched
+        self._metric = watched.metric if watched else ""
+        self._window = Window(watched.better) if watched and watched.better else None
         names = ("step", REWARD, self._column)
         columns = [self.run.history.get(name, ()) for name in names]
         for figures in zip(*columns, strict=False):  # a column that is missing has no step

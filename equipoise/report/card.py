@@ -12,12 +12,12 @@ from pathlib import Path
 from huggingface_hub import ModelCardData
 from markupsafe import Markup
 
-from equipoise.files.disk import write_text
+from equipoise.files.disk import read_json, write_text
 from equipoise.files.errors import EquipoiseError
 from equipoise.models.foreign import check_folder
 from equipoise.report.head import alerts, evaluated_on, run_name, run_notes, run_title
 from equipoise.report.renderers import escaped, grid, templates
-from equipoise.report.run_files import Json, RunFiles, as_list, as_object, read_object, read_run
+from equipoise.report.run_files import Json, RunFiles, read_run
 from equipoise.report.tables import confidence, outcome, verdict_summary, verdict_table
 from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
@@ -42,7 +42,8 @@ def write_card(run_dir: Path) -> None:
         )
     check_folder(run.final_checkpoint)
     path = run.final_checkpoint / "README.md"
-    adapter = read_object(run.final_checkpoint / "adapter_config.json")
+    config = run.final_checkpoint / "adapter_config.json"  # PEFT's
+    adapter = read_json(config) if config.is_file() else {}
     text = _card(read_run(run_dir, replies=False), adapter)
     forget_files(run, [path.relative_to(run.root).as_posix()])
     write_text(path, text)
@@ -74,9 +75,8 @@ def _card(run: RunFiles, adapter: Json) -> str:
 
 def _metadata(run: RunFiles, adapter: Json) -> ModelCardData:
     """Return what the hub reads; a base that is not on it is left out."""
-    model = str(run.provenance.get("model") or "")
-    base = model if _HUB_NAME.fullmatch(model) and not run.provenance.get("local_model") else None
-    task = printable(run.provenance.get("task") or "")
+    model, task = run.provenance.model, printable(run.provenance.task)
+    base = model if _HUB_NAME.fullmatch(model) and not run.provenance.local_model else None
     return ModelCardData(
         base_model=base,
         base_model_relation=("adapter" if adapter else "finetune") if base else None,
@@ -90,21 +90,19 @@ def _metadata(run: RunFiles, adapter: Json) -> ModelCardData:
 def _facts(run: RunFiles, adapter: Json) -> Iterator[tuple[str, str]]:
     """Yield how the weights were made, as far as it is known."""
     record = run.provenance
-    hashes, git = as_object(record.get("hashes")), as_object(record.get("git"))
-    command = [str(word) for word in as_list(record.get("command"))]
     lora = f"rank {adapter.get('r')}, alpha {adapter.get('lora_alpha')}" if adapter else ""
-    script = [Path(word).name for word in command[1:2]]
-    changed = " and changes to it" if git.get("dirty") else ""
+    script = [Path(word).name for word in record.command[1:2]]
+    changed = " and changes to it" if record.git.dirty else ""
     facts = {
-        "Base": record.get("model"),
-        "Identity of the base": hashes.get("model"),
+        "Base": record.model,
+        "Identity of the base": record.hashes.get("model"),
         "Method": "GRPO",
         "LoRA": lora,
-        "Prompts": hashes.get("prompts"),
-        "Seed": record.get("seed"),
-        "Engine": record.get("engine"),
-        "Command": shlex.join([*script, *command[2:]]),
-        "Commit of Equipoise": f"{git['commit']}{changed}" if git.get("commit") else "",
+        "Prompts": record.hashes.get("prompts"),
+        "Seed": record.seed,
+        "Engine": record.engine,
+        "Command": shlex.join([*script, *record.command[2:]]),
+        "Commit of Equipoise": f"{record.git.commit}{changed}" if record.git.commit else "",
     }
     for name, fact in facts.items():
         if fact not in (None, ""):

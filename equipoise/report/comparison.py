@@ -13,7 +13,7 @@ from equipoise.report.document import (
     Chart,
     Charts,
     Document,
-    Provenance,
+    Origins,
     Table,
     Tables,
     describe,
@@ -22,11 +22,11 @@ from equipoise.report.renderers import page
 from equipoise.report.tables import BAD_NEWS, comparison_table, figure_cell, verdict_cells
 from equipoise.report.words import (
     MISSING,
-    Estimate,
     figure,
     figure_with_interval,
     floor,
     heading,
+    level_of,
     metric_name,
     metric_note,
     p_value,
@@ -34,9 +34,9 @@ from equipoise.report.words import (
     printable,
     read_estimate,
 )
+from equipoise.run.contents import Estimate
 from equipoise.statistics.results import (
     ComparedEntry,
-    ComparedPair,
     Difference,
     EntriesComparison,
 )
@@ -59,7 +59,7 @@ def comparison_page(content: EntriesComparison, presentation: Presentation) -> s
             facts=(
                 ("Entries", f"{len(content.entries)}"),
                 ("Prompts compared", ", ".join(items)),
-                ("Intervals", _level_of(content)),
+                ("Intervals", level_of(content.confidence)),
             ),
             alerts=tuple(_alerts(content, presentation)),
             outcome=_outcome(content, presentation),
@@ -69,7 +69,7 @@ def comparison_page(content: EntriesComparison, presentation: Presentation) -> s
                 entries,
                 _side_by_side(content, presentation),
                 *sections,
-                Provenance("Provenance", "provenance", facts=provenance),
+                Origins("Provenance", "provenance", facts=provenance),
             ),
         )
     )
@@ -81,7 +81,7 @@ def comparison_sections(content: EntriesComparison, presentation: Presentation) 
     for number, pair in enumerate(content.comparisons, start=1):
         sides = printable(pair.first), printable(pair.second)
         notes = dict.fromkeys(pair.own_references, OWN_REFERENCE)
-        table = comparison_table(_rows(pair), presentation.words, sides, notes)
+        table = comparison_table(pair.metrics, presentation.words, sides, notes)
         items = ", ".join(f"{n:,}" for n in pair.items)
         note = f"On the same prompts ({items}). Holm's correction is over all metrics of all pairs."
         title = f"{sides[1]} against {sides[0]}"
@@ -127,16 +127,8 @@ def other_drawing(differences: Iterable[Difference]) -> str:
     return f"replies were not drawn alike: {'; '.join(printable(str(d)) for d in differences)}."
 
 
-def _rows(pair: ComparedPair) -> dict[str, dict[str, Any]]:
-    return {name: asdict(metric) for name, metric in pair.metrics.items()}
-
-
 def _summary(entry: ComparedEntry) -> dict[str, Any]:
     return {name: value for name, value in asdict(entry).items() if name != "metrics"}
-
-
-def _level_of(content: EntriesComparison) -> str:
-    return f"{100 * content.confidence:g}%"
 
 
 def _alerts(content: EntriesComparison, presentation: Presentation) -> Iterator[Alert]:
@@ -205,7 +197,7 @@ def _every_entry(content: EntriesComparison, presentation: Presentation) -> Tabl
             alone = MISSING if estimate.floor is None else floor(estimate.floor)
             upper = "" if estimate.floor_high is None else f"up to {floor(estimate.floor_high)}"
             cells += [Cell(alone, upper, kind="number"), Cell(p_value(estimate.p), kind="number")]
-        change, p, _, verdict = verdict_cells(_rows(pair).get(metric, {}) if pair else {})
+        change, p, _, verdict = verdict_cells(pair.metrics.get(metric) if pair else None)
         note = OWN_REFERENCE if pair and metric in pair.own_references else ""
         rows.append((*cells, change, p, replace(verdict, note=note, kind="verdict")))
     name = heading(metric_name(metric, presentation.words))
@@ -215,10 +207,10 @@ def _every_entry(content: EntriesComparison, presentation: Presentation) -> Tabl
     if with_noise:
         note += (
             " Noise alone: what it would be if there were nothing to find, in brackets the bound "
-            f"that {_level_of(content)} of permutations stay under; p is how likely "
+            f"that {level_of(content.confidence)} of permutations stay under; p is how likely "
             "noise is to reach the value. A policy that decides at random has such noise too."
         )
-    table = Table(columns, tuple(rows), _level_of(content))
+    table = Table(columns, tuple(rows), level_of(content.confidence))
     return Tables("Every entry", "entries", note.strip(), (("", table),))
 
 
@@ -237,5 +229,5 @@ def _side_by_side(content: EntriesComparison, presentation: Presentation) -> Tab
         for name in entries[0].metrics
     )
     note = "Several seeds of one configuration are one column: the mean, and its interval over all."
-    table = Table(columns, rows, _level_of(content))
+    table = Table(columns, rows, level_of(content.confidence))
     return Tables("Side by side", "side-by-side", note, (("", table),))

@@ -92,7 +92,7 @@ class Charts(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance(Section):
+class Origins(Section):
     """Names with values of how the content came about, and the configuration of a run."""
 
     kind = "provenance"

@@ -38,7 +38,7 @@ def gate_table(result: GateResult) -> Table:
 
 
 def _row(name: str, task: GatedTask, metric: str, gated: GatedMetric) -> tuple[Cell, ...]:
-    comparison, margin = gated.metric.comparison, asdict(_margin(gated))
+    comparison, margin = gated.metric.comparison, _margin(gated)
     change, interval = change_in_unit(compare.change_in_unit(comparison), margin)
     return (
         Cell(printable(name)),
@@ -68,7 +68,7 @@ def _margin(gated: GatedMetric) -> GuardMargin:
 
 def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:
     """Explain a metric's status in a line."""
-    margin = asdict(_margin(gated))
+    margin = _margin(gated)
     change, interval = change_in_unit(compare.change_in_unit(gated.metric.comparison), margin)
     between = f" ({interval})" if interval else ""
     text = f"the change is {change}{between}, where {allowed_change(margin)} is allowed"

@@ -7,24 +7,22 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
 
 from equipoise.files.disk import in_gb
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
-from equipoise.report.run_files import Reply, RunFiles, as_list, as_object
-from equipoise.report.tables import BAD_NEWS, compared
+from equipoise.report.run_files import Reply, RunFiles
+from equipoise.report.tables import BAD_NEWS
 from equipoise.report.words import (
     Stage,
     figure,
     heading,
-    not_beaten,
-    number,
     plain_name,
     printable,
 )
 from equipoise.run.usage import changed_models
 from equipoise.statistics.learning_signal import MANY_TIED
+from equipoise.statistics.trivial import GREEDY
 
 # --- head -----------------------------------------------------------------------------------------
 
@@ -43,13 +41,13 @@ _MISMATCHED, _MANY_MISMATCHED = 1.05, 0.02
 
 def task_title(run: RunFiles) -> str:
     """Return the task's title, with which the page begins."""
-    name = run.provenance.get("task") or run.latest.get("task") or "run"
+    name = run.provenance.task or run.latest.task or "run"
     return printable(run.presentation.title) or plain_name(name)
 
 
 def run_name(run: RunFiles) -> str:
     """The run's own name, which its directory may have lost."""
-    return printable(run.provenance.get("run_name") or run.name)
+    return printable(run.provenance.run_name or run.name)
 
 
 def run_title(run: RunFiles) -> str:
@@ -58,11 +56,13 @@ def run_title(run: RunFiles) -> str:
 
 def run_facts(run: RunFiles) -> list[tuple[str, str]]:
     """Return what identifies the run, as far as it is known."""
-    evaluated = run.evaluations.get("before") or run.latest
-    model = run.provenance.get("model") or evaluated.get("model")
-    recorded = [(heading(key), run.provenance.get(key)) for key in ("engine", "device", "started")]
+    origin = run.provenance
     facts = [
-        *(("Model", model), *recorded, ("Steps added", _added_steps(run))),
+        ("Model", origin.model or run.evaluations.get("before", run.latest).model),
+        ("Engine", origin.engine),
+        ("Device", origin.device),
+        ("Started", origin.started),
+        ("Steps added", _added_steps(run)),
         ("Evaluated on", evaluated_on(run)),
     ]
     return [(name, printable(fact)) for name, fact in facts if fact]
@@ -71,18 +71,18 @@ def run_facts(run: RunFiles) -> list[tuple[str, str]]:
 def _added_steps(run: RunFiles) -> str:
     """List by how many steps the run grew, and from which on."""
     return "; ".join(
-        "{steps:,} in place of {steps_before:,}, from step {from_step:,}".format(**entry)
-        for entry in run.provenance.get("grown", [])
+        f"{growth.steps:,} in place of {growth.steps_before:,}, from step {growth.from_step:,}"
+        for growth in run.provenance.grown
     )
 
 
 def evaluated_on(run: RunFiles) -> str:
     """Split and sizes of the evaluation; empty if there is none."""
-    prompts, rollouts = (number(run.latest.get(key)) for key in ("n_prompts", "n_rollouts"))
-    if prompts is None or rollouts is None:
+    latest = run.latest
+    if not latest.n_rollouts:
         return ""
-    split = printable(run.latest.get("split") or "")
-    return f"{split} split: {prompts:,.0f} prompts, {rollouts:,.0f} generations".lstrip()
+    sizes = f"{latest.n_prompts:,} prompts, {latest.n_rollouts:,} generations"
+    return f"{printable(latest.split)} split: {sizes}"
 
 
 def run_notes(run: RunFiles) -> tuple[str, ...]:
@@ -92,15 +92,15 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
         reached = _last_step(run)
         training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
         notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
-    if run.own_reference:
+    if run.provenance.audit and run.provenance.audit.own_reference:
         notes.append(
             "Too few plain replies of this model can be read to compare with, so these are held "
             "against themselves: the distance from the reference is 0 but for chance."
         )
-    if run.provenance.get("local_model") is True:
-        notice = run.provenance.get("local_model_notice")
-        notes.append(printable(notice, _NOTICE_LIMIT) if notice else LOCAL_MODEL_NOTE)
-    if stand_in := run.provenance.get("stand_in"):
+    if run.provenance.local_model:
+        notice = run.provenance.local_model_notice or LOCAL_MODEL_NOTE
+        notes.append(printable(notice, _NOTICE_LIMIT))
+    if stand_in := run.provenance.stand_in:
         notes.append(f"{printable(stand_in, _NOTICE_LIMIT)}.")
     return tuple(notes)
 
@@ -114,33 +114,31 @@ def _last_step(run: RunFiles) -> float | None:
 
 def usage_facts(run: RunFiles) -> Iterator[tuple[str, str]]:
     """Names with words; what was not recorded is left out."""
-    counts = as_object(run.provenance.get("usage"))
-    if seconds := sum(filter(None, map(number, as_object(run.provenance.get("seconds")).values()))):
+    usage = run.provenance.usage
+    if seconds := sum(run.provenance.seconds.values()):
         yield "Time", str(timedelta(seconds=round(seconds)))
-    if written := number(counts.get("completion_tokens")):
-        read = number(counts.get("prompt_tokens")) or 0
-        tokens, duration = (  # of the evaluations, which do nothing else meanwhile
-            sum(number(run.evaluations[stage].get(name)) or 0 for stage in run.stages)
-            for name in ("completion_tokens", "generation_time_seconds")
-        )
-        rate = tokens / duration if duration else 0
+    if usage.completion_tokens:
+        stages = [run.evaluations[stage] for stage in run.stages]
+        duration = sum(stage.generation_time_seconds for stage in stages)
+        # The evaluations do nothing else meanwhile.
+        rate = sum(stage.completion_tokens for stage in stages) / duration if duration else 0
         of_evaluation = f", {_short(rate)} per second of evaluation" if rate else ""
-        yield "Tokens", f"{_short(read)} of prompts, {_short(written)} generated{of_evaluation}"
-    if memory := number(counts.get("peak_memory_bytes")):
-        gpu = number(counts.get("peak_gpu_memory_bytes"))
-        text = in_gb(memory, 1) + (f", {in_gb(gpu, 1)} of the GPU" if gpu else "")
+        written = f"{_short(usage.completion_tokens)} generated{of_evaluation}"
+        yield "Tokens", f"{_short(usage.prompt_tokens)} of prompts, {written}"
+    if usage.peak_memory_bytes:
+        gpu = usage.peak_gpu_memory_bytes
+        text = in_gb(usage.peak_memory_bytes, 1) + (f", {in_gb(gpu, 1)} of the GPU" if gpu else "")
         yield "Peak memory", text
-    for model, model_counts in as_object(counts.get("calls")).items():
-        if isinstance(model_counts, dict):
-            yield f"Asked {printable(model, 80)}", _calls(model_counts)
+    for model, counts in usage.calls.items():
+        yield f"Asked {printable(model, 80)}", _calls(counts)
 
 
-def _calls(counts: Mapping[str, Any]) -> str:
+def _calls(counts: Mapping[str, float]) -> str:
     calls, cache_hits, failures, cost = (
-        number(counts.get(name)) or 0 for name in ("calls", "cache_hits", "failures", "cost")
+        counts.get(name, 0) for name in ("calls", "cache_hits", "failures", "cost")
     )
-    tokens = sum(number(counts.get(n)) or 0 for n in ("prompt_tokens", "completion_tokens"))
-    guessed = " (in part guessed)" if number(counts.get("answers_without_usage")) else ""
+    tokens = sum(counts.get(name, 0) for name in ("prompt_tokens", "completion_tokens"))
+    guessed = " (in part guessed)" if counts.get("answers_without_usage") else ""
     parts = (
         f"{calls:,.0f} calls",
         f"{cache_hits:,.0f} answers from the cache" if cache_hits else "",
@@ -165,7 +163,7 @@ def _short(count: float) -> str:
 def alerts(run: RunFiles) -> tuple[Alert, ...]:
     """Nothing where nothing is wrong."""
     alarm = AlarmMonitor(run).alarm
-    changed = changed_models(run.provenance.get("usage", {}))
+    changed = changed_models(run.provenance.usage)
     return (
         *_lost(run),
         *policy_alerts(run),
@@ -180,21 +178,23 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
 
 def _lost(run: RunFiles) -> Iterator[Alert]:
     for key, value, words in BAD_NEWS:
-        for name, row in compared(run).items():
-            if row.get(key) == value:
-                before, after = (figure(number(row.get(stage))) for stage in ("before", "after"))
-                text = f"{words}: {run.name_of(name)}, {before} before and {after} after training."
+        for name, row in run.comparison.items():
+            if getattr(row, key) == value:
+                sides = f"{figure(row.before)} before and {figure(row.after)} after training"
+                text = f"{words}: {run.name_of(name)}, {sides}."
                 yield Alert(text, "verdicts")
 
 
 def policy_alerts(run: RunFiles) -> Iterator[Alert]:
     """Warn of policies without skill that are as good as the model, or were better before it."""
     name = run.name_of(run.objective)
-    if policies := not_beaten(run.trivial):
+    if names := run.probe.not_beaten:
+        greedy = f"{GREEDY} (both models)" if run.probe.trained_greedy else GREEDY
+        policies = ", ".join(greedy if n == GREEDY else plain_name(n) for n in names)
         text = f"Policies without skill that the trained model does not beat in {name}: {policies}."
         yield Alert(text, "policies")
-    if ahead := as_list(run.probe.get("ahead")):
-        policies = ", ".join(plain_name(str(policy)) for policy in ahead)
+    if run.probe.ahead:
+        policies = ", ".join(map(plain_name, run.probe.ahead))
         text = (
             f"Before training policies that read no prompt were better in {name}, and training may "
             f"find that first: {policies}. Look at the reward, or fine-tune the model on good "
@@ -206,7 +206,7 @@ def policy_alerts(run: RunFiles) -> Iterator[Alert]:
 def _unusable(run: RunFiles) -> Iterator[Alert]:
     """Many replies that could not be scored, or not be read."""
     for stage in run.stages:
-        failed, total = (number(run.evaluations[stage].get(k)) for k in ("n_failed", "n_rollouts"))
+        failed, total = run.evaluations[stage].n_failed, run.evaluations[stage].n_rollouts
         if failed and total and failed / total >= _MANY_FAILED:
             yield _share_alert(run, stage, failed, total, "could not be scored")
     for stage in run.stages:

@@ -9,12 +9,21 @@ from markupsafe import Markup
 
 from environments.presentation import Presentation, Words
 from equipoise.files.console import Column, Reporter
-from equipoise.report.beside import mode_sections, probe_sections
 from equipoise.report.document import Cell, Document, Table, Tables
 from equipoise.report.head import policy_alerts
-from equipoise.report.run_files import STAGE_OF, RunFiles, read_presentation
-from equipoise.report.tables import charted_breakdown, comparison_table, outcome, verdict_table
+from equipoise.report.run_files import STAGE_OF, RunFiles
+from equipoise.report.tables import (
+    charted_breakdown,
+    comparison_table,
+    mode_sections,
+    outcome,
+    probe_sections,
+    verdict_table,
+)
 from equipoise.report.words import MINUS, MISSING, NO_BREAK, Stage, printable
+from equipoise.run.contents import Evaluation, Probe
+from equipoise.run.job import Measured
+from equipoise.statistics.compare import MetricComparison
 
 # --- html -----------------------------------------------------------------------------------------
 # One self-contained page, all text of which the template escapes.
@@ -141,38 +150,40 @@ def _columns(table: Table) -> Iterator[tuple[int, str, Column]]:
 
 
 def print_stage(
-    reporter: Reporter, presentation: Presentation, stage: str, content: Mapping[str, Any]
+    reporter: Reporter, presentation: Presentation, stage: str, content: Measured
 ) -> None:
-    """Print what a stage of a run has measured: an evaluation, the probe or the modes."""
-    if stage in STAGE_OF:
+    """Print what a stage of a run has measured."""
+    if isinstance(content, Evaluation):
         print_evaluation(reporter, content, STAGE_OF[stage])
+    elif isinstance(content, Probe):
+        print_beside(reporter, RunFiles(probe=content, presentation=presentation))
     else:
-        modes, probe = (content, content["trivial"]) if "trivial" in content else ({}, content)
-        print_beside(reporter, RunFiles(modes=modes, probe=probe, presentation=presentation))
+        probe = content.trivial or Probe()
+        print_beside(reporter, RunFiles(modes=content, probe=probe, presentation=presentation))
 
 
-def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any], stage: Stage) -> None:
+def print_evaluation(reporter: Reporter, evaluation: Evaluation, stage: Stage) -> None:
     """Metrics of one stage, then the breakdowns of which the task wants a chart."""
-    run = RunFiles(evaluations={stage: evaluation}, presentation=read_presentation(evaluation))
+    run = RunFiles(evaluations={stage: evaluation}, presentation=evaluation.presentation)
     title = (
-        f"{evaluation['n_rollouts']:,} rollouts of {evaluation['n_prompts']:,} prompts, "
-        f"split {evaluation['split']}"
+        f"{evaluation.n_rollouts:,} rollouts of {evaluation.n_prompts:,} prompts, "
+        f"split {evaluation.split}"
     )
     print_table(reporter, title, verdict_table(run))
-    if evaluation["n_failed"]:
-        reporter.warn(f"{evaluation['n_failed']:,} rollouts could not be scored")
-    objective = run.objective
-    if evaluation["metrics"].get(objective, {"value": 0})["value"] is None:
+    if evaluation.n_failed:
+        reporter.warn(f"{evaluation.n_failed:,} rollouts could not be scored")
+    objective = evaluation.metrics.get(run.objective)
+    if objective and objective.value is None:
         reporter.warn(outcome(run).translate(_PLAIN))
     sections = [charted_breakdown(run, c) for c in run.presentation.charts if c.breakdown]
     print_sections(reporter, filter(None, sections))
 
 
 def print_comparison(
-    reporter: Reporter, comparison: Mapping[str, Any], words: Mapping[str, Words]
+    reporter: Reporter, comparison: Mapping[str, MetricComparison], words: Mapping[str, Words]
 ) -> None:
     """Both sides of a comparison with the verdict, metric by metric; then guards and cuts."""
-    table = comparison_table(comparison["metrics"], words, ("Before", "After"))
+    table = comparison_table(comparison, words, ("Before", "After"))
     print_table(reporter, "Before and after, on the same items", table)
 
 

@@ -6,19 +6,17 @@ The same files give the same bytes.
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from equipoise.files.disk import write_text
 from equipoise.report import charts
-from equipoise.report.beside import mode_sections, probe_sections
 from equipoise.report.document import (
     Chart,
     Charts,
     Described,
     Document,
-    Provenance,
+    Origins,
     Tables,
     describe,
 )
@@ -31,13 +29,15 @@ from equipoise.report.head import (
 )
 from equipoise.report.renderers import page
 from equipoise.report.replies import failures, reply_sections, viewer
-from equipoise.report.run_files import RunFiles, as_object, read_run
+from equipoise.report.run_files import RunFiles, read_run
 from equipoise.report.sets import changed_sets, set_sections
 from equipoise.report.tables import (
     confidence,
     headline_metric,
     metric_names,
+    mode_sections,
     outcome,
+    probe_sections,
     sections,
     verdict_sections,
 )
@@ -46,12 +46,12 @@ from equipoise.report.words import (
     figure,
     figure_with_interval,
     heading,
-    number,
     plain_name,
     printable,
     section_title,
 )
 from equipoise.run.directory import RunDirectory
+from equipoise.run.ledger import Provenance
 
 _CURVES_FIRST = (
     *("reward", "env/", "kl", "completion_length", "truncated", "failures"),
@@ -96,7 +96,7 @@ def run_document(run: RunFiles) -> Document:
             *examples[1:],
             *((every_reply,) if every_reply else ()),
             *_failures(run),
-            Provenance(
+            Origins(
                 "Provenance",
                 "provenance",
                 facts=describe_provenance(run.provenance),
@@ -116,8 +116,8 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
         axis = printable(chart.axis)
         if chart.breakdown:
             rows = [
-                (printable(key, 40), run.pair(chart.breakdown, key, chart.metric))
-                for key in as_object(run.latest.get(chart.breakdown))
+                (printable(key, 40), run.cell(chart.breakdown, key, chart.metric))
+                for key in run.latest.breakdowns.get(chart.breakdown, {})
             ]
             summary = "; ".join(f"{key} {_describe(pair)}" for key, pair in rows)
             label = f"{name}. {section_title(chart.breakdown, run.presentation.words)}: {summary}"
@@ -126,7 +126,7 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
                     charts.paired_intervals(rows, axis=axis, label=label, named=run.title_of),
                     caption,
                 )
-        elif pair := run.pair("metrics", chart.metric):
+        elif pair := run.pair(chart.metric):
             label = f"{name}: {_describe(pair)}"
             svg = charts.intervals_and_noise(
                 pair, equal=chart.equal, axis=axis, label=label, named=run.title_of
@@ -141,7 +141,7 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
 
 def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
     """Chart the first metrics on the scale of the outcome's, for a task without charts."""
-    pairs = {name: run.pair("metrics", name) for name in metric_names(run)}
+    pairs = {name: run.pair(name) for name in metric_names(run)}
     if not any(e.value is not None for pair in pairs.values() for e in pair.values()):
         return ()
     share = _is_share(pairs[headline_metric(run)])
@@ -226,9 +226,9 @@ def _failures(run: RunFiles) -> tuple[Tables, ...]:
     """How many generations could not be scored, in both evaluations and in training, and why."""
     parts = []
     for stage in run.stages:
-        failed, total = (number(run.evaluations[stage].get(k)) for k in ("n_failed", "n_rollouts"))
-        if failed is not None and total is not None:
-            parts.append(f"{failed:,.0f} of {total:,.0f} {run.title_of(stage).lower()}")
+        evaluation, title = run.evaluations[stage], run.title_of(stage).lower()
+        if evaluation.n_rollouts:
+            parts.append(f"{evaluation.n_failed:,} of {evaluation.n_rollouts:,} {title}")
     during = [value for value in run.history.get("failures", ()) if math.isfinite(value)]
     if during:
         parts.append(f"{sum(during):,.0f} during training")
@@ -237,9 +237,10 @@ def _failures(run: RunFiles) -> tuple[Tables, ...]:
     return (Tables("Failures", "failures", tables=tables, lead=count),) if count or tables else ()
 
 
-def describe_provenance(provenance: Mapping[str, Any]) -> Described:
-    """Put provenance.json, with any keys, into words."""
-    described = {name: describe(value) for name, value in provenance.items()}
-    if isinstance(command := provenance.get("command"), list):
-        described["command"] = printable(shlex.join(map(str, command)), 2000)
+def describe_provenance(record: Provenance) -> Described:
+    """Put provenance.json into words."""
+    content = record.model_dump(exclude_unset=True)
+    described = {name: describe(value) for name, value in content.items()}
+    if record.command:
+        described["command"] = printable(shlex.join(record.command), 2000)
     return tuple((heading(plain_name(name)), value) for name, value in described.items())

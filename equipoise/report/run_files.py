@@ -1,13 +1,14 @@
 """Files that the report reads from a run directory; any of them may be missing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environments.base import REWARD, UNPARSEABLE, Rollout, Score
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from environments.base import UNPARSEABLE, Rollout, Score
 from environments.presentation import Presentation
-from equipoise.files.disk import read_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.report.words import (
     STAGES,
@@ -16,18 +17,19 @@ from equipoise.report.words import (
     heading,
     metric_name,
     metric_note,
-    read_estimate,
 )
+from equipoise.run.contents import Comparison, Evaluation, Modes, Probe, read_content
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import Series, read_history
+from equipoise.run.ledger import Provenance
 from equipoise.run.rollouts import read_kept, read_scored_rollouts
+from equipoise.statistics.compare import MetricComparison
 
 Json = Mapping[str, Any]
 
 #: The folder of each stage in a run's directory, and the other way.
 FOLDERS: Mapping[Stage, str] = {"before": "baseline", "after": "final"}
 STAGE_OF: Mapping[str, Stage] = {folder: stage for stage, folder in FOLDERS.items()}
-_NOTHING_SAID = Presentation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Reply:
         return None if reason is None else str(reason)
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic_dataclass(frozen=True, slots=True)
 class RunFiles:
     """The contents of a run directory. `evaluations` and `replies` go by stage.
 
@@ -83,26 +85,21 @@ class RunFiles:
     """
 
     name: str = ""
-    provenance: Json = field(default_factory=dict)
+    provenance: Provenance = Provenance()
     config: str = ""
-    evaluations: Mapping[Stage, Json] = field(default_factory=dict)
-    comparison: Json = field(default_factory=dict)
+    evaluations: Mapping[Stage, Evaluation] = field(default_factory=dict)
+    comparison: Mapping[str, MetricComparison] = field(default_factory=dict)
     history: Mapping[str, Series] = field(default_factory=dict)
     replies: Mapping[Stage, tuple[Reply, ...]] = field(default_factory=dict)
-    modes: Json = field(default_factory=dict)
-    probe: Json = field(default_factory=dict)
-    presentation: Presentation = _NOTHING_SAID
+    modes: Modes = Modes()
+    probe: Probe = Probe()
+    presentation: Presentation = Presentation()
     training: tuple[Reply, ...] = ()
-
-    @property
-    def trivial(self) -> Json:
-        """Policies without skill against the trained model; empty before there is one."""
-        return as_object(self.modes.get("trivial"))
 
     @property
     def objective(self) -> str:
         """The figure by which policies are compared; the mean reward where nothing else is said."""
-        return str(self.latest.get("objective") or self.probe.get("objective") or REWARD)
+        return self.latest.objective or self.probe.objective
 
     def name_of(self, metric: str) -> str:
         return metric_name(metric, self.presentation.words)
@@ -111,8 +108,9 @@ class RunFiles:
         return metric_note(metric, self.presentation.words)
 
     @property
-    def latest(self) -> Json:
-        return self.evaluations.get("after") or self.evaluations.get("before") or {}
+    def latest(self) -> Evaluation:
+        stages = self.stages
+        return self.evaluations[stages[-1]] if stages else Evaluation()
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -120,12 +118,7 @@ class RunFiles:
 
     @property
     def audited(self) -> bool:
-        return isinstance(self.provenance.get("audit"), dict)
-
-    @property
-    def own_reference(self) -> bool:
-        """Whether an audited model is compared with what it decides itself when asked so."""
-        return value_at(self.provenance, "audit", "own_reference") is True
+        return self.provenance.audit is not None
 
     def when(self, stage: Stage) -> str:
         return "evaluated" if self.audited else stage
@@ -133,10 +126,16 @@ class RunFiles:
     def title_of(self, stage: Stage) -> str:
         return "Evaluated" if self.audited else f"{heading(stage)} training"
 
-    def pair(self, *keys: str) -> Pair:
-        """The estimates under these keys of each evaluation."""
-        values = {stage: value_at(self.evaluations[stage], *keys) for stage in self.stages}
-        return {s: estimate for s, value in values.items() if (estimate := read_estimate(value))}
+    def pair(self, metric: str) -> Pair:
+        """A metric at each stage that measured it."""
+        values = {stage: self.evaluations[stage].metrics.get(metric) for stage in self.stages}
+        return {stage: estimate for stage, estimate in values.items() if estimate}
+
+    def cell(self, section: str, key: str, metric: str) -> Pair:
+        """A metric of a breakdown at each stage that measured it."""
+        sections = {stage: self.evaluations[stage].breakdowns for stage in self.stages}
+        values = {s: b.get(section, {}).get(key, {}).get(metric) for s, b in sections.items()}
+        return {stage: estimate for stage, estimate in values.items() if estimate}
 
     @property
     def finished(self) -> bool:
@@ -151,73 +150,33 @@ def read_run(root: Path, *, replies: bool = True) -> RunFiles:
     if not root.is_dir():
         raise EquipoiseError(
             "report.no-folder",
-            f"{root} is no directory",
+            f"{root} is not a directory",
             "Name the folder of a run: results/<task>/<run name>.",
         )
-    try:
-        return _read(root, replies)
-    except ValueError as error:
-        raise EquipoiseError(
-            "report.damaged-file", f"a file of the run is damaged: {error}", "Make it again."
-        ) from error
-
-
-def _read(root: Path, replies: bool) -> RunFiles:
     run = RunDirectory(root)
-    stages = {stage: read_object(run.evaluation(name)) for stage, name in FOLDERS.items()}
+    stages = {s: read_content(run.evaluation(name), Evaluation) for s, name in FOLDERS.items()}
+    evaluations = {stage: evaluation for stage, evaluation in stages.items() if evaluation}
+    modes = read_content(run.modes, Modes) or Modes()
+    latest = list(evaluations.values())[-1:]
+    config = run.config.read_text("utf-8", "replace") if run.config.is_file() else ""
+    kept = read_kept(run.training) if replies else ()
     return RunFiles(
         name=root.resolve().name,
-        provenance=read_object(run.provenance),
-        config=(
-            run.config.read_text(encoding="utf-8", errors="replace") if run.config.is_file() else ""
-        ),
-        evaluations={stage: evaluation for stage, evaluation in stages.items() if evaluation},
-        comparison=read_object(run.comparison),
+        provenance=run.ledger.read() if run.provenance.is_file() else Provenance(),
+        config=config,
+        evaluations=evaluations,
+        comparison=(read_content(run.comparison, Comparison) or Comparison()).metrics,
         history=read_history(run.history),
         replies={
-            stage: tuple(_read_replies(run.rollouts(name)) if replies else ())
+            stage: _read_replies(run.rollouts(name)) if replies else ()
             for stage, name in FOLDERS.items()
         },
-        modes=(modes := read_object(run.modes)),
-        probe=as_object(modes.get("trivial")) or read_object(run.probe / "probe.json"),
-        presentation=read_presentation(stages["after"] or stages["before"]),
-        training=tuple(
-            Reply.of(rollout, score, step) for step, rollout, score in read_kept(run.training)
-        )
-        if replies
-        else (),
+        modes=modes,
+        probe=modes.trivial or read_content(run.probe / "probe.json", Probe) or Probe(),
+        presentation=latest[0].presentation if latest else Presentation(),
+        training=tuple(Reply.of(rollout, score, step) for step, rollout, score in kept),
     )
 
 
-def read_presentation(evaluation: Json) -> Presentation:
-    """Read the task's presentation in an evaluation.json. Raises `ValueError` if damaged."""
-    return Presentation.from_json(evaluation.get("presentation", {}))
-
-
-def read_object(path: Path) -> Json:
-    """The JSON object of a file; empty if there is none. Raises `ValueError` for damage."""
-    if not path.is_file():
-        return {}
-    return as_object(read_json(path))
-
-
-def _read_replies(path: Path) -> Iterator[Reply]:
-    if path.is_file():
-        yield from map(Reply.of, *read_scored_rollouts(path))
-
-
-def value_at(value: Any, *keys: str) -> Any:
-    """The JSON value under these keys, one within the other; None where one is missing."""
-    for key in keys:
-        value = as_object(value).get(key)
-    return value
-
-
-def as_object(value: Any) -> Json:
-    """A JSON value that should be an object; empty for any other."""
-    return value if isinstance(value, dict) else {}
-
-
-def as_list(value: Any) -> list[Any]:
-    """A JSON value that should be a list; empty for any other."""
-    return value if isinstance(value, list) else []
+def _read_replies(path: Path) -> tuple[Reply, ...]:
+    return tuple(map(Reply.of, *read_scored_rollouts(path))) if path.is_file() else ()

@@ -11,7 +11,7 @@ from statistics import fmean
 from environments.presentation import SetView
 from equipoise.report.document import Section
 from equipoise.report.replies import Field, address, differing_keys, in_words, problem
-from equipoise.report.run_files import Reply, RunFiles, as_object
+from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.words import Stage, figure, heading, number, plain_name, printable
 
 _SETS_SHOWN = 3
@@ -70,7 +70,7 @@ def set_sections(run: RunFiles) -> tuple[SetExamples, ...]:
     stages = {stage: by_set_and_variant(run.replies[stage], view) for stage in run.stages}
     before = stages.get("before", {})
     group = run.presentation.one_of_each
-    order = as_object(run.latest.get(f"by_{view.variant}"))  # that of the evaluation
+    order = run.latest.breakdowns.get(f"by_{view.variant}", {})  # that of the evaluation
     names = [name for members in before.values() for name in members]
     variants = tuple(dict.fromkeys([*order, *names]))
     if len(variants) < 2:  # nothing stands beside a single one
@@ -182,7 +182,8 @@ def _row(
 
 
 def _fields(reply: Reply, view: SetView) -> Mapping[str, object]:
-    return as_object(reply.evidence.get(view.fields))
+    fields = reply.evidence.get(view.fields)  # the task's own
+    return fields if isinstance(fields, dict) else {}
 
 
 def compared_fields(reply: Reply, view: SetView) -> dict[str, str]:

@@ -1,15 +1,15 @@
 """The report's tables and its sentence of outcome, as plain text ready for the template."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from environments.presentation import Chart, Words
 from equipoise.report.document import Cell, Table, Tables, anchor_of
-from equipoise.report.run_files import Json, RunFiles, as_object
+from equipoise.report.run_files import RunFiles
 from equipoise.report.words import (
     MINUS,
     MISSING,
     STAGES,
-    Estimate,
     Pair,
     allowed_change,
     figure,
@@ -22,32 +22,32 @@ from equipoise.report.words import (
     level_of,
     metric_name,
     noise,
-    number,
     p_value,
     percent,
     plain_name,
     printable,
-    read_estimate,
     section_title,
 )
+from equipoise.run.contents import Estimate, Policy
+from equipoise.statistics.compare import MetricComparison
+from equipoise.statistics.trivial import GREEDY
 
 #: Verdicts and the outcomes of guards, the worst news first.
 _VERDICTS = ("worse", "changed", "better", "no evidence")
 _GUARDS = ("lost", "not shown", "kept")
-#: What of a comparison's rows is an alert: its key and value, and how the alert begins.
+#: What of a comparison's rows is an alert: its field and value, and how the alert begins.
 BAD_NEWS = (
     ("guard", "lost", "Lost guard"),
     ("verdict", "worse", "Worse"),
     ("guard", "not shown", "Guard not shown"),
 )
+_UNKNOWN = MetricComparison()
 #: A section with more measures than this is shown key by key.
 _MOST_MEASURES = 4
 #: A longer table is folded, so that a reader finds what comes after it.
 _MOST_ROWS = 7
 #: Columns of one comparison.
 CHANGE = ("Change", "p after Holm", "Test", "Verdict")
-#: What else in evaluation.json is an object.
-_NO_BREAKDOWN = ("metrics", "presentation")
 _WORST_FIRST = "Rows furthest from the mean of their table first."
 
 
@@ -57,7 +57,7 @@ _WORST_FIRST = "Rows furthest from the mean of their table first."
 def outcome(run: RunFiles) -> str:
     """Say in one sentence what happened to the task's first metric."""
     name = headline_metric(run)
-    pair = run.pair("metrics", name)
+    pair = run.pair(name)
     if empty_stages := [stage for stage, estimate in pair.items() if estimate.value is None]:
         when = "" if run.audited else f" {' and '.join(empty_stages)} training"
         return (
@@ -65,9 +65,10 @@ def outcome(run: RunFiles) -> str:
             "or scored."
         )
     if "before" in pair and "after" in pair:
-        verdict = compared(run).get(name, {}).get("verdict")
-        text = _before_and_after(run, name, pair, unclear=verdict == "no evidence")
-        cut = cut_note(compared(run).get(name, {}))
+        row = run.comparison.get(name)
+        unclear = row is not None and row.verdict == "no evidence"
+        text = _before_and_after(run, name, pair, unclear=unclear)
+        cut = cut_note(row or _UNKNOWN)
         return f"{text} {heading(cut)}." if cut else text
     if not pair:
         return "There is no evaluation yet."
@@ -107,7 +108,7 @@ def _level(run: RunFiles) -> str:
 
 def confidence(run: RunFiles) -> str:
     """The level of the intervals as `95%`; empty where it is not known."""
-    return level_of(run.latest)
+    return level_of(run.latest.confidence)
 
 
 def headline_metric(run: RunFiles) -> str:
@@ -117,43 +118,37 @@ def headline_metric(run: RunFiles) -> str:
 
 
 def metric_names(run: RunFiles) -> list[str]:
-    return list(as_object(run.latest.get("metrics")))
-
-
-def compared(run: RunFiles) -> Mapping[str, Json]:
-    """The comparison of each metric."""
-    rows = as_object(run.comparison.get("metrics"))
-    return {name: row for name, row in rows.items() if isinstance(row, dict)}
+    return list(run.latest.metrics)
 
 
 def verdict_summary(run: RunFiles) -> str:
     """Which guards were lost, which metrics became worse and better; empty before a comparison."""
-    rows = compared(run)
+    rows = run.comparison
     if not rows:
         return ""
     *verdicts, unclear = _VERDICTS
     parts = [_having(run, rows, "guard", guard) for guard in _GUARDS]
     parts += [_having(run, rows, "verdict", verdict) for verdict in verdicts]
-    count = sum(row.get("verdict") == unclear for row in rows.values())
+    count = sum(row.verdict == unclear for row in rows.values())
     parts.append(f"No evidence of a change: {count} of {len(rows)}.")
     return " ".join(part for part in parts if part)
 
 
-def _having(run: RunFiles, rows: Mapping[str, Json], key: str, value: str) -> str:
-    names = [run.name_of(name) for name, row in rows.items() if row.get(key) == value]
+def _having(run: RunFiles, rows: Mapping[str, MetricComparison], key: str, value: str) -> str:
+    names = [run.name_of(name) for name, row in rows.items() if getattr(row, key) == value]
     title = f"Guard {value}" if key == "guard" else heading(value)
     if not names:
         return f"{title}: none." if value in ("worse", "better") else ""
     return f"{title}: {', '.join(names)}."
 
 
-def _bad_first(names: Iterable[str], rows: Mapping[str, Json]) -> list[str]:
+def _bad_first(names: Iterable[str], rows: Mapping[str, MetricComparison]) -> list[str]:
     """Lost guards, then what became worse, guards that are not shown, the others in their order."""
 
     def rank(name: str) -> int:
-        row = rows.get(name, {})
-        bad = row.get("guard") == "lost", row.get("verdict") == "worse"
-        return [*bad, row.get("guard") == "not shown", True].index(True)
+        row = rows.get(name, _UNKNOWN)
+        bad = row.guard == "lost", row.verdict == "worse", row.guard == "not shown"
+        return [*bad, True].index(True)
 
     return sorted(names, key=rank)
 
@@ -179,7 +174,7 @@ def verdict_sections(run: RunFiles) -> tuple[Tables, ...]:
 
 def verdict_table(run: RunFiles) -> Table:
     """Every metric before and after, its change and the verdict, the worst first."""
-    rows = compared(run)
+    rows = run.comparison
     columns = ("Metric", *(heading(run.when(stage)) for stage in run.stages))
     if rows:
         columns += CHANGE
@@ -188,8 +183,8 @@ def verdict_table(run: RunFiles) -> Table:
         tuple(
             (
                 Cell(heading(run.name_of(name)), note=run.note_of(name)),
-                *_estimates(run, run.pair("metrics", name)),
-                *(verdict_cells(rows.get(name, {})) if rows else ()),
+                *_estimates(run, run.pair(name)),
+                *(verdict_cells(rows.get(name)) if rows else ()),
             )
             for name in _bad_first(dict.fromkeys([*metric_names(run), *rows]), rows)
         ),
@@ -198,7 +193,7 @@ def verdict_table(run: RunFiles) -> Table:
 
 
 def comparison_table(
-    rows: Mapping[str, Json],
+    rows: Mapping[str, MetricComparison],
     words: Mapping[str, Words],
     sides: tuple[str, str],
     notes: Mapping[str, str] | None = None,
@@ -212,7 +207,7 @@ def comparison_table(
         tuple(
             (
                 Cell(heading(metric_name(name, words)), note=(notes or {}).get(name, "")),
-                *(Cell(figure(number(row.get(s))), kind="number") for s in STAGES),
+                *(Cell(figure(value), kind="number") for value in (row.before, row.after)),
                 *verdict_cells(row),
             )
             for name, row in rows.items()
@@ -222,7 +217,7 @@ def comparison_table(
 
 def verdicts_note(run: RunFiles) -> str:
     """Explain the small print of the verdict table; empty if it has none."""
-    if not any(_has_floor(run.pair("metrics", name)) for name in metric_names(run)):
+    if not any(_has_floor(run.pair(name)) for name in metric_names(run)):
         return ""
     return (
         "Noise alone: what the metric would be if there were nothing to find, as the median over "
@@ -236,27 +231,26 @@ def _estimates(run: RunFiles, pair: Pair, *, count: bool = False) -> list[Cell]:
     return [figure_cell(pair.get(stage), count=count) for stage in run.stages]
 
 
-def verdict_cells(row: Json) -> tuple[Cell, ...]:
-    """Change, p after Holm, test and verdict of one comparison."""
-    change = read_estimate({**row, "value": row.get("difference")}) or Estimate()
-    verdict = printable(row.get("verdict") or MISSING)
+def verdict_cells(row: MetricComparison | None) -> tuple[Cell, ...]:
+    """Change, p after Holm, test and verdict of one comparison; dashes where there is none."""
+    if row is None:
+        return (figure_cell(None), Cell(MISSING, kind="number"), Cell(MISSING), Cell(MISSING))
     return (
-        figure_cell(change, signed=True),
-        Cell(p_value(change.p_holm), kind="number"),
-        Cell(printable(row.get("test") or MISSING)),
+        figure_cell(Estimate(row.difference, row.low, row.high), signed=True),
+        Cell(p_value(row.p_holm), kind="number"),
+        Cell(row.test),
         Cell(
-            verdict,
+            row.verdict,
             note="; ".join(filter(None, (guard_note(row), cut_note(row)))),
-            kind=f"verdict {verdict.split(' ')[0] if verdict in _VERDICTS else ''}",
-            bad=row.get("guard") in ("lost", "not shown"),
+            kind=f"verdict {row.verdict.split(' ')[0]}",
+            bad=row.guard in ("lost", "not shown"),
         ),
     )
 
 
-def cut_note(row: Json) -> str:
+def cut_note(row: MetricComparison) -> str:
     """By how much a metric was cut, with its interval; empty without it."""
-    cut = read_estimate(row.get("cut"))
-    if cut is None or cut.value is None or cut.low is None or cut.high is None:
+    if (cut := row.cut) is None:
         return ""
     value, low, high = (
         f"{100 * part:.1f}".replace("-", MINUS) for part in (cut.value, cut.low, cut.high)
@@ -264,36 +258,27 @@ def cut_note(row: Json) -> str:
     return f"it was cut by {value}% ({low}% to {high}%)"
 
 
-def guard_note(row: Json) -> str:
+def guard_note(row: MetricComparison) -> str:
     """Describe a guard's outcome, margin and deciding interval; empty for another metric."""
-    status, margin = str(row.get("guard")), row.get("margin")
-    if status not in _GUARDS or not isinstance(margin, dict):
+    if row.guard is None or (margin := row.margin) is None:
         return ""
     change = interval_in_unit(margin)
-    power = number(margin.get("power"))
+    power = "" if margin.power is None else percent(margin.power)
     parts = [
         f"{allowed_change(margin)} is allowed",
         f"the change is {change}" if change else "the change is not known",
-        "" if power is None else f"unchanged models keep it {percent(power)} of the time",
+        f"unchanged models keep it {power} of the time" if power else "",
     ]
-    return f"guard {status} ({'; '.join(filter(None, parts))})"
+    return f"guard {row.guard} ({'; '.join(filter(None, parts))})"
 
 
 def sections(run: RunFiles) -> tuple[Tables, ...]:
     """Every breakdown of the evaluation, in its order."""
-    parts = {name: part for name, part in run.latest.items() if name not in _NO_BREAKDOWN}
-    named = {name: _measures(part) for name, part in parts.items()}
-    return tuple(_section(run, name, measures) for name, measures in named.items() if measures)
+    breakdowns = run.latest.breakdowns.items()
+    return tuple(_section(run, name, measures) for name, measures in breakdowns if measures)
 
 
-def _measures(part: object) -> dict[str, list[str]]:
-    """The measures of each key, when this is a breakdown."""
-    if not isinstance(part, dict) or not all(isinstance(v, dict) for v in part.values()):
-        return {}
-    return {key: list(measures) for key, measures in part.items()}
-
-
-def _section(run: RunFiles, name: str, measures: Mapping[str, Sequence[str]]) -> Tables:
+def _section(run: RunFiles, name: str, measures: Mapping[str, Iterable[str]]) -> Tables:
     """One table where all keys have the same few measures, else one for each key."""
     title, anchor = section_title(name, run.presentation.words), anchor_of("table", name)
     distinct = {tuple(names) for names in measures.values()}
@@ -303,7 +288,7 @@ def _section(run: RunFiles, name: str, measures: Mapping[str, Sequence[str]]) ->
     notes = [f"{heading(run.name_of(m))}: {run.note_of(m)}." for m in shared if run.note_of(m)]
     keys, folded = list(measures), len(measures) > _MOST_ROWS
     if folded:
-        keys = _worst_first({key: run.pair(name, key, shared[0]) for key in keys})
+        keys = _worst_first({key: run.cell(name, key, shared[0]) for key in keys})
         notes.append(_WORST_FIRST)
     table = (f"{title}: {len(keys)} rows" if folded else "", _wide(run, name, keys, shared))
     return Tables(title, anchor, " ".join(notes), (table,), folded)
@@ -317,7 +302,7 @@ def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[s
         for measure in measures
         for stage in run.stages
     ]
-    rows = {key: [run.pair(section, key, measure) for measure in measures] for key in keys}
+    rows = {key: [run.cell(section, key, measure) for measure in measures] for key in keys}
     estimates = [e for pairs in rows.values() for pair in pairs for e in pair.values()]
     numbers = [n for e in estimates for n in (e.value, e.low, e.high) if n is not None]
     # Whole numbers, some above 1, as rates and means never are.
@@ -334,7 +319,7 @@ def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[s
 
 def charted_breakdown(run: RunFiles, chart: Chart) -> Tables | None:
     """The breakdown of a chart in one table, the charted metric first; None if it lacks that."""
-    measures = _measures(run.latest.get(chart.breakdown))
+    measures = run.latest.breakdowns.get(chart.breakdown, {})
     if not measures or not all(chart.metric in names for names in measures.values()):
         return None
     names = dict.fromkeys([chart.metric, *next(iter(measures.values()))])
@@ -343,9 +328,9 @@ def charted_breakdown(run: RunFiles, chart: Chart) -> Tables | None:
     return Tables(title, anchor_of("table", chart.breakdown), tables=(("", table),))
 
 
-def _long(run: RunFiles, section: str, key: str, measures: Sequence[str]) -> tuple[str, Table]:
+def _long(run: RunFiles, section: str, key: str, measures: Iterable[str]) -> tuple[str, Table]:
     """One row for each measure of a key. Those with a noise floor are told in the summary."""
-    pairs = {measure: run.pair(section, key, measure) for measure in measures}
+    pairs = {measure: run.cell(section, key, measure) for measure in measures}
     over_all = {name: pair for name, pair in pairs.items() if _has_floor(pair)}
     cells = {name: pair for name, pair in pairs.items() if name not in over_all}
     summaries = []
@@ -384,3 +369,97 @@ def latest_value(pair: Pair) -> float | None:
     """The value after training, or before it while there is no other."""
     values = [pair[stage].value for stage in reversed(STAGES) if stage in pair]
     return next(iter(values), None)
+
+
+# --- modes, and policies without skill ------------------------------------------------------------
+
+
+_UNDESCRIBED = "a way of the task's own, which does not say what it does"
+
+
+def mode_sections(run: RunFiles) -> tuple[Tables, ...]:
+    """The task's own modes of modes.json side by side; nothing for a task without any."""
+    content = run.modes
+    if not content.modes:
+        return ()
+    means = content.seconds.items()
+    times = [f"{plain_name(name)} {1000 * s:.2g} ms" for name, s in means if s is not None]
+    made_with = content.sources.items()
+    sources = [printable(f"{plain_name(name)} {source}") for name, source in made_with if source]
+    notes = [
+        "The same prompts in every mode. Holm's correction is over all pairs.",
+        f"Mean time per prompt: {', '.join(times)}." if times else "",
+        f"Made with: {', '.join(sources)}." if sources else "",
+        *(printable(note, 500) for note in content.notes),
+    ]
+    rows = []
+    for pair in content.comparisons:
+        names = " \N{RIGHTWARDS ARROW} ".join(map(plain_name, pair.modes))
+        rows.append((Cell(printable(names)), *verdict_cells(pair)))
+    columns = ("Pair", f"Change in {run.name_of(content.metric)}", *CHANGE[1:])
+    pairs = Table(columns, tuple(rows), level_of(content.confidence))
+    tables = (("", _mode_table(run)), ("", pairs))
+    return (Tables("Modes side by side", "modes", " ".join(filter(None, notes)), tables),)
+
+
+def _mode_table(run: RunFiles) -> Table:
+    modes = run.modes.modes
+    metrics = dict.fromkeys(
+        name for figures in modes.values() for name, f in figures.items() if f.value is not None
+    )
+    rows = tuple(
+        (Cell(plain_name(mode)), *(_without_noise(figures.get(name)) for name in metrics))
+        for mode, figures in modes.items()
+    )
+    columns = ("Mode", *(heading(run.name_of(name)) for name in metrics))
+    return Table(columns, rows, level_of(run.modes.confidence))
+
+
+def _without_noise(estimate: Estimate | None) -> Cell:
+    return replace(figure_cell(estimate), noise="")
+
+
+# --- policies without skill ----------------------------------------------------------------------
+
+
+def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
+    """Tabulate what policies without skill earn, beside the trained model if there is one."""
+    probe = run.probe
+    if not probe.policies:
+        return ()
+    note = "What can be had for nothing, on the same prompts."
+    if constant := probe.constants.get("constant"):
+        note += (
+            f" Best constant reply of {constant.tried:,}, by {run.name_of(run.objective)} on "
+            f"training prompts: {printable(constant.reply, 500)}"
+        )
+    compared = run.modes.trivial is not None
+    figures = run.objective, probe.metric
+    columns = ("Policy", *(heading(run.name_of(name)) for name in figures))
+    columns += ("Trained minus it", *CHANGE[1:]) if compared else ()
+    rows = tuple(
+        (
+            _policy_cell(run, name, policy),
+            *(figure_cell(policy.metrics.get(figure)) for figure in figures),
+            *(_against(run, name, policy) if compared else ()),
+        )
+        for name, policy in probe.policies.items()
+    )
+    table = Table(columns, rows, level_of(probe.confidence))
+    return (Tables("Policies without skill", "policies", note, (("", table),)),)
+
+
+def _policy_cell(run: RunFiles, name: str, policy: Policy) -> Cell:
+    return Cell(plain_name(name), note=printable(policy.note or run.note_of(name) or _UNDESCRIBED))
+
+
+def _against(run: RunFiles, name: str, policy: Policy) -> tuple[Cell, ...]:
+    """The trained model minus a policy; of `greedy` with what it is compared with."""
+    cells = verdict_cells(policy.against.get(run.objective))
+    if name != GREEDY or not policy.against:
+        return cells
+    trained = run.probe.trained_greedy.get(run.objective)
+    known = trained is not None and trained.value is not None
+    result = f"has {figure_with_interval(trained)}" if known else "could not be measured"
+    note = f"compared with the trained model at temperature 0, which {result}"
+    return (*cells[:-1], replace(cells[-1], note=note))

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from environments.presentation import Words
 from equipoise.files.console import is_visible
-from equipoise.statistics.trivial import GREEDY
+from equipoise.run.contents import Estimate
+from equipoise.statistics.compare import GuardMargin
+from equipoise.statistics.evaluation import Figures
 
 MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
@@ -22,42 +23,16 @@ STAGES: tuple[Stage, ...] = ("before", "after")
 _ABBREVIATIONS = {"kl": "KL", "id": "ID"}
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A number with its interval, what sampling noise alone would give, and its p-values."""
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    floor: float | None = None
-    floor_high: float | None = None
-    p: float | None = None
-    p_holm: float | None = None
-
-
 #: The estimates of one quantity by stage; a stage that was not evaluated is left out.
 Pair = Mapping[Stage, Estimate]
-_ESTIMATE_KEYS = tuple(field.name for field in fields(Estimate))
 
 
-def not_beaten(trivial: Mapping[str, Any]) -> str | None:
-    """Name the policies without skill that a trained model does not beat; None if not tested."""
-    names = trivial.get("not_beaten")
-    if not isinstance(names, list):
-        return None
-    greedy = f"{GREEDY} (both models)" if trivial.get("trained_greedy") else GREEDY
-    return ", ".join(greedy if name == GREEDY else plain_name(str(name)) for name in names)
-
-
-def read_estimate(value: Any) -> Estimate | None:
-    """The estimate in a JSON object; None when there is no object. Its keys are optional."""
-    if not isinstance(value, dict):
-        return None
-    return Estimate(**{name: number(value.get(name)) for name in _ESTIMATE_KEYS})
+def read_estimate(figures: Figures | None) -> Estimate | None:
+    return None if figures is None else Estimate(**figures)
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None for anything else."""
+    """A finite number, or None for anything else, as of what a task says of a reply."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
@@ -108,22 +83,21 @@ def noise(estimate: Estimate | None) -> str:
     return "; ".join(parts)
 
 
-def allowed_change(margin: Mapping[str, Any]) -> str:
+def allowed_change(margin: GuardMargin) -> str:
     """Say what a guard allows, as `a fall of 0.02, or any rise,`, or a change either way."""
     scale, unit = _unit_of(margin)
-    amount = f"{(number(margin.get('by')) or 0) * scale:g}{unit}"
-    worse, free = {"higher": ("fall", "rise"), "lower": ("rise", "fall")}.get(
-        str(margin.get("better")), ("change", "")
-    )
+    amount = f"{margin.by * scale:g}{unit}"
+    ways = {"higher": ("fall", "rise"), "lower": ("rise", "fall"), None: ("change", "")}
+    worse, free = ways[margin.better]
     return f"a {worse} of {amount}, or any {free}," if free else f"a {worse} of {amount} either way"
 
 
-def _unit_of(margin: Mapping[str, Any]) -> tuple[int, str]:
+def _unit_of(margin: GuardMargin) -> tuple[int, str]:
     """The factor of a margin's numbers as they are written, and their unit."""
-    return (100, "%") if margin.get("relative") else (1, "")
+    return (100, "%") if margin.relative else (1, "")
 
 
-def change_in_unit(change: float | None, margin: Mapping[str, Any]) -> tuple[str, str]:
+def change_in_unit(change: float | None, margin: GuardMargin) -> tuple[str, str]:
     """A change in the unit of its margin, and its interval."""
     if change is None:
         return MISSING, ""
@@ -131,19 +105,17 @@ def change_in_unit(change: float | None, margin: Mapping[str, Any]) -> tuple[str
     return f"{figure(change * scale, signed=True)}{unit}", interval_in_unit(margin)
 
 
-def interval_in_unit(margin: Mapping[str, Any]) -> str:
+def interval_in_unit(margin: GuardMargin) -> str:
     """The interval of a change in the unit of its margin, `-4% to 12%`; empty if not known."""
     scale, unit = _unit_of(margin)
-    low, high = (number(margin.get(key)) for key in ("low", "high"))
-    if low is None or high is None:
+    if margin.low is None or margin.high is None:
         return ""
-    return f"{figure(low * scale, 2)}{unit} to {figure(high * scale, 2)}{unit}"
+    return f"{figure(margin.low * scale, 2)}{unit} to {figure(margin.high * scale, 2)}{unit}"
 
 
-def level_of(content: Mapping[str, Any]) -> str:
-    """The level of a file's intervals as `95%`; empty where it is not known."""
-    level = number(content.get("confidence"))
-    return "" if level is None else f"{100 * level:g}%"
+def level_of(confidence: float | None) -> str:
+    """The level of intervals as `95%`; empty where it is not known."""
+    return "" if confidence is None else f"{100 * confidence:g}%"
 
 
 def percent(share: float) -> str:

@@ -5,5 +5,5 @@ ledger.py       its lock, and provenance.json: what it was made from, and of usa
 history.py, rollouts.py, log.py    files that are read and written
 seals.py        manifest.json, by which damage of finished files is noticed; checkpoints
 prompts.py      what they need, and how they are made, read and checked, without a run too
-resume.py       how another process goes on
+start.py        how a run starts, and how another process goes on
 """

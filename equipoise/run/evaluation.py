@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from data_prep.records import content_hash
 from environments.base import Failure, PromptRecord, Rollout, Score
@@ -18,6 +17,7 @@ from environments.contract import Environment
 from equipoise.config.schema import EvaluationConfig
 from equipoise.files.disk import hash_file, write_json, write_lines
 from equipoise.files.errors import EquipoiseError
+from equipoise.run.contents import Evaluation
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Job, refuse_failures, refuse_unmeasured, scores_of
 from equipoise.run.rollouts import (
@@ -97,7 +97,7 @@ def _cached_reference(job: Job, frozen: Sample, identity: str) -> Path:
     decided_by = f"{identity}\n{content_hash(prompts)}\n{generations}"
     key = hashlib.sha256(decided_by.encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
-    before = job.run.ledger.read().get("hashes", {}).get(REFERENCE)
+    before = job.run.ledger.read().hashes.get(REFERENCE)
     if not path.exists() or before not in (None, hash_file(path)):
         _draw_reference(job, frozen, path)
     return path
@@ -107,7 +107,7 @@ def use_reference(job: Job) -> None:
     """Hand the run's reference, where it has one, to the environment of this process."""
     path, environment = job.run.reference, job.environment
     if environment.reference_generations and path.exists():
-        job.run.ledger.record_hash(REFERENCE, hash_file(path))
+        job.run.ledger.record({REFERENCE: hash_file(path)})
         environment.set_reference(read_rollouts(path))
 
 
@@ -194,7 +194,7 @@ def generate_timed(job: Job, stage: str, draw: Draw) -> Generations:
 
 def save_generations(job: Job, stage: str, generations: Generations) -> None:
     """Write what `score` takes."""
-    job.run.ledger.update({"generation": {stage: dict(generations.account)}})
+    job.run.ledger.update(generation={stage: dict(generations.account)})
     write_generations(job.run.generations(stage), generations.rollouts, generations.failures)
 
 
@@ -215,7 +215,7 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
         refuse_failures(scores, max_rate, subject)
     elif missing := refuse_unmeasured(scores, max_rate, subject):
         job.reporter.warn(missing)
-    account = dict(job.run.ledger.read()["generation"][stage])
+    account = dict(job.run.ledger.read().generation[stage])
     account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
     with job.reporter.progress("measuring"):
         model = job.model_name if stage == BASELINE else str(job.run.final_checkpoint)
@@ -253,14 +253,14 @@ def write_evaluation(
     settings: EvaluationConfig,
     model: str,
     account: Mapping[str, float],
-) -> dict[str, Any]:
-    """The files of a stage; gives what evaluation.json, written last, has of metrics.
+) -> Evaluation:
+    """The files of a stage; gives the content of evaluation.json, which is written last.
 
     `account` is what the stage took.
     """
     write_rollouts(run.rollouts(stage), rollouts, scores)
     measurement = environment.measure(rollouts, scores)
-    evaluation = evaluation_dict(
+    content = evaluation_dict(
         measurement,
         task=environment.name,
         split=settings.split,
@@ -273,11 +273,13 @@ def write_evaluation(
     )
     for name, document in environment.exports(rollouts, scores).items():
         write_json(run.evaluation(stage).with_name(name), document)
-    evaluation["objective"] = environment.objective
+    content["objective"] = environment.objective
     # The metric that the alarm goes by, and which way it is better; empty without any metric.
     metrics = measurement.metrics
     names = (environment.watched, environment.objective, *metrics)
     watched = [{"metric": n, "better": metrics[n].better} for n in names if n in metrics]
-    evaluation["watched"] = watched[0] if watched else {}
-    write_json(run.evaluation(stage), evaluation | dict(account))
+    content["watched"] = watched[0] if watched else None
+    content |= account
+    evaluation = Evaluation.model_validate(content)
+    write_json(run.evaluation(stage), content)
     return evaluation

@@ -2,10 +2,9 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from environments.base import Failure, PromptRecord, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
@@ -13,6 +12,7 @@ from environments.contract import Environment
 from equipoise.config import Config, LoadedConfig
 from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
+from equipoise.run.contents import Evaluation, Modes, Probe
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import Row
 from equipoise.run.prompts import BUDGET_REMEDY
@@ -20,11 +20,13 @@ from equipoise.run.usage import Meter
 
 #: From all steps and those that are done to what takes each row of the history in the block.
 Watch = Callable[[int, int], AbstractContextManager[Callable[[Row], None]]]
-#: Shows what a stage has measured: its name, and what its file holds.
-Show = Callable[[str, Mapping[str, Any]], None]
+#: What a stage has measured.
+Measured = Evaluation | Modes | Probe
+#: Shows what the stage of that name has measured.
+Show = Callable[[str, Measured], None]
 
 
-def _show_nothing(stage: str, content: Mapping[str, Any]) -> None:
+def _show_nothing(stage: str, measured: Measured) -> None:
     pass
 
 
@@ -52,12 +54,12 @@ class Job:
     def timed(self, stage: str) -> Iterator[None]:
         """Note in the provenance how many seconds a stage took, stops and resumptions added up."""
         started = time.perf_counter()
-        before = self.run.ledger.read()["seconds"].get(stage, 0.0)
+        before = self.run.ledger.read().seconds.get(stage, 0.0)
         try:
             yield
         finally:
             seconds = round(before + time.perf_counter() - started, 1)
-            self.run.ledger.update({"seconds": {stage: seconds}})
+            self.run.ledger.update(seconds={stage: seconds})
 
 
 def record_sources(job: Job) -> None:
@@ -69,16 +71,17 @@ def record_sources(job: Job) -> None:
     if not job.environment.offers(Environment.sources):
         return
     current = dict(job.environment.sources())
-    before = job.run.ledger.read().get("sources", current)
+    before = job.run.ledger.read().sources
+    before = current if before is None else before
     if changed := sorted(
-        name for name in before | current if before.get(name) != current.get(name)
+        name for name in {**before, **current} if before.get(name) != current.get(name)
     ):
         raise EquipoiseError(
             "run.changed-reward",
             f"since this run began, {', '.join(changed)} changed, and with it the reward",
             "Put back what it was, or start a new run.",
         )
-    job.run.ledger.update({"sources": current})
+    job.run.ledger.update(sources=current)
 
 
 def check_environment(environment: Environment, reporter: Reporter) -> None:

@@ -11,15 +11,16 @@ import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict
 
-from equipoise.config import LoadedConfig
+from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.config.secrets import masked
 from equipoise.files.disk import finite, read_json, remove_abandoned, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
@@ -49,6 +50,121 @@ def owning(root: Path) -> Iterator[None]:
         lock.release()
 
 
+# --- provenance -----------------------------------------------------------------------------------
+
+
+class Part(BaseModel):
+    """An object of a file that a run writes; its fields are what the file may hold."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class GitState(Part):
+    """The commit of this checkout and whether files differ from it; empty outside a checkout."""
+
+    commit: str = ""
+    dirty: bool = False
+
+
+class Growth(Part):
+    """Steps that were added to a run, and the command that did."""
+
+    time: str
+    command: tuple[str, ...]
+    git: GitState
+    from_step: int
+    steps: int
+    steps_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One model of an audit: `label` is what tables and folders call it.
+
+    `model` is a name on the hub, a folder, the word `local`, or the name at an `endpoint`, which
+    has the keys of `EndpointSettings` as they were given. An `adapter` is merged into `model`, or
+    into the base that it names itself where that is empty.
+    """
+
+    label: str
+    model: str
+    endpoint: Mapping[str, Any] = field(default_factory=dict)
+    adapter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to ask: a text for the system message, examples before the question, blinded."""
+
+    name: str
+    system: str = ""
+    shots: int = 0
+    blinded: bool = False
+
+
+PLAIN = Variant("plain")
+
+
+class AuditRow(Part):
+    """The row of an audit that a run is: which model is asked, and how.
+
+    `own_reference` says that it is held against itself, see `ensure_reference`.
+    """
+
+    subject: Subject = Subject("", "")
+    variant: Variant = PLAIN
+    own_reference: bool = False
+
+
+class Usage(Part):
+    """What the last process took: time, tokens, memory, and calls by model and counter."""
+
+    seconds: float = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    peak_memory_bytes: int = 0
+    peak_gpu_memory_bytes: int = 0
+    calls: Mapping[str, Mapping[str, float]] = {}
+
+
+class Provenance(Part):
+    """Origins of a run: command, code, versions, seeds, hashes; and what it has taken so far.
+
+    No secret ever enters. The file holds the fields that were set.
+    """
+
+    task: str = ""
+    run_name: str = ""
+    run_id: str = ""
+    engine: str = ""
+    model: str = ""
+    local_model: bool = False
+    local_model_notice: str = ""
+    stand_in: str = ""
+    rehearsal: bool = False
+    audit: AuditRow | None = None
+    command: tuple[str, ...] = ()
+    started: str = ""
+    finished: str | None = None
+    git: GitState = GitState()
+    python: str = ""
+    platform: str = ""
+    packages: Mapping[str, str] = {}
+    nemo_rl: str = ""
+    device: str = ""
+    seed: int | None = None
+    hashes: Mapping[str, str] = {}
+    #: What the reward depends on; None where the environment does not say it.
+    sources: Mapping[str, str] | None = None
+    seconds: Mapping[str, float] = {}
+    #: Of each stage the tokens and the time of its replies.
+    generation: Mapping[str, Mapping[str, float]] = {}
+    usage: Usage = Usage()
+    grown: tuple[Growth, ...] = ()
+    #: Of a rehearsal: how far the log-probabilities of its sides lie apart.
+    logprobs_differ_by: Mapping[str, float | None] = {}
+
+
 # --- ledger ---------------------------------------------------------------------------------------
 
 
@@ -57,22 +173,23 @@ _HASH = "sha256"
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The content of a run's provenance.json, which has a hash of itself."""
+    """The file of a run's provenance, which has a hash of itself."""
 
     path: Path
 
-    def create(self, content: Mapping[str, Any]) -> None:
+    def create(self, provenance: Provenance) -> None:
+        content = provenance.model_dump(mode="json", exclude_unset=True)
         write_json(self.path, {**content, _HASH: _hash_of(content)})
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> Provenance:
         """Return the content. Raises `EquipoiseError` where it is damaged, changed or missing."""
         try:
             content = read_json(self.path)
             if not isinstance(content, dict):
                 raise ValueError("it is not a JSON object")
-            if content.get(_HASH) != _hash_of(content):
+            if content.pop(_HASH, None) != _hash_of(content):
                 raise ValueError("it was changed since it was written")
-            return content
+            return Provenance.model_validate(content)
         except (OSError, ValueError) as error:
             raise EquipoiseError(
                 "run.unreadable-ledger",
@@ -80,41 +197,39 @@ class Ledger:
                 "Put it back from a copy. Nothing else says what the run was made from.",
             ) from None
 
-    def update(self, changes: Mapping[str, Any]) -> None:
-        """Merge `changes` into the content, one level deep."""
-        content = self.read()
-        for key, value in changes.items():
-            previous = content.get(key)
-            if isinstance(value, Mapping) and isinstance(previous, dict):
-                value = {**previous, **value}
-            content[key] = value
-        self.create(content)
+    def update(self, **changes: Any) -> None:
+        """Set fields; a mapping is merged into what the field has."""
+        content = self.read().model_dump(exclude_unset=True)
+        for name, value in changes.items():
+            merges = isinstance(value, Mapping) and isinstance(content.get(name), Mapping)
+            content[name] = {**content[name], **value} if merges else value
+        self.create(Provenance.model_validate(content))
 
-    def record_hash(self, name: str, value: str) -> None:
-        """Note the hash of what the run is made from.
+    def record(self, hashes: Mapping[str, str], **changes: Any) -> None:
+        """Note the hashes of what the run is made from, and set fields as `update` does.
 
-        Raises `EquipoiseError` where it was another one when the run began.
+        Raises `EquipoiseError` where a hash was another one when the run began.
         """
-        before = self.read()["hashes"].get(name, value)
-        if before != value:
-            raise EquipoiseError(
-                "run.changed-source",
-                f"since this run began, its {name} changed: it was {before} and is {value}",
-                "Put back what it was, or start a new run.",
-            )
-        self.update({"hashes": {name: value}})
+        before = self.read().hashes
+        for name, value in hashes.items():
+            if before.get(name, value) != value:
+                raise EquipoiseError(
+                    "run.changed-source",
+                    f"since this run began, its {name} changed: it was {before[name]} and is "
+                    f"{value}",
+                    "Put back what it was, or start a new run.",
+                )
+        self.update(hashes=hashes, **changes)
 
 
 def _hash_of(content: Mapping[str, Any]) -> str:
-    """Hash everything else in it."""
-    payload = {key: value for key, value in content.items() if key != _HASH}
-    return hashlib.sha256(json.dumps(finite(payload), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(finite(content), sort_keys=True).encode()).hexdigest()
 
 
-# --- provenance -----------------------------------------------------------------------------------
-# Origins of a run: command, code, versions, seeds, hashes. No secret ever enters.
+# --- what a run is made from ----------------------------------------------------------------------
 
 
+#: Packages that decide what a run computes.
 PACKAGES = (
     "bm25s",
     "datasets",
@@ -130,27 +245,32 @@ PACKAGES = (
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def describe_run(
-    *, task: str, run_name: str, engine: str, model: str, local_model: bool, seed: int
-) -> dict[str, Any]:
+def describe_run(loaded: LoadedConfig, run_name: str) -> Provenance:
     """The provenance of a run that starts now."""
-    return {
-        "task": task,
-        "run_name": run_name,
-        "run_id": uuid.uuid4().hex,
-        "engine": engine,
-        "model": model,
-        "local_model": local_model,
-        "command": command_line(),
-        "started": now(),
-        "git": git_state(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": package_versions(),
-        "seed": seed,
-        "hashes": {},
-        "seconds": {},
-    }
+    config = loaded.config
+    about: dict[str, Any] = {}
+    if config.policy.model_name == LOCAL_MODEL:  # the report shows what the task says of it
+        about["local_model_notice"] = loaded.data_module.LOCAL_MODEL_NOTICE
+    elif stand_in := loaded.env_settings.stand_in:
+        about["stand_in"] = stand_in
+    return Provenance(
+        task=config.equipoise.task,
+        run_name=run_name,
+        run_id=uuid.uuid4().hex,
+        engine=loaded.engine,
+        model=config.policy.model_name,
+        local_model=config.policy.model_name == LOCAL_MODEL,
+        command=command_line(),
+        started=now(),
+        git=git_state(),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        packages={name: _version(name) for name in PACKAGES},
+        seed=config.grpo.seed,
+        hashes={"environment": code_hash(loaded)},
+        seconds={},
+        **about,
+    )
 
 
 def code_hash(loaded: LoadedConfig) -> str:
@@ -164,26 +284,21 @@ def code_hash(loaded: LoadedConfig) -> str:
     return digest.hexdigest()
 
 
-def command_line() -> list[str]:
+def command_line() -> tuple[str, ...]:
     """How this process was started, keys masked."""
-    return ["python", *map(masked, sys.argv)]
+    return ("python", *map(masked, sys.argv))
 
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def package_versions() -> dict[str, str]:
-    """Versions of the packages that decide what a run computes."""
-    return {name: _version(name) for name in PACKAGES}
-
-
-def git_state() -> dict[str, Any]:
-    """Commit of this checkout and whether files differ from it; empty outside a checkout."""
+def git_state() -> GitState:
     commit = _git("rev-parse", "HEAD")
     if commit is None:
-        return {}
-    return {"commit": commit.decode().strip(), "dirty": bool(_git("status", "--porcelain"))}
+        return GitState()
+    dirty = bool(_git("status", "--porcelain"))
+    return GitState(commit=commit.decode().strip(), dirty=dirty)
 
 
 def code_diff() -> bytes:

@@ -71,9 +71,8 @@ def record_policy(job: Job, loaded: LoadedModel) -> None:
         )
     if note := check_template(loaded.tokenizer, job.records):
         job.reporter.warn(note)
-    job.run.ledger.record_hash("model", loaded.identity)
-    job.run.ledger.record_hash(CHAT_TEMPLATE, template_hash(loaded.tokenizer))
-    job.run.ledger.update({"device": str(loaded.model.device)})
+    hashes = {"model": loaded.identity, CHAT_TEMPLATE: template_hash(loaded.tokenizer)}
+    job.run.ledger.record(hashes, device=str(loaded.model.device))
 
 
 def reference_identity(config: Config, loaded: LoadedModel) -> str:

@@ -93,7 +93,7 @@ def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[P
 def record_prompts(run: RunDirectory) -> list[PromptRecord]:
     """The run's prompts as its file holds them; the provenance has their hash."""
     records = read_records(run.prompts)
-    run.ledger.record_hash("prompts", content_hash(records))
+    run.ledger.record({"prompts": content_hash(records)})
     return records
 
 

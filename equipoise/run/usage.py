@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from environments.chat.accounting import FINGERPRINT, MODEL, added, spent
-from equipoise.run.ledger import Ledger
+from equipoise.run.ledger import Ledger, Usage
 
 #: Model -> counter -> how often, see docs/judges.md.
 Calls = Mapping[str, Mapping[str, float]]
@@ -61,7 +61,7 @@ class Meter:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Inside, what this process asks of listed models is another run's."""
+        """Do not charge this run for calls of listed models made in the block."""
         before = spent()
         self._spent = lambda: before
         try:
@@ -75,13 +75,13 @@ class Meter:
         if not self._ledger:
             return
         usage = self.usage()
-        self._ledger.update({"usage": usage})
+        self._ledger.update(usage=usage)
         for change in changed_models(usage):
             if change not in self._changes:
                 self._warn(change)
             self._changes.add(change)
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """Time, tokens, memory and calls of this process."""
         counts_by_model = _sum(
             _minus(self._spent(), self._calls_before), _sum(self.elsewhere, self._own)
@@ -92,22 +92,22 @@ class Meter:
             for model, counts in counts_by_model.items()
         }
         calls = {model: counts for model, counts in usage_by_model.items() if any(counts.values())}
-        return {
-            "seconds": round(time.monotonic() - self._started, 1),
+        return Usage(
+            seconds=round(time.monotonic() - self._started, 1),
             **self.tokens,
-            "peak_memory_bytes": peak_memory(),
-            "peak_gpu_memory_bytes": peak_gpu_memory(),
-            "calls": calls,
-        }
+            peak_memory_bytes=peak_memory(),
+            peak_gpu_memory_bytes=peak_gpu_memory(),
+            calls=calls,
+        )
 
 
-def changed_models(usage: Mapping[str, Any]) -> list[str]:
+def changed_models(usage: Usage) -> list[str]:
     """A sentence for each model that was asked and not always answered by the same one.
 
-    `usage` is that of provenance.json. Servers that name no fingerprint say nothing of a change.
+    Servers that name no fingerprint say nothing of a change.
     """
     sentences = []
-    for model, counts in usage.get("calls", {}).items():
+    for model, counts in usage.calls.items():
         names = sorted(counts)
         for kind, words in ((MODEL, "the answering model"), (FINGERPRINT, "its fingerprint")):
             answered = [name.removeprefix(kind) for name in names if name.startswith(kind)]

@@ -7,6 +7,7 @@ The untrained model's likeliest replies are set against the trained model's: wha
 no lack of training.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,12 +19,15 @@ from typing import Any
 from data_prep.splits import seeded_digest
 from environments.base import REWARD, TRAIN_SPLIT, PromptRecord, Rollout, Score
 from environments.contract import Environment
+from environments.measurement import Measurement
+from environments.measurement import Modes as TaskModes
 from equipoise.config.schedule import (
     BLINDED_GENERATIONS,
     PROBE_GENERATIONS,
     PROBE_SENTENCES,
 )
 from equipoise.files.disk import read_json, write_folder, write_json
+from equipoise.run.contents import Modes, Probe
 from equipoise.run.directory import RunDirectory
 from equipoise.run.evaluation import BASELINE, FINAL, Sample
 from equipoise.run.job import Job, refuse_failures, scores_of
@@ -34,6 +38,8 @@ from equipoise.run.rollouts import (
     write_rollouts,
 )
 from equipoise.run.seals import record_files
+from equipoise.statistics.compare import compare, with_verdicts
+from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import (
     DECLINING,
@@ -51,7 +57,6 @@ from equipoise.statistics.trivial import (
     not_beaten,
 )
 
-SCHEMA = 1
 PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"
 
 _FIGURES = "probe.json"
@@ -95,11 +100,10 @@ def probe(job: Job, frozen: Sample) -> None:
         scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
         with job.reporter.progress("measuring them"):
             statistics = job.config.equipoise.evaluation.statistics
-            constants_json = {name: asdict(c) for name, c in untrained.constants.items()}
-            content = probe_content(job.environment, scored, constants_json, statistics)
+            content = probe_content(job.environment, scored, untrained.constants, statistics)
     write_folder(job.run.probe, partial(fill_probe, scored, content))
     record_files(job.run, job.run.probe)
-    job.show(PROBE, content)
+    job.show(PROBE, Probe.model_validate(content))
 
 
 def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:
@@ -175,7 +179,7 @@ def _score(job: Job, name: str, rollouts: Sequence[Rollout]) -> Scored:
 def probe_content(
     environment: Environment,
     scored: Mapping[str, Scored],
-    constants: Mapping[str, Any],
+    constants: Mapping[str, Constant],
     settings: StatisticsSettings,
 ) -> dict[str, Any]:
     """The content of probe.json; the untrained model is the first of the policies."""
@@ -185,11 +189,11 @@ def probe_content(
     notes = _NOTES | {policy.name: policy.note for policy in POLICIES}
     objective, metric = measured[UNTRAINED].compared
     return {
-        "schema": SCHEMA,
+        "schema": 1,
         "confidence": settings.confidence,
         "objective": objective,
         "metric": metric,
-        "constants": dict(constants),
+        "constants": {name: asdict(constant) for name, constant in constants.items()},
         "ahead": ahead(differences(independent, measured[UNTRAINED], settings), objective),
         "policies": {n: {"note": notes.get(n, ""), "metrics": f} for n, f in figures.items()},
     }
@@ -266,3 +270,77 @@ def compare_with_trained(
 def _file(policy: str) -> str:
     """A task may call a policy what it likes."""
     return f"{re.sub('[^A-Za-z0-9_-]+', '-', policy)}.jsonl"
+
+
+# --- modes ----------------------------------------------------------------------------------------
+
+
+MODES = "modes"
+
+
+def write_modes(job: Job) -> None:
+    """Write them, and say which policies without skill the trained model does not beat."""
+    if job.run.modes.exists():
+        return
+    settings = job.config.equipoise.evaluation.statistics
+    with job.reporter.progress("comparing with policies without skill"):
+        trivial = compare_with_trained(job.run, job.environment, settings)
+    task_modes: dict[str, Any] = {}
+    if job.environment.offers(Environment.modes):
+        scored = {s: read_scored_rollouts(job.run.rollouts(s)) for s in (BASELINE, FINAL)}
+        with job.timed(MODES), job.reporter.progress("answering in other ways"):
+            modes, measure = job.environment.modes(scored[FINAL][0]), job.environment.measure
+            stages = {name: measure(*scored[stage]) for stage, name in modes.stages.items()}
+            task_modes = modes_dict(modes, stages, settings)
+    content = {
+        "schema": 2,
+        "confidence": settings.confidence,
+        **task_modes,
+        "trivial": trivial or None,
+    }
+    if not trivial and not content.get("modes"):
+        return
+    write_json(job.run.modes, content)
+    record_files(job.run, job.run.modes)
+    job.show(MODES, Modes.model_validate(content))
+
+
+def modes_dict(
+    modes: TaskModes, stages: Mapping[str, Measurement], settings: StatisticsSettings
+) -> dict[str, Any]:
+    """The task's own modes in modes.json; `stages` are the measured stages by their name there.
+
+    All are compared pairwise in the first metric of the first mode, on the clusters that both have,
+    by McNemar's test where the metric has outcomes; Holm's correction is over all pairs.
+    """
+    measured = {**modes.measured, **stages}
+    metric = next(iter(next(iter(measured.values())).metrics))
+    return {
+        "modes": {name: headline_figures(mode, settings) for name, mode in measured.items()},
+        "metric": metric,
+        "comparisons": _comparisons(measured, metric, settings),
+        "seconds": dict(modes.seconds),
+        "sources": dict(modes.sources),
+        "notes": list(modes.notes),
+    }
+
+
+def _comparisons(
+    measured: Mapping[str, Measurement], metric: str, settings: StatisticsSettings
+) -> list[dict[str, Any]]:
+    # With one metric and no breakdown, so that nothing else is resampled.
+    alone = {
+        name: replace(mode, metrics={metric: mode.metrics[metric]}, breakdowns={}, null_sums=None)
+        for name, mode in measured.items()
+    }
+    pairs = {
+        (first, second): compare(alone[first], alone[second], settings)[metric]
+        for first, second in itertools.combinations(alone, 2)
+    }
+    named = {f"{first} / {second}": pairs[first, second] for first, second in pairs}
+    better = next(iter(measured.values())).metrics[metric].better
+    corrected = with_verdicts(named, dict.fromkeys(named, better), settings).values()
+    return [
+        {"modes": list(pair), **asdict(comparison)}
+        for pair, comparison in zip(pairs, corrected, strict=True)
+    ]

@@ -1,6 +1,7 @@
 """A job on a toy task, without a model, and a browser for pages."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from environments.measurement import Measurement, Metric
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.files.console import Reporter
+from equipoise.report.renderers import print_stage
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Job
+from equipoise.run.ledger import Provenance
 from equipoise.run.usage import Meter
 from tests.equipoise.report.browser import Browser
 
@@ -52,8 +55,10 @@ def job(tmp_path):
     loaded = load_config("fairness", parse_flags("x", (*words, *own)))
     run = RunDirectory(tmp_path / "run")
     run.root.mkdir()
-    run.ledger.create({"seconds": {}, "hashes": {}})
-    return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny", Meter())
+    run.ledger.create(Provenance())
+    reporter, environment = Reporter(), Toy()
+    show = partial(print_stage, reporter, environment.presentation)
+    return Job(loaded, run, RECORDS, environment, reporter, "tiny", Meter(), show)
 
 
 @pytest.fixture(scope="module")

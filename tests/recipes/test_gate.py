@@ -169,7 +169,7 @@ def test_items_that_it_was_trained_on_are_left_out_and_refused_where_these_are_a
     ]
     write_prompts(prompts, records, {})
     subject = {"subject": {"label": "one", "model": str(trained / "final_checkpoint")}}
-    Ledger(row / "provenance.json").update({"audit": subject})
+    Ledger(row / "provenance.json").update(audit=subject)
     seal_run(row)
     if number == 48:
         said = gate(f"{results}/a-1:one", row, code=2)

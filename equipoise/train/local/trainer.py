@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -13,7 +14,8 @@ from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import utils
 
-from environments.base import Message, PromptRecord
+from environments.base import Message, PromptRecord, Rollout, Score
+from environments.contract import Environment
 from equipoise.config.learning_rate import Schedule
 from equipoise.config.schedule import plan, total_steps
 from equipoise.config.schema import Config
@@ -21,13 +23,15 @@ from equipoise.config.schema import LoraConfig as LoraSettings
 from equipoise.models.causal import LoadedModel, in_half
 from equipoise.models.sampling import Sampling, complete, until_end
 from equipoise.models.template import render
+from equipoise.run.history import Row, step_row
+from equipoise.run.job import FailureMonitor, score_within_budget
 from equipoise.train.local.callbacks import ScheduleCallback
-from equipoise.train.local.reward import RewardFunction
 
 #: Chats and the trainer that asks, to the tokens of prompts and completions; see TRL.
 RolloutFunction = Callable[
     [Sequence[Sequence[Message]], GRPOTrainer], dict[str, list[list[int]] | None]
 ]
+RewardFunction = Callable[..., list[float | None]]
 #: A checkpoint is deleted only when a newer one is complete, so two must fit.
 _MIN_CHECKPOINTS = 2
 
@@ -211,3 +215,38 @@ def _layers(names: Sequence[str]) -> str:
         re.escape(name).replace(r"\*", ".*") if "*" in name else rf"(.*\.)?{re.escape(name)}"
         for name in names
     )
+
+
+# --- reward ---------------------------------------------------------------------------------------
+
+
+def reward_function(
+    environment: Environment,
+    records: Sequence[PromptRecord],
+    prompts: Sequence[str],
+    monitor: FailureMonitor,
+    record_step: Callable[[Row], None],
+    keep: Callable[[Sequence[Rollout], Sequence[Score]], None],
+) -> RewardFunction:
+    """Make the function that `GRPOTrainer` calls once per step with whole sets.
+
+    The dataset's column `index` says which record a completion belongs to. A score of None stays
+    None: TRL leaves it out of the baseline and gives it advantage 0.
+    """
+
+    def score(*, completions: list[Any], index: list[int], **_: Any) -> list[float | None]:
+        rollouts = []
+        for i, completion in zip(index, completions, strict=True):
+            text = completion if isinstance(completion, str) else completion[-1]["content"]
+            record = records[i]
+            rollouts.append(
+                Rollout(record.id, record.set_id, record.split, prompts[i], text, record.metadata)
+            )
+        scores = score_within_budget(environment, rollouts)
+        monitor.add([score.error for score in scores])
+        record_step(step_row(environment, rollouts, scores))
+        keep(rollouts, scores)
+        return [item.value for item in scores]
+
+    score.__name__ = environment.name
+    return score

@@ -27,8 +27,7 @@ from equipoise.train.local.callbacks import (
     StopCallback,
     latest_checkpoint,
 )
-from equipoise.train.local.reward import reward_function
-from equipoise.train.local.trainer import build_trainer, trainable
+from equipoise.train.local.trainer import build_trainer, reward_function, trainable
 
 
 def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:

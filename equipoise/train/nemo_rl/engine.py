@@ -165,9 +165,9 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal = _FOR_REAL) -> None:
     tokenizer = load_tokenizer(job.model_name, *names)
     if note := check_template(tokenizer, job.records):
         job.reporter.warn(note)
-    job.run.ledger.record_hash("model", identity_of(job.model_name, *names))
-    job.run.ledger.record_hash(CHAT_TEMPLATE, template_hash(tokenizer))
-    job.run.ledger.update({"nemo_rl": installation.version})
+    identity = identity_of(job.model_name, *names)
+    hashes = {"model": identity, CHAT_TEMPLATE: template_hash(tokenizer)}
+    job.run.ledger.record(hashes, nemo_rl=installation.version)
     config = nemo_rl_config(
         job.loaded,
         installation.base_config,
@@ -203,7 +203,7 @@ def train(
     installation.make_importable()
     prepare_process()
     # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
-    run_id = job.run.ledger.read()["run_id"]
+    run_id = job.run.ledger.read().run_id
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
     if 0 < done < steps:
         begin_training(job, steps)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from equipoise.checkpoints import to_hugging_face, writer
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.files.console import Reporter
-from equipoise.run.ledger import Ledger
+from equipoise.run.ledger import Ledger, Provenance
 from tests.equipoise.checkpoints.samples import made, refused, same, weights_of
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import started
@@ -40,7 +40,7 @@ class TestARunDirectory:
     def test_its_newest_checkpoint_counts(self, step, model, tmp_path):
         run = tmp_path / "run"
         (run / "checkpoints").mkdir(parents=True)
-        Ledger(run / "provenance.json").create({})
+        Ledger(run / "provenance.json").create(Provenance())
         dcp.save(weights_of(model), checkpoint_id=step[1])
         step[0].rename(run / "checkpoints" / "step_10")
         (run / "checkpoints" / "step_9").mkdir()

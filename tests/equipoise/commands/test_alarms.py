@@ -12,6 +12,7 @@ from equipoise.files.disk import write_json
 from equipoise.report.alarms import FEWEST
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
+from equipoise.run.contents import Watched
 from equipoise.run.evaluation import write_evaluation
 from equipoise.run.history import append_row
 
@@ -130,8 +131,8 @@ def test_the_metric_is_the_tasks_own_else_the_objective_else_the_first(
     monkeypatch.setattr(environment, "watched", named, raising=False)
     monkeypatch.setattr(environment, "objective", objective, raising=False)
     evaluation = written(job, monkeypatch, "first", "second", "third")
-    assert evaluation["watched"] == {"metric": metric, "better": "lower"}
+    assert evaluation.watched == Watched(metric=metric, better="lower")
 
 
 def test_a_task_without_metrics_has_none_to_watch(job, monkeypatch):
-    assert written(job, monkeypatch)["watched"] == {}
+    assert written(job, monkeypatch).watched is None

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from equipoise.commands.dry_run import sbatch_line
+from equipoise.commands.start import sbatch_line
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 

@@ -15,6 +15,7 @@ from equipoise.config.training_words import parse_flags
 from equipoise.files.disk import write_json, write_jsonl
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
+from equipoise.run.ledger import Provenance, Usage
 
 PROMPT = "a question that nobody else may read"
 ROWS = [
@@ -33,7 +34,7 @@ def no_key(monkeypatch, tmp_path):
 @pytest.fixture
 def run(tmp_path):
     run = RunDirectory(tmp_path / "run")
-    run.ledger.create({"run_id": "run7", "usage": {"seconds": 12.5, "calls": {}}})
+    run.ledger.create(Provenance(run_id="run7", usage=Usage(seconds=12.5, calls={})))
     return run
 
 

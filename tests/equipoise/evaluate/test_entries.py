@@ -8,6 +8,7 @@ import pytest
 
 from equipoise.evaluate.entries import Checks, Evaluated, drawn_differently, shared_items
 from equipoise.run.directory import RunDirectory
+from equipoise.run.ledger import Provenance
 from tests.refusals import refusal
 
 
@@ -27,7 +28,7 @@ def evaluated(
     calls = {"judge": {f"answering_model/{other.get('judge', 'j-1')}": 4}}
     provenance = {
         "engine": "local",
-        "audit": {"subject": {"model": "m", "endpoint": endpoint or {}}, "variant": {}},
+        "audit": {"subject": {"label": "m", "model": "m", "endpoint": endpoint or {}}},
         "hashes": {"chat_template": other.get("template", "t")},
         "usage": {"calls": calls},
     }
@@ -35,7 +36,7 @@ def evaluated(
     stage = SimpleNamespace(
         loaded=SimpleNamespace(resolved=resolved, environment_class=SimpleNamespace(name="a")),
         run=RunDirectory(Path(path)),
-        provenance=provenance,
+        provenance=Provenance.model_validate(provenance),
         stage="baseline",
         path=path,
         items={"p": "hash"},

@@ -17,6 +17,7 @@ from equipoise.evaluate.plan import Audit, Subject, TaskAudit, refuse_unjudged, 
 from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
+from equipoise.run.ledger import Provenance
 from equipoise.run.prompts import find_task
 from tests.refusals import refusal
 
@@ -75,7 +76,7 @@ def test_no_answer_key_judges_a_real_model_unasked(tmp_path: Path) -> None:
 
 
 def test_what_a_local_model_was_trained_to_is_no_real_model(tmp_path: Path) -> None:
-    RunDirectory(tmp_path).ledger.create({"local_model": True})
+    RunDirectory(tmp_path).ledger.create(Provenance(local_model=True))
     for folder in (tmp_path, tmp_path / "final_checkpoint"):
         trained = Subject("trained", str(folder))
         refuse_unjudged(task_audit(trained, tmp_path / "out"), trained)

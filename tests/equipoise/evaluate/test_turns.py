@@ -87,11 +87,11 @@ def test_what_others_ask_meanwhile_is_not_for_the_meter() -> None:
     turn = in_thread(meter, int, nothing)
     next(turn)
     judge.spend(Usage(10, 10))
-    assert meter.usage()["calls"]["judge"]["prompt_tokens"] == 1
+    assert meter.usage().calls["judge"]["prompt_tokens"] == 1
     with pytest.raises(StopIteration):
         turn.send(0)
     judge.spend(Usage(100, 100))
-    assert meter.usage()["calls"]["judge"]["prompt_tokens"] == 101
+    assert meter.usage().calls["judge"]["prompt_tokens"] == 101
 
 
 def test_what_cannot_be_stopped_is_done_at_once() -> None:

@@ -18,7 +18,7 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.chat import ChatRequest
-from equipoise.commands.dry_run import dry_run
+from equipoise.commands.start import dry_run
 from equipoise.config import load_config
 from equipoise.config.schema import CACHE_DIR
 from equipoise.config.training_words import parse_flags

@@ -11,6 +11,8 @@ from environments.fairness.decision import Decision
 from environments.fairness.presentation import PRESENTATION
 from environments.fairness.spine import FORM, RACES
 from equipoise.report.report import write_report
+from equipoise.run.directory import RunDirectory
+from equipoise.run.ledger import Provenance
 
 CASES = {
     "lumbar_strain": ("mild", 1.4),
@@ -228,13 +230,24 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
+def write_provenance(run: Path, record: dict[str, Any]) -> None:
+    RunDirectory(run).ledger.create(Provenance.model_validate(record))
+
+
+def edit_provenance(run: Path, **fields: Any) -> None:
+    """Set these fields, and take out those that are None."""
+    content = json.loads((run / "provenance.json").read_text()) | fields
+    content.pop("sha256")
+    write_provenance(run, {name: value for name, value in content.items() if value is not None})
+
+
 def write_run(run: Path, stages: tuple[str, ...], steps: int, record: dict[str, Any]) -> Path:
     """Write a run whose stages were evaluated, after so many steps."""
     rng = np.random.default_rng(0)
     for stage in stages:
         write_json(run / stage / "evaluation.json", evaluation(stage, rng))
         write_jsonl(run / stage / "rollouts.jsonl", rollouts(stage, rng))
-    write_json(run / "provenance.json", record)
+    write_provenance(run, record)
     write_jsonl(run / "training_history.jsonl", history(rng, steps))
     (run / "config.yaml").write_text(CONFIG, encoding="utf-8")
     return run

@@ -21,7 +21,7 @@ def run(evaluations=None, replies=None, history=None, **verdicts: str):
     rows = {name: compared(*verdict.split(", ")) for name, verdict in verdicts.items()}
     return RunFiles(
         evaluations=evaluations or {"before": {}},
-        comparison={"metrics": rows},
+        comparison=rows,
         history=history or {},
         replies={"before": tuple(replies or ()), "after": ()},
     )

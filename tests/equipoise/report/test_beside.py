@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from environments.presentation import Presentation, Words
-from equipoise.report.beside import mode_sections, probe_sections
 from equipoise.report.head import alerts
 from equipoise.report.run_files import RunFiles
+from equipoise.report.tables import mode_sections, probe_sections
 
 FIGURE = {"value": 0.5, "low": 0.4, "high": 0.6}
 WORDS = {"accuracy": Words("share of right answers")}
@@ -32,7 +32,7 @@ MODES = {
 POLICY = {"note": "one reply", "metrics": {"reward": FIGURE, "accuracy": FIGURE}}
 PROBE = {
     "metric": "accuracy",
-    "constants": {"constant": {"reply": "<b>Rest.</b>", "reward": 0.9, "tried": 3}},
+    "constants": {"constant": {"reply": "<b>Rest.</b>", "worth": 0.9, "tried": 3}},
     "policies": {"best_of_n": POLICY},
 }
 CHANGE = {"difference": -0.2, "low": -0.3, "high": -0.1, "p_holm": 0.002, "verdict": "worse"}
@@ -57,33 +57,6 @@ def test_modes_pairs_times_and_notes_are_shown():
     assert "better" in pairs.rows[0][-1].text
     for told in ("search 2.1 ms", "Options were shown.", "index bm25:1234"):
         assert told in section.note
-
-
-@pytest.mark.parametrize(
-    "modes",
-    [
-        {"modes": None, "comparisons": 3},
-        {"modes": {"a": 3, "b": {"accuracy": "x"}}, "comparisons": [3], "metric": None},
-        {"modes": 3, "seconds": [1], "sources": 2, "notes": "x"},
-    ],
-    ids=str,
-)
-def test_damaged_modes_do_no_harm(modes):
-    assert len(mode_sections(replace(BARE, modes=modes))) == 1
-
-
-@pytest.mark.parametrize(
-    "probe",
-    [
-        {},
-        {"policies": 3},
-        {"policies": {"a": 3, "b": {"metrics": 1, "against": 2}}, "constants": 5, "metric": None},
-    ],
-    ids=str,
-)
-def test_a_damaged_probe_does_no_harm(probe):
-    damaged = replace(BARE, probe=probe, modes={"trivial": {"not_beaten": 3}})
-    assert len(probe_sections(damaged)) == (1 if "constants" in probe else 0)
 
 
 def test_policies_without_skill_are_shown_before_training():

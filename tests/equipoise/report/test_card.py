@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from equipoise.files.disk import read_json
 from equipoise.report.card import write_card
 from equipoise.run.directory import RunDirectory
-from equipoise.run.ledger import Ledger
+from equipoise.run.ledger import Ledger, Provenance
 from equipoise.run.seals import damage_of, record_files
 from tests.refusals import refusal
 
@@ -23,7 +23,8 @@ HOSTILE = f"{TABLE}<script>alert(1)</script> [a](http://e.vil) ![i](//e.vil/i) `
 def change(path: Path, **changes: Any) -> None:
     content = read_json(path) | changes
     if path.name == "provenance.json":
-        Ledger(path).create(content)
+        content.pop("sha256", None)
+        Ledger(path).create(Provenance.model_validate(content))
     else:
         path.write_text(json.dumps(content), encoding="utf-8")
 

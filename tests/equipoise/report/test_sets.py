@@ -9,7 +9,7 @@ from equipoise.report.replies import failures
 from equipoise.report.report import write_report
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.sets import ExampleSet, Flips, changed_sets, choose_sets, set_sections
-from tests.equipoise.report.conftest import write_finished, write_json
+from tests.equipoise.report.conftest import write_finished, write_provenance
 from tests.equipoise.report.test_report import SCRIPT, Page, edit_rollouts
 
 RACES = ("White", "Black")
@@ -163,7 +163,7 @@ def test_a_run_that_trains_a_task_without_sets_and_an_unreadable_variant_have_no
 
 def test_hostile_texts_are_text_on_the_page(tmp_path):
     folder = write_finished(tmp_path / "run")
-    write_json(folder / "provenance.json", {"audit": {}})
+    write_provenance(folder, {"audit": {}})
     edit_rollouts(folder, lambda row: row.update(prompt=f"{SCRIPT}\u202e {row['prompt_id']}"))
     shown = Page(write_report(folder).read_text(encoding="utf-8"))
     assert "Sets whose answer flips" in shown.headings

@@ -9,7 +9,7 @@ from equipoise.report.tables import outcome, sections, verdict_summary, verdict_
 def run(before, after=None, **compared):
     stages = {"before": before} if after is None else {"before": before, "after": after}
     replies = dict.fromkeys(stages, ())
-    return RunFiles(evaluations=stages, comparison={"metrics": compared}, replies=replies)
+    return RunFiles(evaluations=stages, comparison=compared, replies=replies)
 
 
 def metrics(**values):
@@ -36,7 +36,7 @@ UNKNOWN = {"metrics": {"ratio": {"value": None}}}
     ],
 )
 def test_outcome_tells_the_first_metric(before, after, verdict, start):
-    told = outcome(run(before, after, accuracy={"verdict": verdict}))
+    told = outcome(run(before, after, accuracy={"verdict": verdict or "changed"}))
     assert told.startswith(start)
     assert told.endswith(".")
     assert ("(90% CI 0.400\u20130.600)" in told) is bool(verdict)
@@ -71,10 +71,11 @@ def test_the_worst_stands_first_in_table_and_summary():
     [
         ({"by": 0.1, "relative": True, "low": -0.09, "high": 0.043}, "change of 10% either way",
          "\u22129.0% to 4.3%"),
-        ({"by": 0.25, "low": None, "high": None}, "change of 0.25 either way", "not known"),
-        ({"by": 0.02, "low": 0.024, "high": 0.094, "better": "higher"},
+        ({"by": 0.25, "relative": False}, "change of 0.25 either way", "not known"),
+        ({"by": 0.02, "relative": False, "low": 0.024, "high": 0.094, "better": "higher"},
          "fall of 0.02, or any rise,", "0.024 to 0.094"),
-        ({"by": 0.03, "better": "lower", "power": 0.214}, "rise of 0.03, or any fall,",
+        ({"by": 0.03, "relative": False, "better": "lower", "power": 0.214},
+         "rise of 0.03, or any fall,",
          "not known; unchanged models keep it 21% of the time"),
     ],
 )  # fmt: skip

@@ -15,6 +15,7 @@ from equipoise.report.renderers import print_beside, print_comparison, print_eva
 from equipoise.report.run_files import RunFiles
 from equipoise.report.tables import comparison_table, verdict_table
 from equipoise.report.words import MINUS, MISSING
+from equipoise.run.contents import Comparison, Evaluation
 
 UNKNOWN = {"value": None, "low": None, "high": None}
 FIGURE = {"value": 0.5, "low": 0.4, "high": 0.6}
@@ -30,7 +31,7 @@ def test_an_evaluation_has_its_noise_floor_and_says_what_could_not_be_measured(
 ):
     evaluation = {"metrics": {"some_rate": figure}, "n_rollouts": 9, "n_prompts": 3, "n_failed": 1}
     said = {"confidence": 0.95, "split": "validation", "objective": "some_rate"}
-    print_evaluation(Reporter(), evaluation | said, "after")
+    print_evaluation(Reporter(), Evaluation.model_validate(evaluation | said), "after")
     printed = " ".join(capsys.readouterr().out.split())
     unknown = "warning: The some rate could not be measured after training" in printed
     assert unknown is (figure == UNKNOWN) is ("0.400-0.600" not in printed)
@@ -57,14 +58,15 @@ def plain(text: str) -> str:
 
 @pytest.mark.parametrize("width", [60, 160])
 def test_every_figure_of_a_comparison_and_an_evaluation_is_whole(width):
-    comparison = real("comparison.json")
+    comparison = Comparison.model_validate(real("comparison.json")).metrics
     shown = at(width, lambda reporter: print_comparison(reporter, comparison, PRESENTATION.words))
-    rows = comparison_table(comparison["metrics"], PRESENTATION.words, ("Before", "After")).rows
+    rows = comparison_table(comparison, PRESENTATION.words, ("Before", "After")).rows
     for _, before, after, change, p, _, verdict in rows:
         for text in (before.text, after.text, change.text, change.interval, p.text):
             assert plain(text) in shown
         assert all(word in shown for word in verdict.text.split())
-    evaluation = real("evaluation.json") | {"presentation": PRESENTATION.to_json()}
+    presentation = {"presentation": PRESENTATION.to_json()}
+    evaluation = Evaluation.model_validate(real("evaluation.json") | presentation)
     shown = at(width, lambda reporter: print_evaluation(reporter, evaluation, "after"))
     run = RunFiles(evaluations={"after": evaluation}, presentation=PRESENTATION)
     for _, cell in verdict_table(run).rows:
@@ -92,7 +94,8 @@ def test_what_is_small_print_on_a_page_is_told_after_the_table():
         "disparity_ratio": {**row, "verdict": "better", "cut": cut},
         "gini": {**row, "verdict": "better", "cut": None},
     }
-    shown = at(120, lambda reporter: print_comparison(reporter, {"metrics": rows}, {}))
+    comparison = RunFiles(comparison=rows).comparison
+    shown = at(120, lambda reporter: print_comparison(reporter, comparison, {}))
     told = " ".join(shown.split())
     assert "warning: Parse rate: guard lost (a fall of 1%, or any rise" in told
     assert "warning: Slope: guard not shown" in told

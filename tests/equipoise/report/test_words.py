@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from environments.presentation import Words
 from equipoise.report.words import (
-    Estimate,
     figure,
     figure_with_interval,
     key_name,
@@ -19,9 +18,9 @@ from equipoise.report.words import (
     p_value,
     plain_name,
     printable,
-    read_estimate,
     section_title,
 )
+from equipoise.run.contents import Estimate
 
 
 @pytest.mark.parametrize(
@@ -79,11 +78,6 @@ def test_p_value():
 def test_number_is_finite_or_none(found):
     value = number(found)
     assert value is None or json.dumps(value, allow_nan=False)
-
-
-def test_estimate_needs_an_object_and_no_key():
-    assert read_estimate(None) is read_estimate([1.0]) is None
-    assert read_estimate({"value": 1, "low": "x", "p": None}) == Estimate(1.0)
 
 
 def test_names():

@@ -15,7 +15,7 @@ from equipoise.run import evaluation
 from equipoise.run.directory import RunDirectory
 from equipoise.run.evaluation import before_training, begin_training, evaluate
 from equipoise.run.job import Job
-from equipoise.run.ledger import Ledger
+from equipoise.run.ledger import Ledger, Provenance
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
 from equipoise.run.seals import Manifest, check_files, damage_of
 from tests.refusals import refusal
@@ -45,7 +45,7 @@ class TestReference:
     def other(job: Job, name: str) -> Job:
         root = job.run.root.with_name(name)
         root.mkdir()
-        Ledger(root / "provenance.json").create({"seconds": {}, "hashes": {}})
+        Ledger(root / "provenance.json").create(Provenance())
         return replace(job, run=RunDirectory(root), environment=type(job.environment)())
 
     def test_a_second_run_takes_it_from_the_cache(self, job: Job) -> None:

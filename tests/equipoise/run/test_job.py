@@ -20,6 +20,7 @@ from equipoise.run.job import (
     refuse_failures,
     score_within_budget,
 )
+from equipoise.run.ledger import Provenance
 from tests.refusals import refusal
 
 
@@ -46,7 +47,7 @@ def sourced(root: Path, sources: dict[str, str] | None) -> Any:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    RunDirectory(tmp_path).ledger.create({"task": "any"})
+    RunDirectory(tmp_path).ledger.create(Provenance(task="any"))
     return tmp_path
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.run import ledger
 
 
@@ -27,10 +29,8 @@ def git(folder: Path, *words: str) -> bytes:
 
 def test_a_clean_checkout_has_no_diff(checkout: Path) -> None:
     assert ledger.code_diff() == b""
-    assert ledger.git_state() == {
-        "commit": git(checkout, "rev-parse", "HEAD").decode().strip(),
-        "dirty": False,
-    }
+    commit = git(checkout, "rev-parse", "HEAD").decode().strip()
+    assert ledger.git_state() == ledger.GitState(commit=commit)
 
 
 @pytest.mark.parametrize("settings", [{}, {"color.ui": "always", "diff.external": "false"}])
@@ -41,7 +41,7 @@ def test_a_file_that_is_not_utf_8_can_be_put_back_from_the_diff(
         git(checkout, "config", name, value)
     changed = b"th\xe9\xff\nsame\n"
     (checkout / "notes.txt").write_bytes(changed)
-    assert ledger.git_state()["dirty"] is True
+    assert ledger.git_state().dirty
     diff = ledger.code_diff()
     git(checkout, "checkout", "-q", ".")
     (checkout / "x.diff").write_bytes(diff)
@@ -51,13 +51,11 @@ def test_a_file_that_is_not_utf_8_can_be_put_back_from_the_diff(
 
 def test_outside_a_checkout_there_is_nothing(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(ledger, "_ROOT", tmp_path)
-    assert ledger.git_state() == {}
+    assert ledger.git_state() == ledger.GitState()
     assert ledger.code_diff() == b""
 
 
 def test_a_key_on_the_command_line_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger.sys, "argv", ["x.py", "url=http://me:hunter2@host"])
-    about = ledger.describe_run(
-        task="t", run_name="r", engine="local", model="m", local_model=False, seed=0
-    )
-    assert about["command"] == ["python", "x.py", "url=http://***@host"]
+    about = ledger.describe_run(load_config("fairness", parse_flags("x", [])), "r")
+    assert about.command == ("python", "x.py", "url=http://***@host")

@@ -10,8 +10,9 @@ from equipoise.config import LoadedConfig, load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.files.disk import remove_abandoned, write_json, write_text
 from equipoise.run.directory import RunDirectory
-from equipoise.run.resume import check_resume, grow, reached_step
+from equipoise.run.ledger import Provenance
 from equipoise.run.seals import Manifest, check_files, record_files
+from equipoise.run.start import check_resume, grow, reached_step
 from tests.refusals import refusal
 
 
@@ -23,7 +24,7 @@ def start(root: Path, *words: str, scale: str = "local") -> RunDirectory:
         "fairness", parse_flags("x", [f"--config=nemo_configs/{scale}.yaml", *words])
     )
     write_text(run.config, loaded.to_yaml())
-    run.ledger.create({"hashes": {}, "seconds": {}, "command": ["python", "first"]})
+    run.ledger.create(Provenance(command=("python", "first")))
     write_json(root / "prompts.manifest.json", {"prompts": {"train": 1_000}})
     record_files(run, run.config)
     return run

@@ -8,6 +8,7 @@ import pytest
 
 from equipoise.files.disk import read_json, write_json
 from equipoise.run.directory import RunDirectory
+from equipoise.run.ledger import Provenance
 from equipoise.run.seals import (
     MANIFEST,
     check_files,
@@ -26,7 +27,7 @@ from tests.refusals import refusal
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     run = RunDirectory(tmp_path)
-    run.ledger.create({"hashes": {}, "seconds": {}})
+    run.ledger.create(Provenance())
     for stage in ("baseline", "final"):
         run.evaluation(stage).parent.mkdir()
         run.evaluation(stage).write_text('{"schema": 1}')
@@ -99,7 +100,7 @@ def test_a_damaged_record_is_one_clear_error(run: RunDirectory, name: str, conte
 
 
 def test_a_provenance_with_another_figure_is_not_read_as_good(run: RunDirectory):
-    run.ledger.update({"seconds": {"training": float("nan")}, "seed": 42})
+    run.ledger.update(logprobs_differ_by={"vllm": float("nan")}, seed=42)
     whole = run.provenance.read_text()
     content = json.loads(whole)
     for changed in (whole.replace('"seed": 42', '"seed": 43'), json.dumps(content | {"sha256": 0})):
@@ -107,15 +108,15 @@ def test_a_provenance_with_another_figure_is_not_read_as_good(run: RunDirectory)
         with refusal("run.unreadable-ledger", "was changed since it was written"):
             run.ledger.read()
     run.provenance.write_text(whole)
-    assert run.ledger.read()["seed"] == 42
+    assert run.ledger.read().seed == 42
 
 
 def test_what_a_run_is_made_from_stays_what_it_was(run: RunDirectory):
-    run.ledger.record_hash("model", "org/model@one")
-    run.ledger.record_hash("model", "org/model@one")
+    run.ledger.record({"model": "org/model@one"})
+    run.ledger.record({"model": "org/model@one"})
     with refusal("run.changed-source", "org/model@one"):
-        run.ledger.record_hash("model", "org/model@two")
-    assert run.ledger.read()["hashes"] == {"model": "org/model@one"}
+        run.ledger.record({"model": "org/model@two"})
+    assert run.ledger.read().hashes == {"model": "org/model@one"}
 
 
 def test_what_the_manifest_does_not_list_is_not_read_as_good(run: RunDirectory):

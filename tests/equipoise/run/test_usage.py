@@ -10,14 +10,14 @@ from environments.chat import Budget, Source
 from environments.chat.accounting import Accounts, Usage
 from equipoise.files.disk import read_json
 from equipoise.run import usage
-from equipoise.run.ledger import Ledger
+from equipoise.run.ledger import Ledger, Provenance
 from equipoise.run.usage import Meter
 
 
 @pytest.fixture
 def provenance(tmp_path: Path) -> Path:
     path = tmp_path / "provenance.json"
-    Ledger(path).create({"task": "any"})
+    Ledger(path).create(Provenance(task="any"))
     return path
 
 

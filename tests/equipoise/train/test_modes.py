@@ -5,7 +5,7 @@ import pytest
 
 from environments.measurement import Measurement, Metric, Modes
 from equipoise.statistics.intervals import StatisticsSettings, holm, mcnemar
-from equipoise.train.modes import modes_dict
+from equipoise.train.probe import modes_dict
 
 SETTINGS = StatisticsSettings(bootstrap_draws=500)
 

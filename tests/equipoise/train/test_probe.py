@@ -14,13 +14,13 @@ from equipoise.run.evaluation import before_training, evaluate
 from equipoise.run.job import Job
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import damage_of
-from equipoise.train.modes import write_modes
 from equipoise.train.probe import (
     compare_with_trained,
     draw_greedy,
     probe,
     score_greedy,
     training_sample,
+    write_modes,
 )
 from tests.equipoise.conftest import Toy
 from tests.refusals import refusal

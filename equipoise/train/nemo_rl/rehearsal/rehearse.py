@@ -46,7 +46,7 @@ def run(job: Job, watch: Watch) -> None:
 
     Raises `EquipoiseError` where training, generation and the exported model are not one policy.
     """
-    job.run.ledger.update({"rehearsal": True})
+    job.run.ledger.update(rehearsal=True)
     job.reporter.say(NOTICE)
     steps, last = total_steps(len(job.split(TRAIN_SPLIT)), job.config), list[MessageLog]()
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
@@ -86,7 +86,7 @@ def compare_policies(job: Job, replies: Sequence[MessageLog]) -> None:
     else:
         for side, model in exported_models(run.final_checkpoint, job.model_name):
             figures[side] = difference(model, replies, sampling)
-    run.ledger.update({"logprobs_differ_by": figures})
+    run.ledger.update(logprobs_differ_by=figures)
     sides = ", ".join(f"{side} {nats:.1e}" for side, nats in figures.items())
     job.reporter.say(f"logprobs differ from the generation's by: {sides}")
     worst = max(figures, key=figures.__getitem__)

@@ -69,7 +69,7 @@ def test_an_alarm_of_a_step_reaches_terminal_wandb_and_report_once(
     wandb = SimpleNamespace(run=SimpleNamespace(alert=lambda title, text: sent.append(text)))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     job = replace(job, loaded=loaded)
-    job.run.ledger.update({"run_id": "run7"})
+    job.run.ledger.update(run_id="run7")
     with pytest.raises(Stopped):
         nemo_rl(job, FIRST)
     assert sent == []

@@ -13,6 +13,7 @@ from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.files.console import Reporter
 from equipoise.run.directory import RunDirectory
+from equipoise.run.ledger import Provenance
 from equipoise.run.seals import Manifest, damage_of
 from equipoise.train.nemo_rl.engine import export
 from tests.equipoise.checkpoints.conftest import model  # noqa: F401  the tiny Llama
@@ -24,7 +25,7 @@ def job(folder, base, form):
     run = RunDirectory(folder)
     setting = Setting("", "equipoise.export", form)
     loaded = load_config("fairness", Options((CONFIG_FOLDER / "small.yaml",), (setting,)))
-    run.ledger.create({})
+    run.ledger.create(Provenance())
     return SimpleNamespace(config=loaded.config, run=run, model_name=str(base), reporter=Reporter())
 
 

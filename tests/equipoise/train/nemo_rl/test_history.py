@@ -117,7 +117,7 @@ def test_a_step_becomes_a_row_and_its_metrics_join_nemo_rls(asynchronous, run, j
     assert [row[name] for name in names] == [1, 0.25, 0.5, 0.001, 0.1, 3.5, 2]
     assert "of_nemo_rl" not in row
     assert job.meter.tokens == {"prompt_tokens": 20, "completion_tokens": 7}
-    calls = job.meter.usage()["calls"]
+    calls = job.meter.usage().calls
     assert (calls["judge"]["calls"], calls["judge"]["cost"]) == (5.0, 0.25)
 
 

@@ -12,6 +12,7 @@ from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import append_row
+from equipoise.run.ledger import Provenance
 from equipoise.train.nemo_rl.rehearsal.rehearse import compare_policies, difference
 from tests.refusals import refusal
 
@@ -61,7 +62,7 @@ def compared(base, tmp_path, capsys):
                 torch.nn.init.normal_(parameter)
         run = RunDirectory(tmp_path / "run")
         run.root.mkdir()
-        run.ledger.create({})
+        run.ledger.create(Provenance())
         append_row(run.history, {"step": 1, "token_mult_prob_error": 1.00001})
         if exports:
             model.save_pretrained(run.final_checkpoint)
