@@ -49,13 +49,6 @@ def test_the_report_shows_replies_by_scope(run: Path) -> None:
     assert "S3 outside" in page
 
 
-def test_a_policy_that_cannot_be_used_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    (tmp_path / "mine.rego").write_text("package dharma\n")
-    words = ("--dry-run", f"env.dharma.policy.path={tmp_path}")
-    said = started("grpo_dharma", *SMALL, *words, code=2)
-    assert "policy.no-decision" in said and "env.dharma.policy" in said
-
-
 @pytest.mark.deep
 def test_a_dry_run_says_how_often_the_judge_is_asked(tmp_path: Path) -> None:
     words = (*SMALL, "--dry-run", f"--output-dir={tmp_path}")

@@ -1,6 +1,5 @@
 """The PubMedQA recipe as a person runs it, with a model made in seconds."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -79,20 +78,3 @@ def test_bad_rows_are_one_message(tmp_path: Path) -> None:
     file = ("equipoise.data.source=file", f"equipoise.data.path={tmp_path / 'set.json'}")
     said = started("grpo_pubmedqa", *words, *file, code=2)
     assert "item 1: context is missing; ground_truth is 'ja'" in said
-
-
-def test_the_local_model_refuses_other_prompts(tmp_path: Path) -> None:
-    rows = [{"question": f"Is it {n}?", "context": "a", "ground_truth": "yes"} for n in range(100)]
-    (tmp_path / "set.json").write_text(json.dumps(rows))
-    said = started(
-        "grpo_pubmedqa",
-        *(word for word in SMALL if "num-samples" not in word),
-        f"--output-dir={tmp_path}",
-        "equipoise.data.source=file",
-        "equipoise.data.split=random",
-        f"equipoise.data.path={tmp_path / 'set.json'}",
-        "equipoise.data.num_samples=null",
-        code=2,
-    )
-    assert "local-model.pubmedqa-source" in said
-    assert "--model-name" in said

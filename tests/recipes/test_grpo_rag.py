@@ -73,10 +73,6 @@ def test_planner_only_makes_what_is_missing_and_stops(results: Path) -> None:
     assert not (results / "rag" / "planned").exists()
 
 
-def test_planner_only_contradicts_a_dry_run(results: Path) -> None:
-    assert "give it alone" in recipe(results, "--planner-only", "--dry-run", code=2)
-
-
 def test_the_published_hyperparameters_are_configured() -> None:
     scales = [CONFIG_FOLDER / f"{name}.yaml" for name in ("small", "medium", "large")]
     for scale in scales:

@@ -18,7 +18,6 @@ from tests.command import ROOT
 from tests.recipes.audits import SMOKE, Model, started
 from tests.recipes.audits import model as endpoint
 from tests.recipes.runs import steps_done
-from tests.refusals import refusal
 
 pytestmark = pytest.mark.deep
 
@@ -172,9 +171,3 @@ def test_examples_are_decisions_of_the_files_form_and_no_bias(tmp_path: Path) ->
     }  # fmt: skip
     assert max(means.values()) - min(means.values()) < 0.3  # of 6, with 1,600 replies
     assert len({reply for _, reply in shown}) > 5
-
-
-def test_cases_that_the_clinician_does_not_know_are_refused_in_one_line(tmp_path: Path) -> None:
-    records = read_own_cases(with_values(2, tmp_path)).records("fairness")
-    with refusal("local-model.foreign-injury"):
-        imitated_replies(records, LocalModelSettings())
