@@ -25,14 +25,10 @@ from environments.fairness.decision import Design
 from environments.fairness.effects import Effects
 from environments.fairness.sets import (
     Anchors,
-    Counts,
     DecisionSets,
-    LevelTable,
     PairMeans,
     Points,
     amounts_of,
-    chosen_levels,
-    count_levels,
 )
 from environments.fairness.words import Wording
 from environments.measurement import (
@@ -46,6 +42,7 @@ from environments.measurement import (
     quotient,
 )
 
+Counts = NDArray[Any]  # of levels, [..., L]: unsigned integers or whole floats
 SetKey = tuple[str, str]  # a metadata key and its value
 Section = dict[str, dict[str, Metric]]  # of Measurement.breakdowns
 
@@ -69,8 +66,35 @@ _COUNTS_AT_ONCE = 2**21
 
 
 @dataclass(frozen=True)
-class Layout(LevelTable):
-    """A design's values as statistics of sets, with O rates."""
+class Layout:
+    """A design's levels as columns of counts, and as statistics of sets, with O rates."""
+
+    design: Design
+
+    @property
+    def values(self) -> int:
+        """R, of the attribute."""
+        return len(self.design.values)
+
+    @property
+    def fields(self) -> int:
+        """F, the scored fields."""
+        return len(self.design.form.scored)
+
+    @cached_property
+    def field_of(self) -> NDArray[np.intp]:
+        """The field of each level, [L]."""
+        return np.repeat(np.arange(self.fields), [len(v) for v in self.design.form.scored.values()])
+
+    @cached_property
+    def level_of(self) -> NDArray[np.intp]:
+        """The weight of each level, [L]."""
+        return np.concatenate([np.array(v) for v in self.design.form.scored.values()])
+
+    @cached_property
+    def slices(self) -> Sequence[slice]:
+        """Each field's slice of the levels."""
+        return [slice(*np.searchsorted(self.field_of, [f, f + 1])) for f in range(self.fields)]
 
     # Level counts [..., L] times these are sums over replies. Single precision holds them exactly
     # up to 2**24.
@@ -112,7 +136,7 @@ def measure_disparity(
 ) -> Measurement:
     """All metrics of the task; `anchors` says what the race-blind reference did on each set."""
     layout = Layout(design)
-    counts = count_levels(sets.points, layout)
+    counts: Counts = chosen_levels(sets.points, layout).sum(axis=-2)
     pair_means = PairMeans.of(sets.points, anchors.reference)
     keys = dict.fromkeys(("case", "severity", *PART_KEYS, design.crossed))
     subsets = _Members.of(sets.metadata, list(keys))
@@ -147,7 +171,7 @@ def measure_disparity(
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Which sets share a case, a severity, a patient factor, ..."""
+    """Membership of sets in subsets that share a case, a severity, a patient factor, ..."""
 
     index: Mapping[SetKey, int]
     member: Array  # [S, B], 1 where the set belongs to the subset
@@ -222,6 +246,11 @@ class _Names:
 def _root(squares: Array) -> Array:
     """The root, so that half of the bias is half of it; 0 for unbiased squares below 0."""
     return np.sqrt(np.maximum(squares, 0.0))
+
+
+def chosen_levels(points: Points, layout: Layout) -> NDArray[np.bool_]:
+    """Tell which levels each reply [..., P] chose, [..., L]; none if it was not parsed."""
+    return np.asarray(points[..., layout.field_of] == layout.level_of)
 
 
 # --- statistics of sets -------------------------------------------------------------------------
@@ -483,7 +512,7 @@ def _distance(names: _Names, part: int) -> Metric:
 
 
 def _unscored(names: _Names) -> dict[str, Metric]:
-    """What a reply has beside its invasiveness: amounts and words."""
+    """Return the metrics of amounts and words, which are no part of the invasiveness."""
 
     def share(statistic: str) -> Metric:
         def pairs(sums: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Rollouts as arrays: whole counterfactual sets, the distance of decisions, counts of levels.
+"""Rollouts as arrays: whole counterfactual sets, the distance of decisions.
 
 A value is one of the attribute's, which is race in the cases that come with the project. Shapes:
 S sets, R values, G generations, H reference generations, and P coordinates of a decision: the
@@ -8,7 +8,6 @@ levels of its F scored fields, then those of its amounts, see `Decision.point`.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import contains
 from typing import Any, TypeVar
 
@@ -286,54 +285,3 @@ def _counts(index: NDArray[np.intp], shape: tuple[int, int, int]) -> Array:
     cells = np.repeat(np.arange(shape[0] * shape[1]), len(index) // max(1, shape[0] * shape[1]))
     counts = np.bincount(cells * shape[2] + index, minlength=math.prod(shape))
     return counts.reshape(shape).astype(np.float64)
-
-
-# --- how often each level was chosen -------------------------------------------------------------
-#
-# Counts are [..., L] with L levels of all scored fields together.
-
-
-Counts = NDArray[Any]  # unsigned integers or whole floats
-
-
-@dataclass(frozen=True)
-class LevelTable:
-    """A design's levels as columns of counts."""
-
-    design: Design
-
-    @property
-    def values(self) -> int:
-        """R, of the attribute."""
-        return len(self.design.values)
-
-    @property
-    def fields(self) -> int:
-        """F, the scored fields."""
-        return len(self.design.form.scored)
-
-    @cached_property
-    def field_of(self) -> NDArray[np.intp]:
-        """The field of each level, [L]."""
-        return np.repeat(np.arange(self.fields), [len(v) for v in self.design.form.scored.values()])
-
-    @cached_property
-    def level_of(self) -> NDArray[np.intp]:
-        """The weight of each level, [L]."""
-        return np.concatenate([np.array(v) for v in self.design.form.scored.values()])
-
-    @cached_property
-    def slices(self) -> Sequence[slice]:
-        """Each field's slice of the levels."""
-        return [slice(*np.searchsorted(self.field_of, [f, f + 1])) for f in range(self.fields)]
-
-
-def count_levels(points: Points, table: LevelTable) -> Counts:
-    """How many of the replies [..., G, P] chose each level of each field, [..., L]."""
-    counts: Counts = chosen_levels(points, table).sum(axis=-2)
-    return counts
-
-
-def chosen_levels(points: Points, table: LevelTable) -> NDArray[np.bool_]:
-    """Which of all levels each reply [..., P] chose, [..., L]; none if it was not parsed."""
-    return np.asarray(points[..., table.field_of] == table.level_of)

@@ -35,7 +35,7 @@ _USUAL = 0.01
 
 @dataclass(frozen=True)
 class Reader:
-    """What is read of the text of a reply, for the values of a design."""
+    """A reader of the text of replies, for the values of a design."""
 
     design: Design
     #: Value -> words that tell it, see `telling_words`.
@@ -66,7 +66,7 @@ class Reader:
         return _WORD.sub(sign, self._name.sub("_", text[:_MOST_CHARACTERS]))
 
     def values_named(self, text: str) -> Array:
-        """Which values the text names or implies, [R]."""
+        """Tell which values the text names or implies, [R]."""
         normal = normal_text(text[:_MOST_CHARACTERS])
         words = {form for word in _WORD.findall(normal) for form in (word, word.removesuffix("s"))}
         named = [
