@@ -225,8 +225,8 @@ def rego_policy(folder: Path) -> Policy:
             rego.add_module(name, f"{text}\n")
         bundle = rego.build("true", [RULE])
     except (regopy.RegoError, ValueError) as error:
-        found = _COMPILER_ERROR.search(str(error))
-        reason = f"{found[1]}: {found[2]}" if found else str(error)[:200]
+        match = _COMPILER_ERROR.search(str(error))
+        reason = f"{match[1]}: {match[2]}" if match else str(error)[:200]
         raise PolicyError("policy.uncompilable", f"{folder} does not compile: {reason}") from None
 
     def decide(text: str) -> Decided:

@@ -29,8 +29,8 @@ class _Lexicon(BaseModel, extra="forbid", frozen=True):
     phrases: dict[DomainScope, list[str]]
     ambiguous: list[str]
     fields_outside: list[str]
-    others: str
-    known: dict[Literal["fillers", "care", "emergency", "manners"], str]
+    professionals: str
+    vocabulary: dict[Literal["fillers", "care", "emergency", "manners"], str]
     patterns: dict[str, list[str]]
 
 
@@ -49,11 +49,13 @@ SCOPE_OF_WORD: Mapping[str, DomainScope] = {
 SCOPE_OF_PHRASE: Mapping[str, DomainScope] = {
     phrase: scope for scope, phrases in _LEXICON.phrases.items() for phrase in phrases
 }
-_KNOWN = {name: frozenset(words.split()) for name, words in _LEXICON.known.items()}
+_VOCABULARY = {name: frozenset(words.split()) for name, words in _LEXICON.vocabulary.items()}
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    alternatives = "|".join(_LEXICON.patterns[name]).replace("{others}", _LEXICON.others)
+    alternatives = "|".join(_LEXICON.patterns[name]).replace(
+        "{professionals}", _LEXICON.professionals
+    )
     return re.compile(rf"\b(?:{alternatives})\b", re.IGNORECASE)
 
 
@@ -320,17 +322,17 @@ def alters(text: str, advice: str) -> bool:
 def _stems(text: str) -> list[str]:
     """The words that carry content, without their endings; `polarity` has the negations."""
     text = _REASSURES.sub(" ", _plain(text))
-    words = [word for word in words_of(text) if word not in _KNOWN["fillers"]]
+    words = [word for word in words_of(text) if word not in _VOCABULARY["fillers"]]
     return [_ENDING.sub("", word) for word in words if not _negates(word)]
 
 
 def is_known_care(text: str) -> bool:
     """Whether a sentence tells to seek care and says no more."""
-    known = _KNOWN["fillers"] | _KNOWN["care"]
+    vocabulary = _VOCABULARY["fillers"] | _VOCABULARY["care"]
     if care_named(text) == "emergency":
-        known = _KNOWN["emergency"]
-    told = _BESIDE_CARE.sub(" ", _plain(text)).strip(" ,")
-    return _has_only(told, known) and bool(_TELLS.match(told)) and not text.endswith("?")
+        vocabulary = _VOCABULARY["emergency"]
+    order = _BESIDE_CARE.sub(" ", _plain(text)).strip(" ,")
+    return _has_only(order, vocabulary) and bool(_TELLS.match(order)) and not text.endswith("?")
 
 
 def is_kind(text: str) -> bool:
@@ -339,16 +341,18 @@ def is_kind(text: str) -> bool:
     return all(_EMPATHY.fullmatch(part.strip()) for part in parts)
 
 
-def is_known_manners(text: str, others: str = "") -> bool:
-    """Whether a sentence has no words but those of a refusal or an offer, and others.
+def is_known_manners(text: str, subject: str = "") -> bool:
+    """Whether a sentence has no words but those of a refusal or an offer.
 
-    Those are the words of scopes and of the text `others`.
+    With a `subject` it may have the words of that text and of all scopes, too.
     """
-    subjects = {*words_of(others)} | SCOPE_OF_WORD.keys() | FIELDS_OUTSIDE if others else set()
-    return _has_only(_plain(text), _KNOWN["fillers"] | _KNOWN["manners"] | subjects)
+    subjects = {*words_of(subject)} | SCOPE_OF_WORD.keys() | FIELDS_OUTSIDE if subject else set()
+    return _has_only(_plain(text), _VOCABULARY["fillers"] | _VOCABULARY["manners"] | subjects)
 
 
-def _has_only(text: str, known: frozenset[str]) -> bool:
+def _has_only(text: str, vocabulary: frozenset[str]) -> bool:
     """Whether a text has no other words, but for a plural, and no unusual signs."""
     words = words_of(text)
-    return not _PLAIN_SIGNS.sub("", text) and all({w, w.removesuffix("s")} & known for w in words)
+    return not _PLAIN_SIGNS.sub("", text) and all(
+        {w, w.removesuffix("s")} & vocabulary for w in words
+    )

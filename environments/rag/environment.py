@@ -388,7 +388,7 @@ def _score(
     settings: RewardSettings,
 ) -> Score:
     """Score a reply with three queries; `compared` is None where the reward does not ask for it."""
-    texts, asked = queries.texts, question.topic_words
+    texts, topic_words = queries.texts, question.topic_words
     defects = query_defects(texts, question.text)
     recall = question.recall(documents)
     correct = answer.letter == question.gold
@@ -407,7 +407,7 @@ def _score(
         accuracy=None if answer.letter is None else float(correct),
         answer_in_query=float(names_answer),
         retrieval_recall=recall,
-        on_question_rate=float(names_any(texts, asked)) if asked else None,
+        on_question_rate=float(names_any(texts, topic_words)) if topic_words else None,
         format_rate=float(not queries.surplus),
         defect_rate=sum(defect is not None for defect in defects) / len(defects),
         documents_read=float(len(documents.ids)),
