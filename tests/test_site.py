@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from equipoise.commands.main import VERBS
+from equipoise.commands.prepare import find_task
 from equipoise.config.schema import Config
 from equipoise.config.validate import known_keys
-from equipoise.run.prompts import find_task
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

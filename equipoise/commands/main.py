@@ -36,8 +36,8 @@ VERBS: Mapping[str, Verb] = {
     "probe": Verb(
         "show what the reward of a task pays for nothing", "equipoise.commands.train", "probe"
     ),
-    "prepare": Verb("make a task's prompts without a run", "equipoise.run.prompts", "prepare"),
-    "seal": Verb("check prompts of your own", "equipoise.run.prompts", "seal"),
+    "prepare": Verb("make a task's prompts without a run", "equipoise.commands.prepare", "prepare"),
+    "seal": Verb("check prompts of your own", "equipoise.commands.prepare", "seal"),
     "evaluate": Verb("evaluate models without training", "equipoise.commands.evaluate", "evaluate"),
     "compare": Verb("compare runs and models in pairs", "equipoise.commands.compare", "compare"),
     "gate": Verb(

@@ -193,7 +193,7 @@ def _taken(root: Path) -> UsageError:
         return UsageError("run.existing-run", f"the run {root} exists already", remedy)
     return UsageError(
         "run.existing-folder",
-        f"{root} exists already and is no run",
+        f"{root} exists already and is not a run",
         "Choose another --run-name, or remove it if you do not need it.",
     )
 
@@ -205,7 +205,7 @@ def open_run_directory(root: Path) -> RunDirectory:
         if not file.is_file():
             raise UsageError(
                 "resume.no-run",
-                f"{root} is no run to resume: it has no {file.name}",
+                f"{root} is not a run to resume: it has no {file.name}",
                 "Name the folder of a run, results/<task>/<run name>.",
             )
     return run

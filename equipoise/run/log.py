@@ -27,7 +27,7 @@ _WIDTH = 160
 
 @contextmanager
 def kept_log(reporter: Reporter) -> Iterator[Callable[[Path], None]]:
-    """Inside, all that is said, logged and raised is kept.
+    """Keep all that is said, logged and raised in the block.
 
     The yielded function names the file, to which it is then appended; before that it is held, and
     without it nothing is kept.

@@ -3,44 +3,24 @@
 Preparation and check of a task are methods of its data module, see data_prep/contract.py.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
 
-import yaml
-from dotenv import load_dotenv
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
-from tyro.conf import Positional
-
-from data_prep.contract import DataModule, DataSettings, Tools, unfit_data
+from data_prep.contract import DataModule, Tools
 from data_prep.records import (
     content_hash,
-    manifest_path,
     read_prompts,
-    read_unsealed,
-    write_prompts,
 )
 from data_prep.text_files import DataError
-from environments.base import TRAIN_SPLIT, Message, PromptRecord
-from environments.chat import BudgetSpentError, ChatModel
+from environments.base import TRAIN_SPLIT, PromptRecord
+from environments.chat import BudgetSpentError
 from environments.errors import code_of
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.dry_run import Row
-from equipoise.config.flags import task_file, tasks
-from equipoise.config.task_code import add_working_folder, set_size
-from equipoise.config.validate import validate
-from equipoise.files.console import Reporter
-from equipoise.files.disk import write_jsonl
+from equipoise.config.task_code import set_size
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.files.options import option
 from equipoise.models.hub import clear_errors, offline
 from equipoise.models.task_environment import load_chat_model, load_encoder, make_environment
 from equipoise.run.directory import NewRun, RunDirectory
@@ -188,219 +168,3 @@ def _build(loaded: LoadedConfig) -> list[PromptRecord]:
             str(error),
             "Change equipoise.data in the configuration.",
         ) from error
-
-
-# --- prepare --------------------------------------------------------------------------------------
-# `equipoise prepare` and `equipoise seal`: prompts.jsonl with its manifest, without a run.
-
-
-_KEYS = "`equipoise prepare TASK` lists the keys."
-#: Conversations that --examples writes.
-_EXAMPLES = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareOptions:
-    """Make the prompts of a task, and what they need: prompts.jsonl with its manifest.
-
-    The keys are those of equipoise.data in a configuration; a task alone has them listed.
-    In place of a task there may be a data module of your own, my_package.MyData.
-
-    With --examples conversations are written in the form of reply that the task asks for, to
-    fine-tune a model on that never gives it (docs/own-data.md).
-
-    Examples:
-        equipoise prepare TASK
-        equipoise prepare TASK num_samples=2304 seed=1 --output-dir data
-        equipoise prepare TASK --examples examples/task.jsonl
-    """
-
-    task: Annotated[str, Positional, option("a task, or a data module", "TASK")]
-    assignments: Annotated[
-        tuple[str, ...], Positional, option("any key of equipoise.data", "key=value")
-    ] = ()
-    output_dir: Annotated[Path | None, option("the folder to write to", "DIR")] = None
-    examples: Annotated[Path | None, option("conversations to fine-tune on, JSONL", "FILE")] = None
-
-
-@dataclass(frozen=True, slots=True)
-class SealOptions:
-    """Check prompts that were written by hand, and write their manifest.
-
-    Examples:
-        equipoise seal mine.jsonl
-    """
-
-    file: Annotated[Path, Positional, option("the prompts, one JSON object per line", "FILE")]
-
-
-def prepare(options: PrepareOptions, reporter: Reporter) -> None:
-    """Write the prompts of a task, or list its keys. Raises `EquipoiseError`."""
-    module = find_task(options.task)
-    if options.output_dir is options.examples is None and not options.assignments:
-        rows = list(described_keys(module.PromptSettings))
-        width = max((len(key) for key, _ in rows), default=0)
-        lines = [f"  {key:<{width}}  {about}".rstrip() for key, about in rows]
-        reporter.say("\n".join(["keys and their defaults:", *lines]))
-        return
-    settings = read_settings(module.PromptSettings, options.assignments)
-    folder, examples = options.output_dir, options.examples
-    if folder is examples is None:
-        raise UsageError(
-            "prepare.no-folder", "there is no folder to write to", "Name one with --output-dir DIR."
-        )
-    if folder and folder.exists() and not folder.is_dir():
-        raise UsageError(
-            "prepare.folder-is-file", f"{folder} is a file", "Name a folder with --output-dir."
-        )
-    load_dotenv(Path.cwd() / ".env")  # keys of the servers that models are asked at
-    try:
-        with clear_errors():
-            module.prepare(settings, Tools(_no_chat_model, load_encoder, reporter.say))
-        for choice in settings.chosen:
-            reporter.say(choice)
-        records = module.build_prompts(settings)
-        if folder:
-            _write_prompts(folder / "prompts.jsonl", module, settings, records, reporter)
-        if examples:
-            _write_examples(examples, module, settings, records, reporter)
-    except (ValueError, OSError, BudgetSpentError) as error:
-        raise EquipoiseError(code_of(error, "prepare.failed"), str(error), _KEYS) from error
-
-
-def _write_prompts(
-    path: Path,
-    module: DataModule,
-    settings: DataSettings,
-    records: Sequence[PromptRecord],
-    reporter: Reporter,
-) -> None:
-    about = {"module": module.__module__, "settings": settings.model_dump(mode="json")}
-    write_prompts(path, records, about)
-    _say_counts(path, records, reporter)
-    reporter.say(f"invented: {_invented(settings)}")
-    reporter.say(f"a run takes them with equipoise.data.data_path={path}")
-
-
-def _write_examples(
-    path: Path,
-    module: DataModule,
-    settings: DataSettings,
-    records: Sequence[PromptRecord],
-    reporter: Reporter,
-) -> None:
-    """Write prompts with replies in the task's form, none of a prompt that a run evaluates on."""
-    model = module.LocalModelSettings
-    if model is None or not module.offers(DataModule.imitated_replies):
-        raise UsageError(
-            "prepare.no-examples",
-            f"{type(module).__name__} has no imitated_replies, which give examples of replies",
-            "Write the file yourself; docs/own-data.md shows a line.",
-        )
-    shared = settings.model_dump(include=settings.model_fields_set & model.model_fields.keys())
-    local = model.model_validate(shared | {"steps": _EXAMPLES, "batch_size": 1})
-    conversations = [
-        {"messages": [*record.messages, Message(role="assistant", content=reply)]}
-        for record, reply in module.imitated_replies(records, local)
-    ]
-    write_jsonl(path, conversations)
-    reporter.say(f"{path}: {len(conversations):,} conversations; docs/own-data.md trains on them")
-
-
-def _invented(settings: DataSettings) -> str:
-    if settings.invented is None:
-        return f"not said by {type(settings).__module__}"
-    return "all of it, made here" if settings.invented else "no, it comes from what is named"
-
-
-def seal(options: SealOptions, reporter: Reporter) -> None:
-    """Check every line of a file, and write it with its manifest. Raises `EquipoiseError`."""
-    try:
-        records = read_unsealed(options.file)
-        write_prompts(options.file, records, {"sealed": "by hand"})
-    except (DataError, OSError) as error:
-        raise EquipoiseError(
-            code_of(error, "seal.unreadable-file"), str(error), "docs/own-data.md shows a line."
-        ) from error
-    _say_counts(options.file, records, reporter)
-
-
-def _say_counts(path: Path, records: Sequence[PromptRecord], reporter: Reporter) -> None:
-    splits = Counter(record.split for record in records)
-    listed = ", ".join(f"{count:,} {split}" for split, count in splits.items())
-    reporter.say(f"{path}: {listed}\n{manifest_path(path)}: how they were made, and their hash")
-
-
-# --- the data module -----------------------------------------------------------------------------
-
-
-def find_task(task: str) -> DataModule:
-    """The data module of a task, or one of the user's by its class. Raises `UsageError`."""
-    path = task
-    if task in tasks():
-        path = yaml.safe_load(task_file(task).read_text("utf-8"))["equipoise"]["data"]["module"]
-    module_name, _, class_name = path.rpartition(".")
-    add_working_folder()
-    data: Any = None
-    try:
-        if all(part.isidentifier() for part in module_name.split(".")):
-            data = getattr(import_module(module_name), class_name, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and what it imports is not
-    if reason := unfit_data(data):
-        raise UsageError(
-            "prepare.unknown-task",
-            f"{task} is not a task: {f'it {reason}' if data else 'there is no such class'}",
-            f"Take {', '.join(tasks())}, or a class of your own: docs/own-task.md.",
-        )
-    module: DataModule = data()
-    return module
-
-
-def _no_chat_model(name: str) -> ChatModel:
-    raise ValueError(
-        f"{name} is loaded by the recipe alone: run that with --planner-only, or name an endpoint"
-    )
-
-
-# --- its settings --------------------------------------------------------------------------------
-
-
-def read_settings(model: type[DataSettings], words: Sequence[str]) -> DataSettings:
-    """The settings that `key=value` words give. Raises `UsageError` with all that is wrong."""
-    if mismatches := [word for word in words if "=" not in word]:
-        raise UsageError(
-            "prepare.invalid-word", f"{mismatches[0]!r} is no key=value, such as seed=1", _KEYS
-        )
-    try:
-        values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)), resolve=True)
-    except (OmegaConfBaseException, yaml.YAMLError) as error:
-        raise UsageError(
-            "prepare.invalid-yaml", f"a value is no YAML: {str(error).splitlines()[0]}", _KEYS
-        ) from None
-    settings, problems = validate(values, model)
-    if settings is None:
-        lines = [": ".join(filter(None, (p.keys[0], p.message))) for p in problems]
-        raise UsageError(
-            "prepare.invalid-settings", "\n  ".join(["the settings are wrong:", *lines]), _KEYS
-        )
-    return settings
-
-
-def described_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(key=default, what it is) of every setting, with the settings within settings."""
-    for name, field in model.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        if isinstance(default, BaseModel):
-            yield from described_keys(type(default), f"{prefix}{name}.")
-        else:
-            choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-            about = field.description or ", ".join(map(str, choices))
-            yield f"{prefix}{name}={_as_word(default)}", about
-
-
-def _as_word(default: Any) -> str:
-    if default is PydanticUndefined:  # it has to be given
-        return "..."
-    return default if isinstance(default, str) else json.dumps(default, default=str)

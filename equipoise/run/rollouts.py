@@ -275,7 +275,7 @@ def restore(path: Path, copy: Path | None) -> None:
 def keep_steps(path: Path, last_step: int) -> None:
     """Drop what was kept after `last_step`, and a line that a kill cut off in the middle.
 
-    Raises `EquipoiseError` where another line is no rollout of a step.
+    Raises `EquipoiseError` where another line is not a rollout of a step.
     """
     if not path.exists():
         return
@@ -314,5 +314,5 @@ def _complete(path: Path) -> Iterator[tuple[bytes, Mapping[str, Any]]]:
 def _row(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
     row = parse_json(path, line, number)
     if not isinstance(row, dict) or type(row.get("step")) is not int:
-        raise DamagedFileError("file.foreign-rollout", path, "is no rollout of a step", number)
+        raise DamagedFileError("file.foreign-rollout", path, "is not a rollout of a step", number)
     return row

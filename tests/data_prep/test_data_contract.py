@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from data_prep.contract import DataModule, unfit_data
 from data_prep.warm_start import Example, WarmStart
 from environments.base import PromptRecord
+from equipoise.commands.prepare import find_task
 from equipoise.config.flags import tasks
-from equipoise.run.prompts import find_task
 
 
 class Own(DataModule):

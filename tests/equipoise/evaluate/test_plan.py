@@ -10,6 +10,7 @@ import pytest
 
 from environments.base import PromptRecord
 from equipoise.commands.evaluate import EvaluateOptions, new_root
+from equipoise.commands.prepare import find_task
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.evaluate import evaluate
@@ -18,7 +19,6 @@ from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Provenance
-from equipoise.run.prompts import find_task
 from tests.refusals import refusal
 
 NO_DOCUMENTS = evaluate.Documents(lambda *_: None, lambda *_: None)

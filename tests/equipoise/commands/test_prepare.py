@@ -10,7 +10,7 @@ import pytest
 
 from data_prep.records import read_prompts
 from equipoise.__main__ import main
-from equipoise.run.prompts import described_keys, find_task
+from equipoise.commands.prepare import described_keys, find_task
 from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
