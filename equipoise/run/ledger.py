@@ -117,7 +117,7 @@ class AuditRow(Part):
 
 
 class Usage(Part):
-    """What the last process took: time, tokens, memory, and calls by model and counter."""
+    """Time, tokens and memory of the last process, and its calls by model and counter."""
 
     seconds: float = 0
     prompt_tokens: int = 0
