@@ -11,7 +11,7 @@ VERBS = {
 #: key, or the section it lay in -> what to use
 KEYS: dict[str, str] = {
     "equipoise.cold_start": "use `equipoise prepare TASK --examples FILE` and `trl sft`",
-    "equipoise.first_stage": "leave it out: GRPO alone gets there, with grpo.max_num_steps=90",
+    "equipoise.first_stage": "leave it out: GRPO alone gets there, with grpo.max_num_steps=160",
     "env.fairness.counterfactual_weight": "leave it out: the race-blind reference alone is enough",
     "env.fairness.reference_weight": "write env.fairness.fairness_weight",
     "equipoise.tracking": "leave it out: every reply is in the run's report.html",
