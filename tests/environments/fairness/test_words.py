@@ -54,6 +54,12 @@ def test_words_tell_a_value_by_which_only_its_prompts_differ() -> None:
     assert telling_words(rollouts[:1], "race") == {}
 
 
+def test_words_that_tell_a_race_have_one_sign() -> None:
+    reader = Reader(SPINE, {"White": frozenset({"yoder"})})
+    text = "A Black man, as Yoders are, in a white-collar job."
+    assert reader.without_names(text) == "A _ man, as _ are, in a white-collar job."
+
+
 def figures(text_of, generations: int = 6, sets: int = 30) -> dict[str, float]:
     """The metrics of one decision for all, with these words for a race and a generation."""
     environment = FairnessEnvironment(FairnessSettings())
