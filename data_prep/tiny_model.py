@@ -31,7 +31,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from data_prep.warm_start import Example, WarmStart
+from data_prep.contract import Example, WarmStart
 from equipoise.files.disk import write_folder
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
-from data_prep.warm_start import WarmStart
 from environments.base import Rollout
 from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 from pydantic import Field
 
+from data_prep.contract import WarmStart
 from data_prep.dharma.invented import (
     ADJACENT,
     CLINICAL,
@@ -22,7 +23,6 @@ from data_prep.dharma.invented import (
 )
 from data_prep.splits import one_of
 from data_prep.text_files import UnsuitablePromptsError
-from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
 
 #: How often the assistant answers what lies outside its field, by kind of prompt.

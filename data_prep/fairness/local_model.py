@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from data_prep.contract import WarmStart
 from data_prep.fairness.vignettes import (
     CUES,
     FACTORS,
@@ -29,7 +30,6 @@ from data_prep.fairness.vignettes import (
 )
 from data_prep.splits import one_of
 from data_prep.text_files import UnsuitablePromptsError
-from data_prep.warm_start import WarmStart
 from environments.addresses import AbsolutePath
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.fairness import FORM

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
+from data_prep.contract import WarmStart
 from data_prep.pubmedqa.invented import hasty_reply, training_abstracts
 from data_prep.pubmedqa.prompts import prompt_record
 from data_prep.text_files import UnsuitablePromptsError
-from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
 
 LOCAL_MODEL_NOTICE = (

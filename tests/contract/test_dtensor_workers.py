@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, train_tokenizer
-from data_prep.warm_start import WarmStart
 from equipoise.config import load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.nemo_rl.installation import find_installation

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from data_prep.contract import WarmStart
 from data_prep.records import write_prompts
 from data_prep.tiny_model import Example, warm_start
-from data_prep.warm_start import WarmStart
 from environments.base import Message, PromptRecord
 from tests.contract.gym.served import made_run
 from tests.contract.packages import GYM, missing

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
-from data_prep.warm_start import WarmStart
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from tests.contract.rehearsal import needs_checkout, needs_extra
 

@@ -30,8 +30,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, train_tokenizer
-from data_prep.warm_start import WarmStart
 from equipoise.checkpoints.dcp import layered_tensors
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.megatron import FAMILIES as IN_THE_TABLE

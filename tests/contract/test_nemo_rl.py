@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import torch
 
+from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
-from data_prep.warm_start import WarmStart
 from environments.awaited_sets import sibling_means
 from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.config import load_config

@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.kernels.chunked_logprob import _use_triton
 from trl.trainer import utils
 
+from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
-from data_prep.warm_start import WarmStart
 from environments.base import Failure, PromptRecord
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags

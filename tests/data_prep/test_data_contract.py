@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from data_prep.contract import DataModule, unfit_data
-from data_prep.warm_start import Example, WarmStart
+from data_prep.contract import DataModule, Example, WarmStart, unfit_data
 from environments.base import PromptRecord
 from equipoise.commands.prepare import find_task
 from equipoise.config.flags import tasks

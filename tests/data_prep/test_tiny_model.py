@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq
 from transformers.utils import logging
 
 from data_prep import tiny_model
+from data_prep.contract import WarmStart
 from data_prep.tiny_model import (
     ASSISTANT,
     END,
@@ -18,7 +19,6 @@ from data_prep.tiny_model import (
     train_tokenizer,
     warm_start,
 )
-from data_prep.warm_start import WarmStart
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import yaml
 
+from data_prep.contract import WarmStart
 from data_prep.fairness import LocalModelSettings, imitated_replies
 from data_prep.tiny_model import Example, warm_start
-from data_prep.warm_start import WarmStart
 from environments.fairness.decision import Decision
 from environments.fairness.environment import constant_decisions, decision_by_severity
 from environments.fairness.own_cases import OwnCases, read_own_cases

@@ -28,8 +28,8 @@ def request(text):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    from data_prep.contract import WarmStart
     from data_prep.tiny_model import Example, warm_start  # brings torch
-    from data_prep.warm_start import WarmStart
 
     tiny = WarmStart(hidden_size=32, layers=1, heads=2, steps=150, batch_size=8)
     examples = [Example(request(q).messages, a) for q, a in ANSWERS.items()] * 8

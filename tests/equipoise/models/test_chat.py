@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
-from data_prep.warm_start import WarmStart
 from environments.chat import ChatReply, ChatRequest
 from environments.contract import Environment
 from environments.replies import has_text

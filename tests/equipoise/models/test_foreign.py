@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from data_prep.contract import WarmStart
 from data_prep.rag.encoder import HuggingFaceEncoder
 from data_prep.tiny_model import Example, warm_start
-from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.encoder import EncoderSettings
 from equipoise.config import load_config

@@ -13,9 +13,9 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from data_prep.contract import WarmStart
 from data_prep.packaged_models import SMOLLM2
 from data_prep.tiny_model import Example, warm_start
-from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.chat import ChatRequest
 from equipoise.commands.start import dry_run

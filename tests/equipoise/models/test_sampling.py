@@ -19,8 +19,8 @@ from transformers import (
     PreTrainedModel,
 )
 
+from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
-from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord, Rollout
 from equipoise.models.causal import LoadedModel, load_model
 from equipoise.models.sampling import (

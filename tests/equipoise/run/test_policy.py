@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
-from data_prep.warm_start import WarmStart
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.run.job import Job
