@@ -1,1 +1,1 @@
-"""Verbs that join what folders below do: a run of training, and the gate after it."""
+"""Verbs: they order the stages, print what these return, and write documents of it."""

@@ -1,5 +1,5 @@
 """Engines: what turns prompts and an environment into a trained model.
 
-An engine is a function that takes a `Job` and leaves baseline/, final/, training_history.jsonl and
-final_checkpoint/ in its run directory, doing only what is not there yet.
+probe.py measures policies without skill, on both engines. `local` trains with TRL; `nemo_rl` takes
+a `Job` through all its stages, since NeMo-RL samples in the process that trains.
 """
