@@ -7,11 +7,14 @@ import asyncio
 import importlib
 import inspect
 import json
+import math
 import random
 import sys
 import time
 from collections import Counter
 from copy import deepcopy
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -23,10 +26,13 @@ from environments.fairness import FairnessSettings
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.installation import find_installation
+from equipoise.files.exits import Stopped
 from equipoise.run.directory import RunDirectory
+from equipoise.run.history import read_history
 from equipoise.run.rollouts import rollout_of, write_rollouts
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.engine import prepare_process
+from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.process import before_nemo_rl, with_room_to_wait
 from equipoise.train.nemo_rl.scoring import datum
 from tests.contract.rehearsal import needs_checkout, needs_extra
@@ -129,6 +135,40 @@ class Replies:
         if dies:
             raise RuntimeError("the engine died")
         yield 0, output
+
+    def __getattr__(self, name):
+        """Be a generation whose weights stay as they are."""
+        if name not in LEFT_AS_IT_IS:
+            raise AttributeError(name)
+        return lambda *_, **__: []
+
+
+#: Methods of generation and policy that training calls around its steps.
+LEFT_AS_IT_IS = {
+    *("prepare_for_generation", "finish_generation", "clear_logger_metrics", "shutdown"),
+    *("get_logger_metrics", "update_weights_from_collective", "broadcast_weights_for_collective"),
+    *("prepare_for_lp_inference", "prepare_for_training", "save_checkpoint"),
+}
+
+
+class Policy(Replies):
+    """A policy whose updates change nothing."""
+
+    def __init__(self):
+        self.sharding_annotations = SimpleNamespace(get_axis_size=lambda axis: 1)
+
+    def get_logprobs(self, data, timer=None):
+        return {"logprobs": data["generation_logprobs"].clone()}
+
+    def get_reference_policy_logprobs(self, data, timer=None):
+        return {"reference_logprobs": data["generation_logprobs"].clone()}
+
+    def train(self, data, loss_fn, timer=None):
+        tokens = float(data["token_mask"].sum())
+        figures = {"global_valid_toks": tokens, "lr": 1e-3, "gen_kl_error": 0.0}
+        figures |= {"token_mult_prob_error": 1.0}
+        metrics = {name: [value] for name, value in figures.items()}
+        return {"loss": torch.ones(1), "grad_norm": torch.ones(1), "all_mb_metrics": metrics}
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +301,7 @@ def test_asynchronous_grpo_has_prompts_to_spare(records, tmp_path):
 
 
 def test_the_groups_of_asynchronous_grpo_have_the_rewards_of_their_sets(
-    ray, records, batch, start, master_config
+    ray, records, batch, start, config_of
 ):
     """NeMo-RL's own collector fills its own buffer, from generations of a random length."""
     from nemo_rl.algorithms.async_utils import AsyncTrajectoryCollector, ReplayBuffer
@@ -279,7 +319,7 @@ def test_the_groups_of_asynchronous_grpo_have_the_rewards_of_their_sets(
         policy_generation=asynchronous(),
         tokenizer=Bytes(),
         task_to_env={"fairness": actor},
-        master_config=master_config,
+        master_config=config_of(),
         replay_buffer=buffer,
     )
     try:
@@ -295,6 +335,55 @@ def test_the_groups_of_asynchronous_grpo_have_the_rewards_of_their_sets(
         ray.kill(collector)
         ray.kill(buffer)
     assert not expected
+
+
+def test_the_loop_of_asynchronous_grpo_trains_keeps_a_history_and_stops_with_a_checkpoint(
+    ray, records, start, config_of, tmp_path, monkeypatch
+):
+    """Of real collector, buffer, actor, checkpointer and logger; weights stay as they are."""
+    from nemo_rl.algorithms import grpo
+    from nemo_rl.distributed import ray_actor_environment_registry as environments
+    from nemo_rl.utils.checkpoint import CheckpointManager
+
+    from equipoise.train.nemo_rl.actor import Calls
+
+    for name in ("AsyncTrajectoryCollector", "ReplayBuffer"):
+        path = f"nemo_rl.algorithms.async_utils.{name}"
+        monkeypatch.setitem(environments.ACTOR_ENVIRONMENT_REGISTRY, path, sys.executable)
+    steps = 5
+    master = config_of(max_num_steps=steps, val_period=0, val_at_end=False)
+    assert (tmp_path / "checkpoints").samefile(master.checkpointing["checkpoint_dir"])
+    run, actor, rows = RunDirectory(tmp_path), start(), []
+    job = SimpleNamespace(
+        config=load_config("fairness", Options((CONFIG_FOLDER / "medium.yaml",))).config,
+        run=run,
+        meter=SimpleNamespace(add_tokens=lambda *_: None),
+        reporter=SimpleNamespace(warn=print),
+    )
+    ours = (job, steps, rows.append, lambda: len(rows) == 1)
+    logger = HistoryLogger(mock.MagicMock(), Calls(actor), master.checkpointing, *ours)
+    batches = sets_of(records)
+    with pytest.raises(Stopped):
+        grpo.async_grpo_train(
+            policy=Policy(),
+            policy_generation=asynchronous(),
+            dataloader=[*batches, *batches],
+            val_dataloader=None,
+            tokenizer=Bytes(),
+            loss_fn=None,
+            task_to_env={"fairness": actor},
+            val_task_to_env=None,
+            logger=logger,
+            checkpointer=CheckpointManager(master.checkpointing),
+            grpo_save_state=grpo._default_grpo_save_state(),
+            master_config=master,
+            max_trajectory_age_steps=1,
+        )
+    # Asynchronous training logs a step when it is over: the signal of step 2 ends the next one.
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert read_history(run.history)["step"] == (1, 2, 3)
+    assert all(row["loss"] == 1 and math.isfinite(row["reward"]) for row in rows)
+    assert latest_checkpoint(run.checkpoints).step == 3
 
 
 def rows_of(prompts, texts, rewards):
@@ -326,16 +415,24 @@ def take(ray, buffer, step):
 
 
 @pytest.fixture
-def master_config(tmp_path):
-    """What a run of ours would give the collector."""
+def config_of(tmp_path):
+    """What a run of ours would give NeMo-RL, with these keys of `grpo`."""
     from nemo_rl.algorithms.grpo import MasterConfig
     from nemo_rl.utils.config import load_config as read
 
     base = find_installation().base_config
     loaded = load_config("fairness", Options((CONFIG_FOLDER / "medium.yaml",), (NEMO_RL,)))
     ours = nemo_rl_config(loaded, base, RunDirectory(tmp_path), "model")
+    ours["grpo"]["async_grpo"] = {"enabled": True, "in_flight_weight_updates": True}
+    ours["loss_fn"]["use_importance_sampling_correction"] = True
+    ours["policy"]["generation"]["colocated"] = {"enabled": False}
+    ours["policy"]["generation"]["vllm_cfg"]["async_engine"] = True
+    ours["policy"]["max_total_sequence_length"] = 100_000
     OmegaConf.save(OmegaConf.create(ours), tmp_path / "nemo_rl.yaml")
     merged = OmegaConf.to_container(read(tmp_path / "nemo_rl.yaml"), resolve=True)
-    sizes = {"num_prompts_per_step": 4, "num_generations_per_prompt": GENERATIONS}
-    policy = merged["policy"] | {"max_total_sequence_length": 100_000}
-    return MasterConfig(**merged | {"grpo": merged["grpo"] | sizes, "policy": policy})
+
+    def config_of(**grpo):
+        sizes = {"num_prompts_per_step": 4, "num_generations_per_prompt": GENERATIONS}
+        return MasterConfig(**merged | {"grpo": merged["grpo"] | sizes | grpo})
+
+    return config_of

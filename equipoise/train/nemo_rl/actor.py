@@ -93,6 +93,9 @@ class EnvironmentActor(EnvironmentInterface):
         """Nothing: NeMo-RL declares the method and does not call it."""
         return batch, {}
 
+    def shutdown(self) -> None:
+        """Nothing is open; asynchronous training calls it at its end."""
+
 
 def start_environment(loaded: LoadedConfig, run: RunDirectory) -> Any:
     """Start the actor on the driver's node, where it reads what the driver reads."""
