@@ -257,18 +257,18 @@ def test_sigterm_ends_the_step_with_a_checkpoint_and_resume_finishes(
     new: Start, start: Start, folder: Path
 ) -> None:
     run = folder / "fairness" / "stopped"
-    words = ("--config=nemo_configs/small.yaml", "--iterations=60", "checkpointing.save_period=50")
+    words = ("--config=nemo_configs/small.yaml", "--iterations=12", "checkpointing.save_period=50")
     process = new("stopped", *words, "checkpointing.metric_name=train:env/parse_rate")
     wait_for(lambda: (run / "training_history.jsonl").exists() and len(history(run)) >= 2, process)
     process.send_signal(signal.SIGTERM)
     output = finished(process, code=130)
     assert "--resume" in output
     done = len(history(run))  # of two steps or more, the last is a saved one
-    assert 2 <= done < 60
+    assert 2 <= done < 6  # where the rehearsal itself stops
     info = json.loads((run / "checkpoints" / f"step_{done}" / "training_info.json").read_text())
     assert info["train:env/parse_rate"] == pytest.approx(history(run)[-1]["env/parse_rate"])
-    finished(start("--resume", str(run), f"grpo.max_num_steps={done + 2}"))
-    assert [row["step"] for row in history(run)] == list(range(1, done + 3))
+    finished(start("--resume", str(run)))
+    assert [row["step"] for row in history(run)] == list(range(1, 13))
     assert (run / "report.html").exists()
 
 
