@@ -117,7 +117,7 @@ def _connection_problem(url: str) -> str | None:
 
 #: In the identity of a model of the hub that was never loaded on this machine.
 UNKNOWN = "@unknown"
-#: Weights, configuration, chat template, and the tokenizers that are no JSON.
+#: Weights, configuration, chat template, and tokenizers that are not JSON.
 _SUFFIXES = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".tiktoken"})
 _NAMES = frozenset({"vocab.txt", "merges.txt"})
 #: Hashing lets other threads run; more readers than this gain nothing on one disk.

@@ -56,7 +56,7 @@ class _Line(BaseModel, extra="forbid", strict=True):
     @classmethod
     def _finite(cls, metadata: dict[str, JsonValue]) -> dict[str, JsonValue]:
         if finite(metadata) != metadata:
-            raise ValueError("NaN and infinity are no JSON")
+            raise ValueError("NaN and infinity are not JSON")
         return metadata
 
     def record(self) -> PromptRecord:
@@ -157,7 +157,7 @@ def _manifest_problems(path: Path, data: bytes) -> list[str]:
     except ValueError:
         manifest = None
     if not isinstance(manifest, dict):
-        return [f"its manifest {path.name} is no JSON object"]
+        return [f"its manifest {path.name} is not a JSON object"]
     if manifest.get("schema") != SCHEMA_VERSION:
         version_note = f"this version reads {SCHEMA_VERSION}"
         return [f"{path.name} has schema version {manifest.get('schema')!r}; {version_note}"]

@@ -13,8 +13,8 @@ AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().abs
 def plain_url(url: str, instead: str) -> str:
     """The address without a slash at its end.
 
-    Raises `ValueError` for what is no http or https address, and for one with a user, a password
-    or a query: `instead` says what to do.
+    Raises `ValueError` for what is not an http or https address, and for one with a user, a
+    password or a query: `instead` says what to do.
     """
     try:
         parts = urlsplit(url)

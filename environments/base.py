@@ -85,7 +85,7 @@ FailureKind = Literal[
     "server_error",  # HTTP 5xx
     "rate_limit",  # HTTP 429
     "rejected",  # HTTP 4xx, or a request that is too long for the model
-    "invalid_reply",  # what came back is no answer, although it was asked for twice
+    "invalid_reply",  # what came back is not an answer, although asked for twice
     "policy",  # the policy gave no decision
     "no_comparison",  # nothing can be read that a reply would be compared with
     "cohort_incomplete",  # another reply of its set was lost, and they are scored together

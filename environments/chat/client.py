@@ -166,7 +166,7 @@ def ask_through_cache(
 # --- client ---------------------------------------------------------------------------------------
 
 
-#: How often an answer is asked for that is not valid.
+#: Attempts to get a valid answer.
 _ASKED = 2
 #: How servers refuse a request that they do not take, such as one with a schema.
 _BAD_REQUEST = (400, 422)
@@ -245,7 +245,7 @@ class ChatClient:
         return self._failed("invalid_reply", f"{problem} (asked {_ASKED} times)")
 
     async def _problem(self, request: ChatRequest, answer: Answer) -> str:
-        """Why this is no answer, empty when it is one.
+        """Say why this is not an answer; empty when it is one.
 
         It is checked in a thread, so that a slow check keeps no other call waiting.
         """

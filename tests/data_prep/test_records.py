@@ -142,8 +142,8 @@ def test_a_file_without_records_is_refused(path: Path) -> None:
     [
         ('{"schema": 2}', "schema version 2; this version reads 1"),
         ("{}", "schema version None"),
-        ("[1]", "no JSON object"),
-        ("{", "no JSON object"),
+        ("[1]", "not a JSON object"),
+        ("{", "not a JSON object"),
         ('{"schema": 1, "sha256": "00"}', "hash is not the one"),
     ],
 )
