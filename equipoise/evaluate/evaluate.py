@@ -38,10 +38,10 @@ from equipoise.evaluate.plan import (
 )
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
 from equipoise.files.console import Reporter
-from equipoise.files.disk import read_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.run.contents import Evaluation, read_content
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.evaluation import (
     BASELINE,
@@ -406,7 +406,8 @@ def is_scored(run: RunDirectory) -> bool:
     """Whether a row is evaluated, and asking again would give no more of its replies a score."""
     if not run.is_evaluated(BASELINE):
         return False
-    return set(read_json(run.evaluation(BASELINE))["failures"]) <= {_NOTHING_TO_COMPARE}
+    evaluation = read_content(run.evaluation(BASELINE), Evaluation)
+    return evaluation is not None and set(evaluation.failures) <= {_NOTHING_TO_COMPARE}
 
 
 def _take_baseline(job: Job, writer: Writer, ask: Ask) -> Turn[None]:
@@ -460,13 +461,14 @@ def _apply_ask(draw: DrawFrom[Drawn], ask: Ask) -> DrawFrom[Drawn]:
 def _usage_of(task_audit: TaskAudit, row: Row) -> RowUsage:
     run = open_run(task_audit.run_of(row.name).root)
     usage = run.ledger.read().usage
-    evaluation = read_json(run.evaluation(BASELINE))
-    seconds = evaluation.get("generation_time_seconds") or 0
+    evaluation = read_content(run.evaluation(BASELINE), Evaluation)
+    assert evaluation is not None  # of a row that is evaluated
+    seconds = evaluation.generation_time_seconds
     return RowUsage(
         row=row.name,
-        replies=evaluation["n_rollouts"],
-        failed=evaluation["n_failed"],
-        tokens_per_second=evaluation.get("completion_tokens", 0) / seconds if seconds else 0,
+        replies=evaluation.n_rollouts,
+        failed=evaluation.n_failed,
+        tokens_per_second=evaluation.completion_tokens / seconds if seconds else 0,
         seconds=usage.seconds,
         cost=sum(counts.get("cost", 0) for counts in usage.calls.values()),
     )
