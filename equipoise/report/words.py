@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Literal
 
 from environments.presentation import Words
@@ -28,7 +29,10 @@ Pair = Mapping[Stage, Estimate]
 
 
 def read_estimate(figures: Figures | None) -> Estimate | None:
-    return None if figures is None else Estimate(**figures)
+    """The estimate of a metric; figures over seeds have the least and the greatest besides."""
+    if figures is None:
+        return None
+    return Estimate(**{f.name: figures.get(f.name) for f in fields(Estimate)})
 
 
 def number(value: Any) -> float | None:
