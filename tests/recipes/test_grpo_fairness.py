@@ -108,8 +108,8 @@ def test_evaluation_holds_what_other_programs_read(whole: Path) -> None:
 
 def test_history_has_a_row_per_step_and_training_changed_the_model(whole: Path) -> None:
     rows = history(whole)
-    assert [row["step"] for row in rows] == [str(step) for step in range(1, 9)]
-    assert all(row["reward"] and row["env/disparity_ratio"] and row["loss"] for row in rows)
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert all({"reward", "env/disparity_ratio", "loss"} <= row.keys() for row in rows)
     before, after = (
         (whole / stage / "rollouts.jsonl").read_text() for stage in ("baseline", "final")
     )

@@ -266,5 +266,5 @@ def test_a_record_reads_no_attribute_of_anything_but_an_enum(owner, folder):
     metadata = pickle.loads(record.read_bytes())
     metadata.planner_data = Attribute()
     record.write_bytes(pickle.dumps(metadata))
-    with refusal("torch-dist.damaged-metadata", "'__class__' of something that is no enum"):
+    with refusal("torch-dist.damaged-metadata", "'__class__' of something that is not an enum"):
         dcp_tensors(folder)

@@ -32,7 +32,7 @@ def test_every_row(table):
         *("policy.max_total_sequence_length=256", "policy.generation.max_new_tokens=48"),
     ) == {
         "engine": ("local", "cpu"),
-        "model": ("local", "float32, LoRA, rank 32, alpha 64"),
+        "model": ("local", "float32, LoRA, rank 8, alpha 64"),
         "train prompts": ("320", "80 sets of 4"),
         "validation prompts": ("20", "5 sets of 4"),
         "test prompts": ("60", "15 sets of 4"),
@@ -40,7 +40,7 @@ def test_every_row(table):
         "prompts per step": ("32", "8 sets of 4"),
         "rollouts per step": ("256", "8 generations per prompt"),
         "updates per step": ("1", "of 256 rollouts"),
-        "micro batches per update": ("8", "of 32 rollouts"),
+        "micro batches per update": ("4", "of 64 rollouts"),
         "tokens per step": ("<= 65,536", "256 per rollout"),
         "new tokens per step": ("<= 12,288", "48 per rollout"),
         "steps": ("60", ""),
