@@ -4,7 +4,6 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-import numpy as np
 import pytest
 
 from data_prep.pubmedqa import PromptSettings, build_prompts
@@ -16,7 +15,6 @@ from equipoise.files.disk import write_json
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_rollouts, write_rollouts
 from tests.environments.fairness.samples import decision_reply
-from tests.environments.fairness.test_objective import clinician, replies_of
 
 pytestmark = pytest.mark.deep
 
@@ -32,31 +30,6 @@ def methods() -> ModuleType:
         patched.syspath_prepend(SCRIPT.parent)  # as the script has it
         spec.loader.exec_module(module)
     return module
-
-
-def test_advantages_are_of_a_prompt_and_weigh_more_for_a_race_that_is_served_worse(methods):
-    """FairGRPO's: the mean weight over races is 1, and the best race has the least."""
-    settings = FairnessSettings(fairness_weight=1, reward="distance")
-    environment = methods.Weighted(settings)
-    environment.set_reference(replies_of(clinician, 1))
-    worse = {RACES[0]: 2}  # its levels are further from the reference's mean
-
-    def draw(rng: np.random.Generator, severity: int, race: int) -> tuple[int, int]:
-        medication, work = clinician(rng, severity, 2)
-        return min(medication + worse.get(RACES[race], 0), 4), work
-
-    rollouts = replies_of(draw, 2)
-    scores = environment.score(rollouts)
-    spread: dict[str, list[float]] = {}
-    for start in range(0, len(rollouts), 8):
-        values = [score.value for score in scores[start : start + 8]]
-        assert sum(values) == pytest.approx(0, abs=1e-9)
-        race = str(rollouts[start].metadata["race"])
-        if any(values):
-            spread.setdefault(race, []).append(float(np.std(values)))
-    weights = {race: float(np.median(values)) for race, values in spread.items()}
-    assert weights[RACES[0]] == max(weights.values()) > 1.02 * min(weights.values())
-    assert np.mean(list(weights.values())) == pytest.approx(1, abs=0.02)
 
 
 @pytest.fixture
@@ -85,26 +58,6 @@ def job(tmp_path):
         split=lambda name: records,
         run=SimpleNamespace(reference=tmp_path / "reference.jsonl"),
     )
-
-
-def test_each_pass_deals_a_set_one_reply_to_each_race(methods, job):
-    dealt = list(methods.dealt_replies(job, 8))
-    replies = [decision_reply(place) for place in range(len(RACES))]
-    for n in range(0, len(dealt), len(RACES)):
-        assert sorted(reply for _, reply in dealt[n : n + len(RACES)]) == sorted(replies)
-    for race in RACES:
-        assert len({reply for record, reply in dealt if record.metadata["race"] == race}) > 1
-
-
-def test_a_pair_prefers_the_reply_to_a_race_of_the_set_and_has_two_decisions(methods, job):
-    replies = {race: decision_reply(place) for place, race in enumerate(RACES)}
-    pairs = list(methods.pairs(job, 8))
-    assert len(pairs) == 8
-    for pair in pairs:
-        own = replies[pair["prompt"][0]["content"]]
-        (chosen,), (rejected,) = pair["chosen"], pair["rejected"]
-        assert rejected["content"] == own
-        assert chosen["content"] in set(replies.values()) - {own}
 
 
 def test_the_table_has_the_change_from_the_untrained_model_and_no_row_that_did_not_run(
@@ -137,19 +90,6 @@ def test_the_table_has_the_change_from_the_untrained_model_and_no_row_that_did_n
     assert cells["distance"].startswith("0.600 (")
     assert cells["severity, %"].startswith("-40 (")
     assert cells["emergencies, points"].startswith("-40 (")
-
-
-def test_words_tell_whose_race_a_reply_names_before_and_after_it_is_dealt_out(methods, tmp_path):
-    rollouts = [
-        Rollout(f"{s}/{race}", f"{s}", TRAIN_SPLIT, "", f"As this {race} patient.", {"race": race})
-        for s in range(30)
-        for race in RACES
-    ]
-    write_rollouts(tmp_path / "reference.jsonl", rollouts)
-    *_, own, dealt = methods.words(tmp_path / "reference.jsonl").splitlines()
-    assert "| 100.0% (" in own and "| 0.0% (" in own
-    wrong = float(dealt.rsplit("| ", 1)[1].split("%")[0])
-    assert 60 < wrong < 90  # three of four races are another's
 
 
 def test_a_reply_tells_another_patient(methods):

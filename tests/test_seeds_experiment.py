@@ -130,35 +130,3 @@ def test_what_is_missing_is_run_with_its_seed_and_what_stopped_is_resumed(
     assert [Path(run).name for run in found["runs"]] == ["test-1", "test-2", "test-3"]
     assert found["cpu_seconds"][0] is None
     assert found["cpu_seconds"][2] >= 0
-
-
-@pytest.mark.parametrize(
-    "given",
-    [[], ["dharma"], ["nothing", "--seeds", "1"], ["dharma", "--seeds", "1", "--runs", "x"]],
-)
-def test_wrong_usage(seeds: ModuleType, given: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        seeds.main(given)
-    assert ended.value.code == 2
-
-
-def test_an_unfinished_run_is_named(seeds: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="no finished run"):
-        seeds.main(["--runs", str(tmp_path / "none"), "--output", str(tmp_path)])
-
-
-def test_what_is_not_as_the_run_wrote_it_is_refused_by_its_name(
-    seeds: ModuleType, tmp_path: Path
-) -> None:
-    runs = [write_run(tmp_path / name, 0.1) for name in "ab"]
-    words = ["--runs", *map(str, runs), "--output", str(tmp_path / "out")]
-    manifest = runs[0] / "manifest.json"
-    whole = manifest.read_text()
-    manifest.unlink()
-    with pytest.raises(SystemExit, match=r"(?s)manifest.json does not list .*final"):
-        seeds.main(words)
-    manifest.write_text(whole)
-    comparison = runs[0] / "comparison.json"
-    comparison.write_text(comparison.read_text().replace("better", "worses"))
-    with pytest.raises(SystemExit, match=r"comparison.json was changed"):
-        seeds.main(words)

@@ -165,18 +165,6 @@ def not_prepared(words: tuple[str, ...], folder: Path) -> str:
     return result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "said"), [(("--help",), "--output-dir DIR"), (("rag",), "num_s")]
-)
-def test_help_of_prepare_needs_nothing(
-    words: tuple[str, ...], said: str, no_network: list[str]
-) -> None:
-    result = prepared(*words)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert said in result.stdout
-    assert not no_network
-
-
 @pytest.mark.parametrize("words", [("pubmedqa",), ("rag", *DENSE)])
 def test_no_network_is_found_out_once_by_prepare(
     words: tuple[str, ...], folder: Path, no_network: list[str]

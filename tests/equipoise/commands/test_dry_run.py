@@ -9,8 +9,6 @@ from equipoise.commands.start import sbatch_line
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 
-# --- the line for Slurm ---
-
 RECIPE = "recipes/grpo_fairness.py"
 LARGE = "--config=nemo_configs/large.yaml"
 
@@ -29,7 +27,7 @@ def test_the_nodes_and_the_words_of_the_recipe(config):
     ]
 
 
-@pytest.mark.parametrize("flag", ["--output-dir", "--output_dir", "--output-dir"])
+@pytest.mark.parametrize("flag", ["--output-dir", "--output_dir"])
 def test_what_the_job_decides_becomes_its_variables(config, flag):
     words = [RECIPE, LARGE, "--run-name", "mine", f"{flag}=/data/my runs", "--dry_run"]
     name, output, *command = shlex.split(sbatch_line(config, words))

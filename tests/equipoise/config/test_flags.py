@@ -13,13 +13,6 @@ from tests.equipoise.config.conftest import rows
 LORA = "policy.dtensor_cfg.lora_cfg"
 
 
-def test_no_flag_sets_nothing_and_takes_the_local_scale():
-    options = parse_flags("", [])
-    assert options.config_files == (CONFIG_FOLDER / "local.yaml",)
-    assert options.settings == options.assignments == ()
-    assert (options.resume, options.dry_run) == (None, False)
-
-
 SET = f"""
 --model-name a/b -> policy.model_name: a/b
 --model-size base -> policy.model_name: Qwen/Qwen2.5-1.5B-Instruct
@@ -65,11 +58,6 @@ def test_the_batch_size_sets_the_update_as_well_and_wins_over_a_files_numbers(lo
 )
 def test_a_named_model_brings_the_scale_that_suits_it(words, scale):
     assert parse_flags("", words.split()).config_files == (CONFIG_FOLDER / f"{scale}.yaml",)
-
-
-def test_a_named_configuration_is_kept_whatever_the_model():
-    options = parse_flags("", ["--model-size", "large", "--config", "a.yaml", "--config", "b.yaml"])
-    assert options.config_files == (Path("a.yaml"), Path("b.yaml"))
 
 
 @pytest.mark.parametrize("size", MODEL_SIZES)

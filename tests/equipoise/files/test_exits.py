@@ -1,6 +1,8 @@
-"""What an error looks like: a few lines and the right exit code, a traceback for a bug alone."""
+"""Errors and signals: a few lines and an exit code, a traceback for a bug alone."""
 
 import errno
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,10 @@ import torch
 
 from equipoise.files.disk import DamagedFileError
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.files.exits import EXIT_STOPPED, Stopped, guarded
+from equipoise.files.exits import EXIT_STOPPED, Stopped, deferring, guarded, raising
 
 
-def raising(error: BaseException):
+def failing(error: BaseException):
     def action(reporter) -> None:
         raise error
 
@@ -40,7 +42,7 @@ def raising(error: BaseException):
     ],
 )
 def test_what_a_user_can_put_right_is_said_in_a_few_lines(error, code, said, capsys):
-    assert guarded(raising(error)) == code
+    assert guarded(failing(error)) == code
     message = capsys.readouterr().err
     assert said in message
     assert len(message.splitlines()) <= 4
@@ -49,7 +51,46 @@ def test_what_a_user_can_put_right_is_said_in_a_few_lines(error, code, said, cap
 
 @pytest.mark.parametrize("bug", [KeyError("x"), OSError(errno.EIO, "input/output error")])
 def test_a_bug_keeps_its_traceback(bug, capsys):
-    assert guarded(raising(bug)) == 1
+    assert guarded(failing(bug)) == 1
     message = capsys.readouterr().err
     assert message.startswith("Traceback")
     assert message.rstrip().endswith(f"{type(bug).__name__}: {bug}")
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_an_error_after_a_signal_does_not_hide_it():
+    """As OmegaConf's, which puts a flag back where the signal has left half a list."""
+    with pytest.raises(Stopped, match="half a list"), raising():
+        try:
+            send(signal.SIGINT)
+        finally:
+            raise AttributeError("half a list")
+
+
+def test_an_error_without_a_signal_stays_itself():
+    with pytest.raises(AttributeError), raising():
+        raise AttributeError("a bug")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_in_training_the_first_signal_asks_and_the_second_stops(number):
+    with pytest.raises(Stopped), raising():
+        send(number)  # outside training it stops at once
+    said = []
+    with deferring(said.append) as stop:
+        assert not stop()
+        send(number)
+        assert stop()
+        assert "again to stop at once" in said[0]
+        with pytest.raises(Stopped):
+            send(number)
+
+
+def test_the_handlers_before_are_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with raising(), deferring(print):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before

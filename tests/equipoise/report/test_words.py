@@ -6,19 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.presentation import Words
 from equipoise.report.words import (
     figure,
     figure_with_interval,
-    key_name,
-    metric_name,
-    metric_note,
     noise,
     number,
-    p_value,
-    plain_name,
     printable,
-    section_title,
 )
 from equipoise.run.contents import Estimate
 
@@ -69,24 +62,10 @@ def test_noise_names_what_is_known(estimate, words):
     assert noise(estimate) == words
 
 
-def test_p_value():
-    p_values = (None, 0.00001, 0.0005, 0.0412, 1.0)
-    assert list(map(p_value, p_values)) == ["\u2013", "< 0.0001", "0.0005", "0.041", "1"]
-
-
 @given(st.one_of(st.none(), st.booleans(), st.text(), st.floats(), st.integers(-9, 9)))
 def test_number_is_finite_or_none(found):
     value = number(found)
     assert value is None or json.dumps(value, allow_nan=False)
-
-
-def test_names():
-    words = {"gini": Words("Gini coefficient", "0 is equal"), "by_part": Words("By part")}
-    names = ("gini", "exact_match")
-    assert [metric_name(n, words) for n in names] == ["Gini coefficient", "exact match"]
-    assert [metric_note(n, words) for n in names] == ["0 is equal", ""]
-    assert section_title("by_part", words) == section_title("by_part", {}) == "By part"
-    assert (key_name("by_part"), plain_name("kl")) == ("part", "KL")
 
 
 @given(st.text(st.characters(), max_size=300))

@@ -1,4 +1,4 @@
-"""What is kept of the checkout that a run was started from."""
+"""The provenance of a run: the checkout that it was started from, and its ledger."""
 
 import subprocess
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.run import ledger
+from equipoise.run.ledger import Ledger, Provenance
 
 
 @pytest.fixture
@@ -59,3 +60,21 @@ def test_a_key_on_the_command_line_is_masked(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ledger.sys, "argv", ["x.py", "url=http://me:hunter2@host"])
     about = ledger.describe_run(load_config("fairness", parse_flags("x", [])), "r")
     assert about.command == ("python", "x.py", "url=http://***@host")
+
+
+def test_the_change_of_another_ledger_is_read_and_kept(tmp_path: Path) -> None:
+    first, second = (Ledger(tmp_path / "provenance.json") for _ in range(2))
+    first.create(Provenance(task="any"))
+    assert second.read().task == "any"
+    first.update(seconds={"baseline": 1.0}, seed=1)
+    second.update(seconds={"final": 2.0})
+    first.update(device="cpu", seed=2)
+    assert second.read() == Provenance(
+        task="any", seconds={"baseline": 1.0, "final": 2.0}, device="cpu", seed=2
+    )
+
+
+def test_what_is_not_a_number_is_read_as_unknown(tmp_path: Path) -> None:
+    kept = Ledger(tmp_path / "provenance.json")
+    kept.create(Provenance(logprobs_differ_by={"vllm": float("nan")}))
+    assert kept.read().logprobs_differ_by == {"vllm": None}
