@@ -5,7 +5,7 @@ import pytest
 
 from data_prep.text_files import DataError
 from environments.dharma.policy import PolicyError
-from environments.errors import CodedError, code_of
+from environments.errors import CodedError
 from environments.yaml_file import YamlFileError
 from equipoise.files.disk import DamagedFileError
 from equipoise.files.errors import UsageError
@@ -26,8 +26,3 @@ def test_an_error_comes_whole_from_another_process(error: CodedError) -> None:
     assert type(copy) is type(error)
     assert (copy.code, str(copy), vars(copy)) == (error.code, str(error), vars(error))
     assert error.code not in str(error)
-
-
-def test_an_error_of_another_library_has_the_code_of_its_place() -> None:
-    assert code_of(SystemExit(2), "prompts.failed") == "prompts.failed"
-    assert code_of(PolicyError("policy.no-tests", "no tests"), "x.y") == "policy.no-tests"
