@@ -31,11 +31,11 @@ _CONVERT = f"""
 import json, resource, sys, traceback
 from pathlib import Path
 import psutil, torch
-from equipoise.checkpoints import expected, to_hugging_face, verify
+from equipoise.checkpoints import to_hugging_face, verify
 from equipoise.files.console import Reporter
 
 folder = Path(sys.argv[1])
-expected.architecture(folder / "base")  # transformers imports what it needs
+verify.architecture(folder / "base")  # transformers imports what it needs
 resource.setrlimit(resource.RLIMIT_DATA, (psutil.Process().memory_info().data + {ROOM},) * 2)
 try:
     torch.empty({ROOM + 2**23}, dtype=torch.uint8)

@@ -140,7 +140,7 @@ class TestWhatCannotBeConverted:
     def test_a_full_disk_is_seen_before(self, model, tmp_path, monkeypatch):
         usage = shutil.disk_usage(tmp_path)._replace(free=10)
         monkeypatch.setattr(to_hugging_face.shutil, "disk_usage", lambda _: usage)
-        assert holds(refused(model, tmp_path / "out"), "convert.small-disk | GB")
+        assert holds(refused(model, tmp_path / "out"), "convert.small-disk | 100.0 MB")
 
     def test_a_byte_that_is_not_as_it_was_written(self, model, tmp_path, monkeypatch):
         read = os.preadv

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from environments.contract import Environment
-from equipoise.statistics.trivial import DECLINING, copying
+from equipoise.statistics.trivial import DECLINING, copying, copying_the_end
 from tests.equipoise.statistics.known_answers import Task, of_local_scale
 
 TASKS = ("dharma", "pubmedqa", "rag")
@@ -27,8 +27,8 @@ def without_skill(task: Task) -> Mapping[str, Sequence[str]]:
     environment, number = task.environment, len(task.records)
     constants = {reply: [reply] * number for reply in (*DECLINING, *task.right[:3])}
     copies = {
-        name: [replies[record.id] for record in task.records]
-        for name, replies in copying(task.records).items()
+        copy.__name__: [copy(task.records)[record.id] for record in task.records]
+        for copy in (copying, copying_the_end)
     }
     shuffled = np.random.default_rng(1).permutation(number)
     others = {"another prompt's": [task.right[n] for n in shuffled]}
