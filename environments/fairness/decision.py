@@ -32,7 +32,7 @@ class Field:
     """A field of a decision: scored, an amount or words.
 
     `levels` are what the values of a scored one weigh, () of another; an amount is compared, see
-    `coordinate`, but is no part of the invasiveness. `prompt_text` is what a prompt says of the
+    `coordinate`, but is not part of the invasiveness. `prompt_text` is what a prompt says of the
     value. `read` gives what is kept of a value, the place of its level where it is scored, and
     raises `UnreadableError`; `to_words` gives back the words.
     """

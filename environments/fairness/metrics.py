@@ -512,7 +512,7 @@ def _distance(names: _Names, part: int) -> Metric:
 
 
 def _unscored(names: _Names) -> dict[str, Metric]:
-    """Return the metrics of amounts and words, which are no part of the invasiveness."""
+    """Return the metrics of amounts and words, which are not part of the invasiveness."""
 
     def share(statistic: str) -> Metric:
         def pairs(sums: Array) -> Array:

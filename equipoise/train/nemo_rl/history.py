@@ -1,4 +1,4 @@
-"""What a run keeps while NeMo-RL trains: its history, its checkpoints, and when it stops."""
+"""History, checkpoints and stop of a run that NeMo-RL trains."""
 
 import math
 import sys
