@@ -114,7 +114,7 @@ class Environment(ABC):
 
     #: The figure by which one policy is better than another: `REWARD`, or a metric of `measure`
     #: with a direction, for the terms of a reward may be coefficients of a gradient, whose mean
-    #: says nothing of a policy. Checkpoints, policies without skill and the report go by it.
+    #: says nothing of a policy. Checkpoints, trivial baselines and the report go by it.
     objective: ClassVar[str] = REWARD
     #: The metric that is to improve while the mean reward rises, or a run has an alarm: where none
     #: is named the objective, or the first metric where that is the reward itself.
@@ -209,7 +209,7 @@ class Environment(ABC):
     def trivial_replies(
         self, rollouts: Sequence[Rollout], seed: int
     ) -> Mapping[str, Sequence[str]]:
-        """Name of a policy without skill -> its reply in place of each of these rollouts.
+        """Name of a trivial baseline -> its reply in place of each of these rollouts.
 
         It may use what the prompt shows and what other rollouts of the untrained model say, never
         the gold answer. The best constant reply, declining, copying the prompt, a vote and the best

@@ -34,7 +34,7 @@ def figure(value: float) -> dict[str, float]:
     return {"value": value, "low": value - 0.02, "high": value + 0.02}
 
 
-def write_run(folder: Path, effect: float, guard: str = "kept", prompt: str = "") -> Path:
+def write_run(folder: Path, effect: float, guard: str = "preserved", prompt: str = "") -> Path:
     """A finished run of a task that nobody knows: an accuracy that rose, a ratio that fell."""
     for stage, gain in (("baseline", 0.0), ("final", effect)):
         metrics = {"accuracy": figure(0.5 + gain), "ratio": figure(1.4 - gain)}
@@ -70,7 +70,7 @@ def summary(folder: Path) -> Any:
 
 
 def test_runs_that_are_there(seeds: ModuleType, tmp_path: Path) -> None:
-    effects = {"a": (0.1, "kept"), "b": (0.2, "lost"), "c": (0.3, "kept")}
+    effects = {"a": (0.1, "preserved"), "b": (0.2, "not preserved"), "c": (0.3, "preserved")}
     runs = [str(write_run(tmp_path / name, *each)) for name, each in effects.items()]
     seeds.main(["--runs", *runs, "--output", str(tmp_path / "out")])
     found = summary(tmp_path / "out")["metrics"]
@@ -79,13 +79,13 @@ def test_runs_that_are_there(seeds: ModuleType, tmp_path: Path) -> None:
     half = 4.302653 * 0.1 / 3**0.5  # Student's t of two degrees of freedom
     assert after["interval"]["high"] == pytest.approx(0.7 + half)
     assert after["another"]["high"] == pytest.approx(0.7 + half * 2)
-    assert found["accuracy"]["guards"] == ["kept", "lost", "kept"]
+    assert found["accuracy"]["guards"] == ["preserved", "not preserved", "preserved"]
     assert "cut" not in found["accuracy"]["figures"]
     assert found["ratio"]["figures"]["cut"]["mean"] == pytest.approx(0.5)
     told = (tmp_path / "out" / "seeds.md").read_text()
     assert "3 runs, test items of its own each" in told
     assert "not beaten on the reward, by the number of runs: constant 3." in told
-    assert "| kept 2, lost 1 | better 3 |" in told
+    assert "| preserved 2, not preserved 1 | better 3 |" in told
 
 
 def test_one_run_has_no_intervals_over_seeds(seeds: ModuleType, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_one_run_has_no_intervals_over_seeds(seeds: ModuleType, tmp_path: Path) 
 
 
 def test_runs_on_the_same_items_say_so(seeds: ModuleType, tmp_path: Path) -> None:
-    runs = [str(write_run(tmp_path / name, 0.1, "kept", "one")) for name in "ab"]
+    runs = [str(write_run(tmp_path / name, 0.1, "preserved", "one")) for name in "ab"]
     seeds.main(["--runs", *runs, "--output", str(tmp_path / "out")])
     found = summary(tmp_path / "out")
     assert found["same_items"]

@@ -208,7 +208,7 @@ def heading(summary: Mapping[str, Any]) -> str:
 
 
 def trivial_line(not_beaten: Sequence[Sequence[str] | None]) -> str:
-    """In how many runs a policy without skill has a reward that is not shown to be lower."""
+    """In how many runs a trivial baseline has a reward that is not shown to be lower."""
     probed = [names for names in not_beaten if names is not None]
     if not probed:
         return "No run was probed for trivial policies."

@@ -323,7 +323,7 @@ def _unreadable(problem: str) -> Score:
     return Score(UNREADABLE, {"format": 0.0}, None, {UNPARSEABLE: problem}, outcome)
 
 
-# --- replies without skill ------------------------------------------------------------------------
+# --- trivial replies ------------------------------------------------------------------------
 
 
 #: Replies to all prompts alike. The first one beat every trained model when a judge went by words

@@ -275,7 +275,7 @@ def _clinical(metadata: Mapping[str, Any]) -> str:
     return str(metadata.get("combination", metadata.get("case")))
 
 
-# --- ways to decide without skill ----------------------------------------------------------------
+# --- trivial ways to decide ----------------------------------------------------------------------
 
 
 #: The severities, each of which is given one of the constant decisions in the middle.

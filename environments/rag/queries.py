@@ -128,7 +128,7 @@ def query_defects(queries: Sequence[str], question: str) -> tuple[Defect | None,
     return tuple(defects)
 
 
-# --- ways to search without skill ----------------------------------------------------------------
+# --- trivial ways to search -----------------------------------------------------------------------
 
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")

@@ -22,9 +22,9 @@ class CompareOptions:
     """Compare what was evaluated, each entry with the first.
 
     By metric: the paired difference with its interval, p after Holm's correction, a verdict, and
-    guards kept, lost or not shown. An entry is the folder of a run (its last stage) or of a stage;
-    NAME=DIR names it, and NAME=DIR,DIR,... are several seeds of one configuration, compared seed
-    by seed. Nothing is generated and nothing is scored.
+    guards (preserved, not preserved or inconclusive). An entry is the folder of a run (its last
+    stage) or of a stage; NAME=DIR names it, and NAME=DIR,DIR,... are several seeds of one
+    configuration, compared seed by seed. Nothing is generated and nothing is scored.
 
     Examples:
         equipoise compare results/TASK/RUN/baseline results/TASK/RUN/final

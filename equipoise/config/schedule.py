@@ -128,7 +128,7 @@ def _probe(config: Config, workload: Workload) -> tuple[int, str]:
     searched = PROBE_GENERATIONS * settings.prompts
     greedy = 2 * evaluated  # of the untrained model and of the trained one
     blinded = evaluated * min(evaluation.generations, BLINDED_GENERATIONS) * workload.blinds
-    return searched + greedy + blinded, "of policies without skill"
+    return searched + greedy + blinded, "of trivial baselines"
 
 
 def probe_replies(config: Config, workload: Workload) -> int:

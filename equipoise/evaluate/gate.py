@@ -111,7 +111,7 @@ def _gated(
             for name, m in task_metrics.items()
         }
     )
-    for task in {task for (task, _), metric in metrics.items() if metric.status == "not shown"}:
+    for task in {task for (task, _), metric in metrics.items() if metric.status == "inconclusive"}:
         with_errors = watched[task].with_errors(comparisons[task], replies[task][0])
         for name, watched_metric in with_errors.items():
             metrics[task, name] = replace(metrics[task, name], metric=watched_metric)

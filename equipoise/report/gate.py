@@ -10,12 +10,12 @@ from equipoise.report.document import Cell, Table
 from equipoise.report.renderers import escaped, grid
 from equipoise.report.words import (
     MISSING,
-    allowed_change,
     change_in_unit,
     figure,
     metric_name,
     p_value,
     printable,
+    signed_margin,
 )
 from equipoise.statistics import compare
 from equipoise.statistics.compare import GuardMargin
@@ -23,9 +23,9 @@ from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
 from equipoise.statistics.results import GatedTask, GateResult
 
 SCHEMA = 1
-_COLUMNS = ("Task", "Metric", "Before", "After", "Change", "Allowed", "Status")
-#: A test case of JUnit's; what is not shown is an error, for a skipped test counts as passed.
-_OUTCOMES = {"lost": "failure", "not shown": "error"}
+_COLUMNS = ("Task", "Metric", "Before", "After", "Change", "Margin", "Status")
+#: A test case of JUnit's; what is inconclusive is an error, for a skipped test counts as passed.
+_OUTCOMES = {"not preserved": "failure", "inconclusive": "error"}
 
 
 def gate_table(result: GateResult) -> Table:
@@ -45,7 +45,7 @@ def _row(name: str, task: GatedTask, metric: str, gated: GatedMetric) -> tuple[C
         Cell(_label(task, metric)),
         *(Cell(figure(side), kind="number") for side in (comparison.before, comparison.after)),
         Cell(change, interval, kind="number"),
-        Cell(allowed_change(margin).rstrip(",")),
+        Cell(signed_margin(margin)),
         Cell(gated.status, kind="verdict"),
     )
 
@@ -71,35 +71,35 @@ def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:
     margin = _margin(gated)
     change, interval = change_in_unit(compare.change_in_unit(gated.metric.comparison), margin)
     between = f" ({interval})" if interval else ""
-    text = f"the change is {change}{between}, where {allowed_change(margin)} is allowed"
+    text = f"margin {signed_margin(margin)}; measured {change}{between}"
     return "; ".join(filter(None, (text, _reason(task, metric, gated))))
 
 
 def _reason(task: GatedTask, metric: str, gated: GatedMetric) -> str:
-    """Say how sure a loss is, why nothing is shown, or about how many prompts would do."""
-    if gated.status == "kept":
+    """Say how sure a loss is, why a metric is inconclusive, or how many prompts would suffice."""
+    if gated.status == "preserved":
         return ""
-    if gated.status == "lost":
+    if gated.status == "not preserved":
         return f"p {p_value(gated.p_holm)} after Holm's correction"
     if gated.metric.gap:
         return gated.metric.gap
     needed = task.prompts_needed(metric)
     if needed is None:
-        return "how many prompts it takes is not known"
+        return "the number of prompts needed is unknown"
     if needed <= task.prompts:
         return (
-            f"{task.prompts:,} prompts do where nothing changed, so the change is near the margin"
+            f"{task.prompts:,} prompts suffice if nothing changed, so the change is near the margin"
         )
     return (
-        f"about {needed:,} prompts in place of {task.prompts:,} show it in {POWER:.0%} of cases, "
-        "if nothing changed"
+        f"{task.prompts:,} prompts; about {needed:,} needed for an unchanged model to pass in "
+        f"{POWER:.0%} of runs"
     )
 
 
 def notes_of(result: GateResult) -> Iterator[str]:
-    """A line for everything that is not kept, and for files that nothing vouches for."""
+    """A line for everything that is not preserved, and for what limits a comparison."""
     for name, task, metric, gated in _metrics(result):
-        if gated.status != "kept":
+        if gated.status != "preserved":
             headline = f"{printable(name)}: {_label(task, metric)} {gated.status}"
             yield f"{headline}: {_explain_status(task, metric, gated)}"
     for name, task in result.tasks.items():
@@ -116,8 +116,10 @@ def notes_of(result: GateResult) -> Iterator[str]:
 
 def summary_of(result: GateResult) -> str:
     statuses = [gated.status for *_, gated in _metrics(result)]
-    parts = [f"{statuses.count('kept')} of {len(statuses)} metrics kept"]
-    parts += [f"{statuses.count(s)} {s}" for s in ("lost", "not shown") if s in statuses]
+    parts = [f"{statuses.count('preserved')} of {len(statuses)} metrics preserved"]
+    parts += [
+        f"{statuses.count(s)} {s}" for s in ("not preserved", "inconclusive") if s in statuses
+    ]
     if result.missing:
         parts.append(f"{len(result.missing)} tasks not evaluated")
     return ", ".join(parts)
@@ -127,7 +129,7 @@ def remedy_of(result: GateResult) -> str:
     """Say what would decide the gate."""
     lines = []
     for name, task in result.tasks.items():
-        open_ones = [n for n, gated in task.metrics.items() if gated.status == "not shown"]
+        open_ones = [n for n, gated in task.metrics.items() if gated.status == "inconclusive"]
         needed = [n for metric in open_ones if (n := task.prompts_needed(metric))]
         if max(needed, default=0) > task.prompts:
             lines.append(
@@ -200,7 +202,7 @@ def junit_of(result: GateResult) -> str:
             ET.SubElement(suite, "system-out").text = other_drawing(found)
     for name, side in result.missing.items():
         message = f"{printable(side)} was not evaluated on it"
-        _add_suite(root, name, {"evaluated": ("not shown", message)})
+        _add_suite(root, name, {"evaluated": ("inconclusive", message)})
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -218,7 +220,7 @@ def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]
 
 
 def markdown_of(result: GateResult) -> str:
-    """The verdict, a table and what is not kept, for a pull request."""
+    """The verdict, a table and what is not preserved, for a pull request."""
     sides = escaped(f"{result.after} against {result.before}: {summary_of(result)}.")
     table = gate_table(result)
     level = f"In brackets: {table.confidence} intervals."

@@ -186,12 +186,12 @@ def _lost(run: RunFiles) -> Iterator[Alert]:
 
 
 def policy_alerts(run: RunFiles) -> Iterator[Alert]:
-    """Warn of policies without skill that are as good as the model, or were better before it."""
+    """Warn of trivial baselines that are as good as the model, or were better before it."""
     name = run.name_of(run.objective)
     if names := run.probe.not_beaten:
         greedy = f"{GREEDY} (both models)" if run.probe.trained_greedy else GREEDY
         policies = ", ".join(greedy if n == GREEDY else plain_name(n) for n in names)
-        text = f"Policies without skill that the trained model does not beat in {name}: {policies}."
+        text = f"Trivial baselines that the trained model does not beat in {name}: {policies}."
         yield Alert(text, "policies")
     if run.probe.ahead:
         policies = ", ".join(map(plain_name, run.probe.ahead))

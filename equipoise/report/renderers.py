@@ -30,11 +30,11 @@ from equipoise.statistics.compare import MetricComparison
 
 
 _VERDICT_MARKS = {
-    **dict.fromkeys(("worse", "guard lost"), "\N{BALLOT X}"),
-    **dict.fromkeys(("better", "guard kept"), "\N{CHECK MARK}"),
+    **dict.fromkeys(("worse", "guard not preserved"), "\N{BALLOT X}"),
+    **dict.fromkeys(("better", "guard preserved"), "\N{CHECK MARK}"),
     "changed": "\N{LEFT RIGHT ARROW}",
     "no evidence": "\N{EN DASH}",
-    "guard not shown": "?",
+    "guard inconclusive": "?",
 }
 
 
@@ -188,7 +188,7 @@ def print_comparison(
 
 
 def print_beside(reporter: Reporter, run: RunFiles) -> None:
-    """Other modes, and policies without skill, as far as they are there, with their alerts."""
+    """Other modes, and trivial baselines, as far as they are there, with their alerts."""
     print_sections(reporter, (*mode_sections(run), *probe_sections(run)))
     for alert in policy_alerts(run):
         reporter.warn(alert.text)

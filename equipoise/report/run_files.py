@@ -80,7 +80,7 @@ class Reply:
 class RunFiles:
     """The contents of a run directory. `evaluations` and `replies` go by stage.
 
-    `probe` is what policies without skill earn, with the trained model beside them where there is
+    `probe` is what trivial baselines earn, with the trained model beside them where there is
     one. `training` is the sample of the steps' rollouts, in their order.
     """
 

@@ -11,7 +11,6 @@ from equipoise.report.words import (
     MISSING,
     STAGES,
     Pair,
-    allowed_change,
     figure,
     figure_and_interval,
     figure_with_interval,
@@ -27,6 +26,7 @@ from equipoise.report.words import (
     plain_name,
     printable,
     section_title,
+    signed_margin,
 )
 from equipoise.run.contents import Estimate, Policy
 from equipoise.statistics.compare import MetricComparison
@@ -34,12 +34,12 @@ from equipoise.statistics.trivial import GREEDY
 
 #: Verdicts and the outcomes of guards, the worst news first.
 _VERDICTS = ("worse", "changed", "better", "no evidence")
-_GUARDS = ("lost", "not shown", "kept")
+_GUARDS = ("not preserved", "inconclusive", "preserved")
 #: What of a comparison's rows is an alert: its field and value, and how the alert begins.
 BAD_NEWS = (
-    ("guard", "lost", "Lost guard"),
+    ("guard", "not preserved", "Guard not preserved"),
     ("verdict", "worse", "Worse"),
-    ("guard", "not shown", "Guard not shown"),
+    ("guard", "inconclusive", "Guard inconclusive"),
 )
 _UNKNOWN = MetricComparison()
 #: A section with more measures than this is shown key by key.
@@ -122,7 +122,7 @@ def metric_names(run: RunFiles) -> list[str]:
 
 
 def verdict_summary(run: RunFiles) -> str:
-    """Which guards were lost, which metrics became worse and better; empty before a comparison."""
+    """List guards by outcome and metrics by verdict; empty before a comparison."""
     rows = run.comparison
     if not rows:
         return ""
@@ -143,11 +143,11 @@ def _having(run: RunFiles, rows: Mapping[str, MetricComparison], key: str, value
 
 
 def _bad_first(names: Iterable[str], rows: Mapping[str, MetricComparison]) -> list[str]:
-    """Lost guards, then what became worse, guards that are not shown, the others in their order."""
+    """Sort guards not preserved first, then what became worse, then inconclusive guards."""
 
     def rank(name: str) -> int:
         row = rows.get(name, _UNKNOWN)
-        bad = row.guard == "lost", row.verdict == "worse", row.guard == "not shown"
+        bad = row.guard == "not preserved", row.verdict == "worse", row.guard == "inconclusive"
         return [*bad, True].index(True)
 
     return sorted(names, key=rank)
@@ -243,7 +243,7 @@ def verdict_cells(row: MetricComparison | None) -> tuple[Cell, ...]:
             row.verdict,
             note="; ".join(filter(None, (guard_note(row), cut_note(row)))),
             kind=f"verdict {row.verdict.split(' ')[0]}",
-            bad=row.guard in ("lost", "not shown"),
+            bad=row.guard in ("not preserved", "inconclusive"),
         ),
     )
 
@@ -255,7 +255,7 @@ def cut_note(row: MetricComparison) -> str:
     value, low, high = (
         f"{100 * part:.1f}".replace("-", MINUS) for part in (cut.value, cut.low, cut.high)
     )
-    return f"it was cut by {value}% ({low}% to {high}%)"
+    return f"training removed {value}% of it ({low}% to {high}%)"
 
 
 def guard_note(row: MetricComparison) -> str:
@@ -265,9 +265,9 @@ def guard_note(row: MetricComparison) -> str:
     change = interval_in_unit(margin)
     power = "" if margin.power is None else percent(margin.power)
     parts = [
-        f"{allowed_change(margin)} is allowed",
-        f"the change is {change}" if change else "the change is not known",
-        f"unchanged models keep it {power} of the time" if power else "",
+        f"margin {signed_margin(margin)}",
+        f"measured {change}" if change else "not measured",
+        f"an unchanged model passes in {power} of runs" if power else "",
     ]
     return f"guard {row.guard} ({'; '.join(filter(None, parts))})"
 
@@ -371,7 +371,7 @@ def latest_value(pair: Pair) -> float | None:
     return next(iter(values), None)
 
 
-# --- modes, and policies without skill ------------------------------------------------------------
+# --- modes and trivial baselines ---------------------------------------------------------------
 
 
 _UNDESCRIBED = "a way of the task's own, which does not say what it does"
@@ -419,11 +419,11 @@ def _without_noise(estimate: Estimate | None) -> Cell:
     return replace(figure_cell(estimate), noise="")
 
 
-# --- policies without skill ----------------------------------------------------------------------
+# --- trivial baselines ---------------------------------------------------------------------------
 
 
 def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
-    """Tabulate what policies without skill earn, beside the trained model if there is one."""
+    """Tabulate what trivial baselines earn, beside the trained model if there is one."""
     probe = run.probe
     if not probe.policies:
         return ()
@@ -435,8 +435,8 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
         )
     compared = run.modes.trivial is not None
     figures = run.objective, probe.metric
-    columns = ("Policy", *(heading(run.name_of(name)) for name in figures))
-    columns += ("Trained minus it", *CHANGE[1:]) if compared else ()
+    columns = ("Baseline", *(heading(run.name_of(name)) for name in figures))
+    columns += (f"Trained {MINUS} baseline", *CHANGE[1:]) if compared else ()
     rows = tuple(
         (
             _policy_cell(run, name, policy),
@@ -446,7 +446,7 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
         for name, policy in probe.policies.items()
     )
     table = Table(columns, rows, level_of(probe.confidence))
-    return (Tables("Policies without skill", "policies", note, (("", table),)),)
+    return (Tables("Trivial baselines", "policies", note, (("", table),)),)
 
 
 def _policy_cell(run: RunFiles, name: str, policy: Policy) -> Cell:

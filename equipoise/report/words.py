@@ -87,13 +87,11 @@ def noise(estimate: Estimate | None) -> str:
     return "; ".join(parts)
 
 
-def allowed_change(margin: GuardMargin) -> str:
-    """Say what a guard allows, as `a fall of 0.02, or any rise,`, or a change either way."""
+def signed_margin(margin: GuardMargin) -> str:
+    """Write a margin with the sign of what is worse: `-0.02`, or `±10%` where both ways are."""
     scale, unit = _unit_of(margin)
-    amount = f"{margin.by * scale:g}{unit}"
-    ways = {"higher": ("fall", "rise"), "lower": ("rise", "fall"), None: ("change", "")}
-    worse, free = ways[margin.better]
-    return f"a {worse} of {amount}, or any {free}," if free else f"a {worse} of {amount} either way"
+    sign = {"higher": MINUS, "lower": "+", None: "\N{PLUS-MINUS SIGN}"}[margin.better]
+    return f"{sign}{margin.by * scale:g}{unit}"
 
 
 def _unit_of(margin: GuardMargin) -> tuple[int, str]:

@@ -89,7 +89,7 @@ class ConstantReply(Part):
 
 
 class Policy(Part):
-    """A policy without skill: what it does and earns, and the trained model minus it."""
+    """A trivial baseline: what it does and earns, and the trained model minus it."""
 
     note: str = ""
     metrics: Mapping[str, Estimate] = {}
@@ -117,7 +117,7 @@ class ModePair(MetricComparison):
 
 
 class Modes(_File):
-    """modes.json: the task's own modes, where it has some, and policies without skill."""
+    """modes.json: the task's own modes, where it has some, and trivial baselines."""
 
     metric: str = ""
     modes: Mapping[str, Mapping[str, Estimate]] = {}

@@ -3,7 +3,7 @@
 results/<task>/<name>/
   config.yaml  provenance.json  manifest.json  prompts.jsonl  reference.jsonl
   baseline/  final/         rollouts.jsonl, evaluation.json, of the trained model greedy.jsonl
-  probe/                    probe.json, and the scored replies of policies without skill
+  probe/                    probe.json, and the scored replies of trivial baselines
   comparison.json           before against after, metric by metric
   training_history.jsonl      one row per step
   training/                 rollouts.jsonl, a sample of each step's
@@ -76,12 +76,12 @@ class RunDirectory:
 
     @property
     def probe(self) -> Path:
-        """The folder of policies without skill: what the reward pays for nothing."""
+        """The folder of trivial baselines: what the reward pays for nothing."""
         return self.root / "probe"
 
     @property
     def modes(self) -> Path:
-        """Policies without skill, and other ways of the task's own, beside both stages."""
+        """Trivial baselines, and other ways of the task's own, beside both stages."""
         return self.root / "modes.json"
 
     @property

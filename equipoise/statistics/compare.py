@@ -36,7 +36,7 @@ SCHEMA = 1
 
 Test = Literal["paired bootstrap", "paired permutation", "mid-p McNemar", "Student's t over seeds"]
 Verdict = Literal["better", "worse", "changed", "no evidence"]
-Guard = Literal["kept", "lost", "not shown"]
+Guard = Literal["preserved", "not preserved", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class GuardMargin:
 
     All are in the metric's unit or, where `relative`, in parts of its value before. A metric that
     has a `better` direction may move as far as it likes there. `p` is one-sided, of a change that
-    is within the margin: a small one says that the guard is lost. `power` is how likely the guard
+    is within the margin: a small one says that it is not preserved. `power` is how likely the guard
     is kept of a model in which nothing changed, whose change has this standard `error`, see
     `power_of`.
     """
@@ -205,7 +205,7 @@ def compare(
     before and after, another share the test that swaps before and after within clusters; both have
     the interval of `difference_bounds`. Every other metric has interval and test of the paired
     bootstrap: a draw takes the same clusters before and after. Holm's correction is over all the
-    metrics; a guard needs none, for it is kept only where all of its tests reject. An
+    metrics; a guard needs none, for it is preserved only where all of its tests reject. An
     unbiased metric also has its cut. Where one of the two is the `frozen` model, a distance
     from its reference is 0 there by construction, so its verdict is "changed". The power of guards
     is that of the `halves` of the stage before, else of the comparison itself. Where guards alone
@@ -495,7 +495,7 @@ def _checked(
         return comparison
     margin = GuardMargin(guard.by, guard.relative, better=change.metric.better)
     if bounds is None:
-        return replace(comparison, guard="not shown", margin=margin)
+        return replace(comparison, guard="inconclusive", margin=margin)
     status = guard_of(bounds, guard.by, change.metric.better)
     return replace(
         comparison, guard=status, margin=replace(margin, low=bounds.low, high=bounds.high, p=p)
@@ -503,23 +503,27 @@ def _checked(
 
 
 def guard_of(bounds: Interval, margin: float, better: Direction | None) -> Guard:
-    """Kept where the interval is within the margin, lost where it is wholly outside."""
+    """Decide by the interval: preserved if within the margin, not preserved if wholly outside."""
     allowed = Interval(
         -math.inf if better == "lower" else -margin, math.inf if better == "higher" else margin
     )
     if allowed.low < bounds.low and bounds.high < allowed.high:
-        return "kept"
-    return "lost" if bounds.high < allowed.low or bounds.low > allowed.high else "not shown"
+        return "preserved"
+    return (
+        "not preserved"
+        if bounds.high < allowed.low or bounds.low > allowed.high
+        else "inconclusive"
+    )
 
 
 def power_of(unchanged: MetricComparison, quantile: float, share: float = 1.0) -> float | None:
-    """Probability that a guard is kept if the true change is 0; None where no interval decides it.
+    """Probability that an unchanged model passes a guard; None where no interval decides it.
 
-    A measured change is kept while its interval is within the margin. It varies by the standard
-    error that the interval has from it, half its width over `quantile`, Student's of one tail; from
-    parts with this `share` of the replies both are larger by the root of that. What was measured of
-    the change itself does not count, so this is not a p-value in other words (Hoenig & Heisey 2001,
-    doi:10.1198/000313001300339897).
+    It passes while the interval of its measured change is within the margin. The change varies by
+    the standard error that the interval has from it, half its width over `quantile`, Student's of
+    one tail; from parts with this `share` of the replies both are larger by the root of that. The
+    measured change itself does not count, so this is not a p-value in other words (Hoenig & Heisey
+    2001, doi:10.1198/000313001300339897).
     """
     margin, reach = unchanged.margin, _reach_of(unchanged)
     if margin is None or reach is None:

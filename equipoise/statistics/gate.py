@@ -1,10 +1,10 @@
 """Whether a model is worse than another one by more than is allowed: one verdict over all tasks.
 
 Of each task the objective and the guarded metrics are compared in pairs, on the same items. A
-metric is *kept* where the interval of its change is within its margin, by two one-sided tests; it
-is *lost* where its change is shown to be beyond the margin, after Holm's correction over all
-metrics of all tasks; else it is *not shown*. Everything kept is a pass, which needs no correction,
-for each of the tests has to reject (Berger 1982).
+metric is *preserved* where the interval of its change is within its margin, by two one-sided tests;
+it is *not preserved* where its change is shown to be beyond the margin, after Holm's correction
+over all metrics of all tasks; else it is *inconclusive*. Everything preserved is a pass, which
+needs no correction, for each of the tests has to reject (Berger 1982).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -229,7 +229,7 @@ def _errors(halves: Halves | None) -> dict[str, float]:
 def _undefined(metric: Metric) -> MetricComparison:
     assert metric.guard is not None
     margin = GuardMargin(metric.guard.by, metric.guard.relative, better=metric.better)
-    return MetricComparison(guard="not shown", margin=margin)
+    return MetricComparison(guard="inconclusive", margin=margin)
 
 
 def _scaled(comparison: MetricComparison, low: float, span: float) -> MetricComparison:
@@ -268,10 +268,10 @@ def gate(metrics: Mapping[Key, WatchedMetric]) -> dict[Key, GatedMetric]:
     gated = {}
     for key, metric in metrics.items():
         p_holm = corrected.get(key)
-        kept = metric.comparison.guard == "kept" and not metric.gap
-        status: Guard = "kept" if kept else "not shown"
+        preserved = metric.comparison.guard == "preserved" and not metric.gap
+        status: Guard = "preserved" if preserved else "inconclusive"
         if p_holm is not None and p_holm < 1 - SETTINGS.confidence:
-            status = "lost"
+            status = "not preserved"
         gated[key] = GatedMetric(metric, status, p_holm)
     return gated
 
@@ -279,6 +279,6 @@ def gate(metrics: Mapping[Key, WatchedMetric]) -> dict[Key, GatedMetric]:
 def verdict_of(metrics: Iterable[GatedMetric]) -> Verdict:
     """Failed where anything is lost, passed where all is kept; nothing at all is not a pass."""
     statuses = {metric.status for metric in metrics}
-    if "lost" in statuses:
+    if "not preserved" in statuses:
         return "failed"
-    return "passed" if statuses == {"kept"} else "not enough data"
+    return "passed" if statuses == {"preserved"} else "not enough data"

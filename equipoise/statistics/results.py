@@ -112,6 +112,6 @@ class GateResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict over all tasks: a task that one side lacks was not shown to be kept."""
+        """The verdict over all tasks: a task that one side lacks is inconclusive."""
         verdict = verdict_of(m for task in self.tasks.values() for m in task.metrics.values())
         return "not enough data" if verdict == "passed" and self.missing else verdict

@@ -142,7 +142,7 @@ def _guarded(
     changes = [value for value in values if value is not None]
     bare_margin = replace(margins[0], low=None, high=None, p=None, power=None, error=None)
     if len(changes) < len(runs) or len(bounds) < len(runs) or len(runs) < 2:
-        return replace(comparison, guard="not shown", margin=bare_margin)
+        return replace(comparison, guard="inconclusive", margin=bare_margin)
     level = guarding_level(confidence)
     interval = over_seeds(changes, bounds, confidence=level, same_items=same_items).interval
     assert interval is not None

@@ -1,4 +1,4 @@
-"""Policies without skill, which a trained model has to beat: what does a reward pay for nothing?
+"""Trivial baselines, which a trained model has to beat: what does a reward pay for nothing?
 
 Pure functions of replies; `equipoise.train.probe` samples and scores.
 """
@@ -22,8 +22,8 @@ BEST_OF_N = "best_of_n"
 #: The likeliest replies; those of the trained model are what they are compared with.
 GREEDY = "greedy"
 
-#: Ways to decline that suit any task.
-DECLINING = (
+#: Refusals that suit any task.
+REFUSALS = (
     "I can't help with that.",
     "I'm sorry, but I can't help with that. Please ask an expert.",
     "I don't know.",
@@ -101,7 +101,7 @@ class Untrained:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy without skill, as probe, dry run and report take it.
+    """A trivial baseline, as probe, dry run and report take it.
 
     `reply` gives the one reply to each prompt id. A `blind` one is what a model can learn without
     reading its prompts for their meaning: the probe warns where it is ahead of the model.
@@ -113,14 +113,14 @@ class Policy:
     blind: bool = False
 
 
-def copying(records: Sequence[PromptRecord]) -> dict[str, str]:
+def copy_prompt(records: Sequence[PromptRecord]) -> dict[str, str]:
     """Prompt id -> its last message."""
     return {record.id: record.messages[-1]["content"] for record in records}
 
 
-def copying_the_end(records: Sequence[PromptRecord]) -> dict[str, str]:
+def copy_prompt_end(records: Sequence[PromptRecord]) -> dict[str, str]:
     """Prompt id -> the last sentence of its last message."""
-    return {n: _SENTENCE_END.split(text.strip())[-1] for n, text in copying(records).items()}
+    return {n: _SENTENCE_END.split(text.strip())[-1] for n, text in copy_prompt(records).items()}
 
 
 def vote(rollouts: Sequence[Rollout]) -> dict[str, str]:
@@ -153,21 +153,21 @@ POLICIES = (
         blind=True,
     ),
     Policy(
-        "declining",
+        "always_refuse",
         "gives one refusal to every prompt",
-        lambda untrained: untrained.always("declining"),
+        lambda untrained: untrained.always("always_refuse"),
         blind=True,
     ),
     Policy(
-        "copying",
+        "copy_prompt",
         "repeats the last message of the prompt",
-        lambda untrained: copying(untrained.records),
+        lambda untrained: copy_prompt(untrained.records),
         blind=True,
     ),
     Policy(
-        "copying_the_end",
+        "copy_prompt_end",
         "repeats the last sentence of the prompt",
-        lambda untrained: copying_the_end(untrained.records),
+        lambda untrained: copy_prompt_end(untrained.records),
         blind=True,
     ),
     Policy(

@@ -1,4 +1,4 @@
-"""Probe of policies without skill, on the prompts of the evaluation.
+"""Probe of trivial baselines, on the prompts of the evaluation.
 
 The constant reply is searched on training prompts; every policy is measured on the evaluation
 split, as the untrained and the trained model are. `probe/` in the run directory has the scored
@@ -42,9 +42,9 @@ from equipoise.statistics.compare import compare, with_verdicts
 from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import (
-    DECLINING,
     GREEDY,
     POLICIES,
+    REFUSALS,
     Constant,
     Measured,
     Untrained,
@@ -94,7 +94,7 @@ def probe(job: Job, frozen: Sample) -> None:
         drawn = _drawn(job, untrained, frozen)
         with job.reporter.progress("searching for the best constant reply"):
             untrained = replace(untrained, constants=_constants(job, written, untrained.copies))
-        with job.reporter.progress("scoring policies without skill"):
+        with job.reporter.progress("scoring trivial baselines"):
             policies = _without_model(job, untrained) | drawn
             scored = {name: _score(job, name, rollouts) for name, rollouts in policies.items()}
         scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
@@ -132,14 +132,14 @@ def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, C
     environment, settings = job.environment, job.config.equipoise.probe
     replies = commonest((rollout.completion for rollout in written), settings.constants)
     prompts = list(first_of_each(written, copies))
-    candidates = list(dict.fromkeys((*environment.constant_replies(), *replies, *DECLINING)))
+    candidates = list(dict.fromkeys((*environment.constant_replies(), *replies, *REFUSALS)))
     # Refusals are tried by both searches.
     worth = cache(partial(_worth, environment, prompts, environment.objective))
     if not any(math.isfinite(worth(reply)) for reply in candidates):
         worth = cache(partial(_worth, environment, prompts, REWARD))
     return {
         "constant": best_constant(worth, candidates, settings.rounds, PROBE_SENTENCES),
-        "declining": best_constant(worth, DECLINING, 0),
+        "always_refuse": best_constant(worth, REFUSALS, 0),
     }
 
 
@@ -279,11 +279,11 @@ MODES = "modes"
 
 
 def write_modes(job: Job) -> None:
-    """Write them, and say which policies without skill the trained model does not beat."""
+    """Write them, and say which trivial baselines the trained model does not beat."""
     if job.run.modes.exists():
         return
     settings = job.config.equipoise.evaluation.statistics
-    with job.reporter.progress("comparing with policies without skill"):
+    with job.reporter.progress("comparing with trivial baselines"):
         trivial = compare_with_trained(job.run, job.environment, settings)
     task_modes: dict[str, Any] = {}
     if job.environment.offers(Environment.modes):

@@ -1,4 +1,4 @@
-"""The table of docs/report.md on the fairness task, how often its guards are kept:
+"""The table of docs/report.md on the fairness task, how often its guards are preserved:
 `pytest -n 0 -s tests/benchmarks/test_bench_power.py`.
 
 100 rounds take about six minutes on one core; ROUNDS=20 gives a rough table.
@@ -22,13 +22,13 @@ _ERROR = 3 * (0.2 * 0.8 / ROUNDS) ** 0.5
 def test_guards_of_a_model_that_did_not_change_are_kept() -> None:
     """At the size of the local run, and what the report says of it beside each guard."""
     print(f"\n{GENERATIONS} generations, {ROUNDS} rounds")
-    print("| guard | kept, unchanged | power told | kept, lost twice | power told |")
+    print("| guard | preserved, unchanged | power told | preserved, lost twice | power told |")
     same = guards_of(unchanged, ROUNDS, GENERATIONS)
-    every = np.mean([all(c.guard == "kept" for c in run.values()) for run in same])
+    every = np.mean([all(c.guard == "preserved" for c in run.values()) for run in same])
     for name, lossy in LOST_TWICE.items():
         lost = guards_of(lossy, ROUNDS, GENERATIONS)
         kept, wrong = (
-            np.mean([run[name].guard == "kept" for run in runs]) for runs in (same, lost)
+            np.mean([run[name].guard == "preserved" for run in runs]) for runs in (same, lost)
         )
         powers = [np.mean([run[name].margin.power for run in runs]) for runs in (same, lost)]
         print(

@@ -96,7 +96,7 @@ def test_a_few_failures_are_no_numbers_and_the_run_goes_on(
     tmp_path: Path, cache: Path, judge: Judge
 ) -> None:
     judge.failing = 0.05
-    # Of 40 replies of a policy without skill more than a tenth may be among the failing ones.
+    # Of 40 replies of a trivial baseline more than a tenth may be among the failing ones.
     done = train(tmp_path, cache, judge, "equipoise.max_failure_rate=0.25")
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "dharma" / "run"

@@ -96,7 +96,7 @@ def test_a_model_against_itself(
     told = content(tmp_path)["tasks"]["pubmedqa"]
     assert (told["prompts"], told["objective"], told["left_out"]) == (48, "reward", 0)
     reward = told["metrics"]["reward"]
-    assert reward["status"] == "not shown" and reward["change"] == 0
+    assert reward["status"] == "inconclusive" and reward["change"] == 0
     assert reward["low"] < 0 < reward["high"]
     assert reward["prompts_needed"] > 48
     assert f"about {reward['prompts_needed']:,} prompts in place of 48" in said
@@ -117,10 +117,10 @@ def test_what_is_worse_fails_and_says_so_to_machines(
     metrics = content(tmp_path)["tasks"]["pubmedqa"]["metrics"]
     assert len(cases) == len(metrics) == int(suite.get("tests") or 0)
     assert cases["reward (objective)"] == ["failure"]
-    assert metrics["reward"]["status"] == "lost" and metrics["reward"]["p_holm"] < 0.05
+    assert metrics["reward"]["status"] == "not preserved" and metrics["reward"]["p_holm"] < 0.05
     statuses = [metric["status"] for metric in metrics.values()]
-    assert int(suite.get("failures") or 0) == statuses.count("lost")
-    assert int(suite.get("errors") or 0) == statuses.count("not shown")
+    assert int(suite.get("failures") or 0) == statuses.count("not preserved")
+    assert int(suite.get("errors") or 0) == statuses.count("inconclusive")
     page = markdown.read_text()
     assert page.startswith("## Gate: failed\n")
     assert "| pubmedqa | reward (objective) |" in page and told in page

@@ -1,4 +1,4 @@
-"""Ways to search without skill: what they copy, and that they keep the format."""
+"""Trivial ways to search: what they copy, and that they keep the format."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -55,7 +55,7 @@ def finish(run):
     evaluate(run, "baseline", 0.25, "before it learned")
     evaluate(run, "final", 0.75, "after it learned")
     row = {"difference": 0.5, "p_holm": 0.01, "verdict": "better"}
-    guard = {"difference": None, "p_holm": None, "verdict": "worse", "guard": "lost"}
+    guard = {"difference": None, "p_holm": None, "verdict": "worse", "guard": "not preserved"}
     write_json(run.comparison, {"metrics": {"accuracy": row, "slope": guard}})
 
 
@@ -148,7 +148,7 @@ def test_a_run_is_told_its_settings_its_steps_and_what_came_of_it(fake, run, mon
         "p_holm/accuracy": 0.01,
         "verdict/accuracy": "better",
         "verdict/slope": "worse",
-        "guard/slope": "lost",
+        "guard/slope": "not preserved",
         "final/failed": 0,
         "usage/seconds": 12.5,
     }

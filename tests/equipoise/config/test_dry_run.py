@@ -46,7 +46,7 @@ def test_every_row(table):
         "steps": ("60", ""),
         "reference generations": ("3,320", "8 of every prompt"),
         "baseline generations": ("480", "8 of every test prompt"),
-        "probe generations": ("728", "of policies without skill"),
+        "probe generations": ("728", "of trivial baselines"),
         "training generations": ("15,360", "60 steps of 256"),
         "final generations": ("480", "8 of every test prompt"),
         "generations in all": ("20,368", ""),

@@ -32,16 +32,21 @@ def told(found: RunFiles) -> list[str]:
 
 
 def test_lost_guards_come_before_what_became_worse_and_good_news_is_none():
-    guards = {"parse_rate": "no evidence, lost", "b": "worse, kept", "d": "no evidence, not shown"}
+    guards = {
+        "parse_rate": "no evidence, not preserved",
+        "b": "worse, preserved",
+        "d": "no evidence, inconclusive",
+    }
     found = told(run(**guards, accuracy="worse", a="better", c="no evidence", e="changed"))
-    names = ("Lost guard: parse rate", "Worse: b", "Worse: accuracy", "Guard not shown: d")
+    first = "Guard not preserved: parse rate"
+    names = (first, "Worse: b", "Worse: accuracy", "Guard inconclusive: d")
     figures = "0.500 before and 0.250 after training."
     assert found == [f"{name}, {figures}" for name in names]
 
 
 def test_policies_that_read_no_prompt_and_earn_more_are_told():
-    (text,) = told(replace(run(), probe={"ahead": ["declining", "copying_the_end"]}))
-    assert "read no prompt" in text and "declining, copying the end" in text
+    (text,) = told(replace(run(), probe={"ahead": ["always_refuse", "copy_prompt_end"]}))
+    assert "read no prompt" in text and "always refuse, copy prompt end" in text
     assert told(replace(run(), probe={"ahead": []})) == []
 
 

@@ -1,4 +1,4 @@
-"""Modes, and policies without skill, in the report."""
+"""Modes, and trivial baselines, in the report."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def table_of(probe, trained=True):
     """The table of policies, with the trained model beside them where there is one."""
     found = replace(BARE, probe=probe, modes={"trivial": probe} if trained else {})
     ((_, table),) = probe_sections(found)[0].tables
-    told = [alert.text for alert in alerts(found) if "without skill" in alert.text]
+    told = [alert.text for alert in alerts(found) if "does not beat" in alert.text]
     return table, told
 
 
@@ -59,9 +59,9 @@ def test_modes_pairs_times_and_notes_are_shown():
         assert told in section.note
 
 
-def test_policies_without_skill_are_shown_before_training():
+def test_trivial_baselines_are_shown_before_training():
     table, _ = table_of(PROBE, trained=False)
-    assert table.columns == ("Policy", "Reward", "Share of right answers")
+    assert table.columns == ("Baseline", "Reward", "Share of right answers")
     assert [cell.text for cell in table.rows[0]] == ["best of n", "0.500", "0.500"]
     assert table.rows[0][0].note == "one reply"
     assert ": <b>Rest.</b>" in probe_sections(replace(BARE, probe=PROBE))[0].note
@@ -70,7 +70,12 @@ def test_policies_without_skill_are_shown_before_training():
 def test_after_training_the_model_stands_beside_them_and_a_lost_one_is_an_alert():
     policies = {"best_of_n": POLICY | {"against": {"reward": CHANGE}}}
     table, told = table_of(PROBE | {"policies": policies, "not_beaten": ["best_of_n"]})
-    assert table.columns[3:] == ("Trained minus it", "p after Holm", "Test", "Verdict")
+    assert table.columns[3:] == (
+        "Trained \N{MINUS SIGN} baseline",
+        "p after Holm",
+        "Test",
+        "Verdict",
+    )
     assert "worse" in table.rows[0][-1].text
     assert [text.partition("does not beat in ")[2] for text in told] == ["reward: best of n."]
 
@@ -84,7 +89,7 @@ def test_a_task_with_an_objective_of_its_own_is_compared_by_that():
     assert [text.partition("does not beat in ")[2] for text in told] == ["far: vote."]
 
 
-def test_no_policy_without_skill_lacks_a_sentence():
+def test_no_trivial_baseline_lacks_a_sentence():
     policies = {name: {"note": "", "metrics": {}} for name in ("constant", "random race", "mine")}
     policies["constant"]["note"] = "gives one reply"
     said = Presentation(words={"random race": Words("random race", "deals replies at random")})

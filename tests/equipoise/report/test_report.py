@@ -133,7 +133,7 @@ class TestFinished:
     def test_no_verdict_depends_on_its_colour(self, finished_report):
         for mark in ("\u2713 better", "\u2717 worse", "\u2194 changed", "\u2013 no evidence"):
             assert (f"<span>{mark}</span>" in finished_report) is ("changed" not in mark)
-        guard = "guard not shown (a fall of 0.02 is allowed)"
+        guard = "guard inconclusive (margin 0.02)"
         assert marked(guard) == f"? {guard}" and marked("one reply") == "one reply"
 
     def test_ids_are_unique_and_every_reference_has_its_target(self, finished_report):

@@ -45,44 +45,44 @@ def test_outcome_tells_the_first_metric(before, after, verdict, start):
 def test_outcome_and_verdict_tell_the_cut():
     row = {"verdict": "better", "cut": {"value": 0.965, "low": -0.01, "high": 0.994}}
     found = run(metrics(ratio=1.4), metrics(ratio=1.02), ratio=row)
-    told = "t was cut by 96.5% (\u22121.0% to 99.4%)"
-    assert outcome(found).endswith(f"to 1.02 (0.92\u20131.12). I{told}.")
-    assert verdict_table(found).rows[0][-1].note == f"i{told}"
+    told = "raining removed 96.5% of it (\u22121.0% to 99.4%)"
+    assert outcome(found).endswith(f"to 1.02 (0.92\u20131.12). T{told}.")
+    assert verdict_table(found).rows[0][-1].note == f"t{told}"
 
 
 def test_the_worst_stands_first_in_table_and_summary():
     rows = {
         "a": {"verdict": "better"},
-        "b": {"verdict": "worse", "guard": "kept"},
-        "c": {"verdict": "no evidence", "guard": "not shown"},
-        "d": {"verdict": "no evidence", "guard": "lost"},
+        "b": {"verdict": "worse", "guard": "preserved"},
+        "c": {"verdict": "no evidence", "guard": "inconclusive"},
+        "d": {"verdict": "no evidence", "guard": "not preserved"},
         "e": {"verdict": "changed"},
     }
     found = run(metrics(**dict.fromkeys(rows, 0.5)), {}, **rows)
     assert [row[0].text for row in verdict_table(found).rows] == ["D", "B", "C", "A", "E"]
     assert verdict_summary(found) == (
-        "Guard lost: d. Guard not shown: c. Guard kept: b. Worse: b. Changed: e. Better: a. "
-        "No evidence of a change: 2 of 5."
+        "Guard not preserved: d. Guard inconclusive: c. Guard preserved: b. Worse: b. Changed: e. "
+        "Better: a. No evidence of a change: 2 of 5."
     )
 
 
 @pytest.mark.parametrize(
     ("margin", "allowed", "change"),
     [
-        ({"by": 0.1, "relative": True, "low": -0.09, "high": 0.043}, "change of 10% either way",
-         "\u22129.0% to 4.3%"),
-        ({"by": 0.25, "relative": False}, "change of 0.25 either way", "not known"),
+        ({"by": 0.1, "relative": True, "low": -0.09, "high": 0.043}, "\u00b110%",
+         "measured \u22129.0% to 4.3%"),
+        ({"by": 0.25, "relative": False}, "\u00b10.25", "not measured"),
         ({"by": 0.02, "relative": False, "low": 0.024, "high": 0.094, "better": "higher"},
-         "fall of 0.02, or any rise,", "0.024 to 0.094"),
+         "\u22120.02", "measured 0.024 to 0.094"),
         ({"by": 0.03, "relative": False, "better": "lower", "power": 0.214},
-         "rise of 0.03, or any fall,",
-         "not known; unchanged models keep it 21% of the time"),
+         "+0.03",
+         "not measured; an unchanged model passes in 21% of runs"),
     ],
 )  # fmt: skip
 def test_a_guard_is_shown_with_its_margin(margin, allowed, change):
-    row = {"verdict": "worse", "guard": "kept", "margin": margin}
+    row = {"verdict": "worse", "guard": "preserved", "margin": margin}
     table = verdict_table(run(metrics(slope=0.5), metrics(slope=0.5), slope=row))
-    told = f"guard kept (a {allowed} is allowed; the change is {change})"
+    told = f"guard preserved (margin {allowed}; {change})"
     assert table.rows[0][-1].note == told
 
 

@@ -88,23 +88,28 @@ def test_what_is_small_print_on_a_page_is_told_after_the_table():
     one_sided = {"by": 0.01, "better": "higher"}
     cut = {"value": 0.965, "low": 0.91, "high": 0.994}
     rows = {
-        "slope": {**row, "verdict": "worse", "guard": "not shown", "margin": margin},
-        "parse_rate": {**row, "verdict": "worse", "guard": "lost", "margin": margin | one_sided},
-        "spread": {**row, "verdict": "worse", "guard": "kept", "margin": margin | {"by": 9.0}},
+        "slope": {**row, "verdict": "worse", "guard": "inconclusive", "margin": margin},
+        "parse_rate": {
+            **row,
+            "verdict": "worse",
+            "guard": "not preserved",
+            "margin": margin | one_sided,
+        },
+        "spread": {**row, "verdict": "worse", "guard": "preserved", "margin": margin | {"by": 9.0}},
         "disparity_ratio": {**row, "verdict": "better", "cut": cut},
         "gini": {**row, "verdict": "better", "cut": None},
     }
     comparison = RunFiles(comparison=rows).comparison
     shown = at(120, lambda reporter: print_comparison(reporter, comparison, {}))
     told = " ".join(shown.split())
-    assert "warning: Parse rate: guard lost (a fall of 1%, or any rise" in told
-    assert "warning: Slope: guard not shown" in told
-    assert "Spread: guard kept" in told and "warning: Spread" not in told
-    assert "Disparity ratio: it was cut by 96.5% (91.0% to 99.4%)" in told
+    assert "warning: Parse rate: guard not preserved (margin -0.01; measured -0.40" in told
+    assert "warning: Slope: guard inconclusive" in told
+    assert "Spread: guard preserved" in told and "warning: Spread" not in told
+    assert "Disparity ratio: training removed 96.5% of it (91.0% to 99.4%)" in told
     assert "Gini: " not in told
 
 
-def test_policies_without_skill_are_told_with_their_alerts():
+def test_trivial_baselines_are_told_with_their_alerts():
     figure = {"reward": FIGURE}
     against = {"reward": {"difference": 0.1, "p_holm": 0.5, "verdict": "no evidence"}}
     policies = {"constant": {"metrics": figure, "against": against}}
@@ -115,5 +120,5 @@ def test_policies_without_skill_are_told_with_their_alerts():
     told = " ".join(at(160, lambda reporter: print_beside(reporter, run)).split())
     assert "95% interval" in told
     assert "Best constant reply of 27, by reward on training prompts: yes" in told
-    assert "warning: Policies without skill that the trained model does not beat in reward" in told
+    assert "warning: Trivial baselines that the trained model does not beat in reward" in told
     assert "warning: Before training policies that read no prompt were better in reward" in told

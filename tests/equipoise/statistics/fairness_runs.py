@@ -84,7 +84,7 @@ def sets_of(seed: int) -> Sets:
     return Sets(tuple(first), known, np.array(bare))
 
 
-# --- how often guards are kept -------------------------------------------------------------------
+# --- how often guards are preserved ---------------------------------------------------------------
 
 
 #: What a model decides: the sets, generations, random numbers -> points.

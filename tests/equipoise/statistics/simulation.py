@@ -108,7 +108,7 @@ def guard_kept(clusters: int, rounds: int, change: float, margin: float) -> tupl
         )
         found = compare(*pair, SETTINGS)["mean"]
         assert found.margin is not None
-        kept.append(found.guard == "kept")
+        kept.append(found.guard == "preserved")
         told.append(found.margin.power)
     return rate(kept), rate(told)
 

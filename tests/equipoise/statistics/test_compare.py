@@ -128,11 +128,15 @@ class TestGuard:
     @pytest.mark.parametrize(
         ("change", "margin", "better", "status"),
         [
-            *((0.0, 0.1, None, "kept"), (0.0, 0.01, None, "not shown")),
-            *((0.1, 0.1, None, "not shown"), (0.5, 0.1, None, "lost"), (-0.5, 0.1, None, "lost")),
-            *((0.5, 0.1, "higher", "kept"), (-0.5, 0.1, "higher", "lost")),
-            *((-0.1, 0.1, "higher", "not shown"), (0.5, 0.1, "lower", "lost")),
-            (-0.5, 0.1, "lower", "kept"),
+            *((0.0, 0.1, None, "preserved"), (0.0, 0.01, None, "inconclusive")),
+            *(
+                (0.1, 0.1, None, "inconclusive"),
+                (0.5, 0.1, None, "not preserved"),
+                (-0.5, 0.1, None, "not preserved"),
+            ),
+            *((0.5, 0.1, "higher", "preserved"), (-0.5, 0.1, "higher", "not preserved")),
+            *((-0.1, 0.1, "higher", "inconclusive"), (0.5, 0.1, "lower", "not preserved")),
+            (-0.5, 0.1, "lower", "preserved"),
         ],
     )
     def test_status(self, change, margin, better, status):
@@ -145,7 +149,13 @@ class TestGuard:
         assert found.low < found.margin.low < change < found.margin.high < found.high  # 90% in 95%
 
     @pytest.mark.parametrize(
-        ("level", "status"), [(20.0, "kept"), (-20.0, "kept"), (2.0, "lost"), (-2.0, "lost")]
+        ("level", "status"),
+        [
+            (20.0, "preserved"),
+            (-20.0, "preserved"),
+            (2.0, "not preserved"),
+            (-2.0, "not preserved"),
+        ],
     )
     def test_a_relative_margin_is_one_of_the_value_before(self, level, status):
         before = NOISE - NOISE.mean() + level
@@ -162,13 +172,13 @@ class TestGuard:
             right_or_wrong([True] * n + [False] * (40 - n), guard=Margin(0.5)) for n in (20, 22)
         )
         found = compare(before, after, SETTINGS)["rate"]
-        assert (found.test, found.guard) == ("mid-p McNemar", "kept")
+        assert (found.test, found.guard) == ("mid-p McNemar", "preserved")
 
     def test_what_is_not_defined_is_not_shown(self):
         metric = Metric(lambda t: np.full(t.shape[:-1], np.nan), guard=Margin(1.0))
         nothing = Measurement(NAMES, np.ones((40, 1)), {"never": metric})
         found = compare(nothing, nothing, SETTINGS)["never"]
-        assert (found.guard, found.margin) == ("not shown", GuardMargin(1.0, False))
+        assert (found.guard, found.margin) == ("inconclusive", GuardMargin(1.0, False))
 
 
 class TestStrata:

@@ -86,10 +86,10 @@ class TestVerdict:
         p = lost.comparison.margin and lost.comparison.margin.p
         assert 0.0125 < p < 0.05
         alone = gate({("one", "rate"): lost})
-        assert alone["one", "rate"].status == "lost"
+        assert alone["one", "rate"].status == "not preserved"
         four = gate({("one", "rate"): lost, **{(str(n), "rate"): same for n in range(3)}})
         assert four["one", "rate"].p_holm == pytest.approx(4 * p)
-        assert four["one", "rate"].status == "not shown"
+        assert four["one", "rate"].status == "inconclusive"
 
     def test_p_is_at_the_level_where_the_interval_leaves_the_margin(self):
         """One interval of 90% has its end at the margin where the one-sided p is .05."""
@@ -140,10 +140,10 @@ class TestMissing:
             return compare_watched(*sides)["rate"]
 
         few = metric_of(100)
-        assert few.comparison.guard == "not shown" and few.times is not None
+        assert few.comparison.guard == "inconclusive" and few.times is not None
         needed = round(100 * few.times / 2) * 2
         known = metric_of(needed)
-        assert known.comparison.guard == "kept" and known.times == pytest.approx(1, abs=0.1)
+        assert known.comparison.guard == "preserved" and known.times == pytest.approx(1, abs=0.1)
         assert known.comparison.margin.power == pytest.approx(POWER, abs=0.03)
 
 
@@ -276,7 +276,7 @@ class TestFairness:
 
 def test_a_seed_of_the_draws_decides_nothing():
     """The bootstrap's of fairness, which has one for its effects."""
-    for after, verdict in ((MORE_BIASED, "lost"), (unchanged, "kept")):
+    for after, verdict in ((MORE_BIASED, "not preserved"), (unchanged, "preserved")):
         found = [
             compare_watched(
                 *fairness_sides(RNG(3), 32, after), settings=StatisticsSettings(1_000, seed=seed)

@@ -1,4 +1,4 @@
-"""Every task's objective: no policy without skill is better by it than who knows the answer.
+"""Every task's objective: no trivial baseline is better by it than who knows the answer.
 
 The task's own invented prompts, its shipped reward, and nothing that a model wrote. Fairness, whose
 oracle is a distribution, has its own in tests/environments/fairness/test_objective.py.
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from environments.contract import Environment
-from equipoise.statistics.trivial import DECLINING, copying, copying_the_end
+from equipoise.statistics.trivial import REFUSALS, copy_prompt, copy_prompt_end
 from tests.equipoise.statistics.known_answers import Task, of_local_scale
 
 TASKS = ("dharma", "pubmedqa", "rag")
@@ -22,13 +22,13 @@ def tasks(tmp_path_factory):
     return cache(lambda name: of_local_scale(name, tmp_path_factory.mktemp(name)))
 
 
-def without_skill(task: Task) -> Mapping[str, Sequence[str]]:
+def trivial_replies(task: Task) -> Mapping[str, Sequence[str]]:
     """The policies of the probe, and one that replies with what is right for another prompt."""
     environment, number = task.environment, len(task.records)
-    constants = {reply: [reply] * number for reply in (*DECLINING, *task.right[:3])}
+    constants = {reply: [reply] * number for reply in (*REFUSALS, *task.right[:3])}
     copies = {
         copy.__name__: [copy(task.records)[record.id] for record in task.records]
-        for copy in (copying, copying_the_end)
+        for copy in (copy_prompt, copy_prompt_end)
     }
     shuffled = np.random.default_rng(1).permutation(number)
     others = {"another prompt's": [task.right[n] for n in shuffled]}
@@ -39,10 +39,10 @@ def without_skill(task: Task) -> Mapping[str, Sequence[str]]:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", TASKS)
-def test_no_policy_without_skill_is_better_than_who_knows_the_answer(name, tasks):
+def test_no_trivial_baseline_is_better_than_who_knows_the_answer(name, tasks):
     task = tasks(name)
     oracle = task.worth(task.right)
-    worths = {policy: task.worth(replies) for policy, replies in without_skill(task).items()}
+    worths = {policy: task.worth(replies) for policy, replies in trivial_replies(task).items()}
     assert len(worths) >= 8
     assert {policy: worth for policy, worth in worths.items() if worth >= oracle} == {}
 

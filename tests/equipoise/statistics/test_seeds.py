@@ -91,11 +91,11 @@ class TestComparedOverSeeds:
             assert (told.p < 0.05) == (told.low > 0 or told.high < 0)
 
     def test_a_guard_is_decided_by_the_mean_over_seeds(self):
-        assert self.compared([0.001, -0.001, 0.002, 0.0]).guard == "kept"
-        assert self.compared([-0.2, -0.21, -0.19, -0.2]).guard == "lost"
-        assert self.compared([-0.2, 0.2, 0.0, 0.1]).guard == "not shown"
+        assert self.compared([0.001, -0.001, 0.002, 0.0]).guard == "preserved"
+        assert self.compared([-0.2, -0.21, -0.19, -0.2]).guard == "not preserved"
+        assert self.compared([-0.2, 0.2, 0.0, 0.1]).guard == "inconclusive"
 
     def test_what_one_pair_does_not_have_is_not_known(self):
         pairs = [*self.pairs([0.1, 0.2]), MetricComparison()]
         told = compare_over_seeds(self.METRIC, pairs, confidence=0.95, same_items=False)
-        assert (told.difference, told.p, told.guard) == (None, None, "not shown")
+        assert (told.difference, told.p, told.guard) == (None, None, "inconclusive")

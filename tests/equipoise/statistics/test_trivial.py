@@ -1,4 +1,4 @@
-"""Policies without skill: the search for what a reward pays for nothing, and what beats them."""
+"""Trivial baselines: the search for what a reward pays for nothing, and what beats them."""
 
 import math
 
@@ -14,8 +14,8 @@ from equipoise.statistics.trivial import (
     ahead,
     best_constant,
     best_of_n,
-    copying,
-    copying_the_end,
+    copy_prompt,
+    copy_prompt_end,
     differences,
     figures_of,
     first_of_each,
@@ -63,8 +63,8 @@ def test_copying_takes_the_last_message_and_its_last_sentence():
         {"role": "user", "content": "I fell. Does it hurt? Say what to do."},
     )
     records = [PromptRecord("p", "t", messages, "p", "test")]
-    assert copying(records) == {"p": "I fell. Does it hurt? Say what to do."}
-    assert copying_the_end(records) == {"p": "Say what to do."}
+    assert copy_prompt(records) == {"p": "I fell. Does it hurt? Say what to do."}
+    assert copy_prompt_end(records) == {"p": "Say what to do."}
 
 
 def test_vote_and_best_of_n_choose_among_the_replies_of_a_prompt():

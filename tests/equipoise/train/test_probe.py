@@ -86,9 +86,9 @@ def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None
     assert rewards == {
         "untrained": 0.5,
         "constant": 1.0,
-        "declining": 0.0,
-        "copying": 0.0,
-        "copying_the_end": 0.0,
+        "always_refuse": 0.0,
+        "copy_prompt": 0.0,
+        "copy_prompt_end": 0.0,
         "vote": 0.5,
         "best_of_n": 0.5,
         "../shouting, loud": 0.5,
