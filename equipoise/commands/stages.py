@@ -120,7 +120,7 @@ def prepare_nemo_rl(
     """Refuse what would fail after minutes."""
     from equipoise.train.nemo_rl import engine
 
-    engine.prepare(config, records, model_name)
+    engine.check_start(config, records, model_name)
     if not rehearse:
         return engine.run
     from equipoise.train.nemo_rl.rehearsal import rehearse as rehearsal

@@ -86,6 +86,10 @@ class GrpoConfig(Section):
     def rollouts_per_step(self) -> int:
         return self.num_prompts_per_step * self.num_generations_per_prompt
 
+    @property
+    def is_asynchronous(self) -> bool:
+        return self.async_grpo is not None and self.async_grpo.enabled
+
 
 class LossConfig(Section):
     """`loss_fn`: the clipped policy gradient and its KL term."""

@@ -49,15 +49,6 @@ _NO_SIGNAL = (
 )
 
 
-def before_training(job: Job, frozen: Sample, identity: str | None) -> None:
-    """The reference, where the environment needs one, and the baseline; each only once.
-
-    Both are of the `frozen` model, see `take_reference` for `identity`.
-    """
-    take_reference(job, frozen, identity)
-    evaluate(job, BASELINE, frozen)
-
-
 def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
     """Draw what the `frozen` model decides, if the run needs it and has none yet.
 

@@ -76,7 +76,7 @@ def record_policy(job: Job, loaded: LoadedModel) -> None:
 
 
 def reference_identity(config: Config, loaded: LoadedModel) -> str:
-    """Identify what the frozen model writes, see `before_training`."""
+    """Identify what the frozen model writes, see `take_reference`."""
     return f"{loaded.identity}\n{loaded.model.dtype}\n{_sampling(config, REFERENCE, 1)}"
 
 

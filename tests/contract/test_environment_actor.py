@@ -22,10 +22,10 @@ pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()
 def ray(tmp_path_factory):
     """Two nodes on this machine; the driver is on the first."""
     from equipoise.config.nemo_rl.installation import find_installation
-    from equipoise.train.nemo_rl.engine import prepare_process
+    from equipoise.train.nemo_rl.process import before_nemo_rl
 
     find_installation().make_importable()
-    prepare_process()
+    before_nemo_rl()
     import ray
     from ray.cluster_utils import Cluster
 

@@ -156,7 +156,7 @@ class TestNemoRlsPython:
     def test_the_whole_way_to_the_report_imports_there(self, run):
         modules = ["equipoise.train.nemo_rl.engine", "equipoise.commands.stages"]
         script = (
-            "from equipoise.train.nemo_rl.engine import prepare_process; prepare_process()\n"
+            "from equipoise.train.nemo_rl.process import before_nemo_rl; before_nemo_rl()\n"
             + "\n".join(f"import {name}" for name in modules)
             + "\nimport sys, regopy; print('trl' in sys.modules, 'peft' in sys.modules)"
             + "\nprint(sys.executable)"
@@ -209,8 +209,8 @@ SCORED = tuple(REPLIES)
 #: NeMo-RL's own way to an actor, and from it to a reward.
 ACTORS = """
 import json, os, sys
-from equipoise.train.nemo_rl.engine import prepare_process
-prepare_process()
+from equipoise.train.nemo_rl.process import before_nemo_rl
+before_nemo_rl()
 import ray
 from equipoise.train.nemo_rl.actor import EnvironmentActor
 

@@ -31,7 +31,6 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.history import read_history
 from equipoise.run.rollouts import rollout_of, write_rollouts
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
-from equipoise.train.nemo_rl.engine import prepare_process
 from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.process import before_nemo_rl, with_room_to_wait
 from equipoise.train.nemo_rl.scoring import datum
@@ -47,7 +46,7 @@ SETS = 3
 def ray():
     """NeMo-RL can be imported, and a Ray of its own runs."""
     find_installation().make_importable()
-    prepare_process()
+    before_nemo_rl()
     import ray
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # NeMo-RL has a `tests`, too

@@ -17,7 +17,7 @@ from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import DATASET, nemo_rl_config
-from equipoise.train.nemo_rl.engine import prepare_process
+from equipoise.train.nemo_rl.process import before_nemo_rl
 
 TASKS = sorted(
     path.stem for path in (CONFIG_FOLDER / "tasks").glob("*.yaml") if "." not in path.stem
@@ -35,7 +35,7 @@ def nemo_rl():
     if not root:
         pytest.skip("NEMO_RL_PATH names no checkout of NeMo-RL")
     find_installation().make_importable()
-    prepare_process()
+    before_nemo_rl()
     try:
         from nemo_rl.algorithms.grpo import MasterConfig
         from nemo_rl.utils import config

@@ -17,10 +17,10 @@ pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()
 #: NeMo-RL's own start, on a machine where no other Ray can be seen than this one.
 NEMO_RL = """
 import sys
-from equipoise.train.nemo_rl.engine import prepare_process
+from equipoise.train.nemo_rl.process import before_nemo_rl
 from equipoise.config.nemo_rl.installation import find_installation
 find_installation().make_importable()
-prepare_process()
+before_nemo_rl()
 import ray
 from functools import cache
 from ray._private import services

@@ -7,11 +7,11 @@ import os
 import runpy
 
 from equipoise.config.nemo_rl.installation import LAUNCHED, find_installation
-from equipoise.train.nemo_rl.engine import prepare_process
+from equipoise.train.nemo_rl.process import before_nemo_rl
 
 os.environ[LAUNCHED] = "1"
 find_installation().make_importable()
-prepare_process()
+before_nemo_rl()
 
 from nemo_rl.distributed.ray_actor_environment_registry import (  # noqa: E402
     ACTOR_ENVIRONMENT_REGISTRY,

@@ -164,14 +164,14 @@ def counted(label: str, task: str, name: str, *words: str) -> None:
 NEMO_RL = """
 from importlib.metadata import version
 from equipoise.config.nemo_rl.installation import find_installation
-from equipoise.train.nemo_rl.engine import prepare_process
+from equipoise.train.nemo_rl.process import before_nemo_rl
 find_installation().make_importable()
 say = lambda *names: print(*[f"{name}=={version(name)}" for name in names])
 """
 #: What the processes of a run with all workers in this Python import.
 IMPORTS = {
     "driver": """
-prepare_process()
+before_nemo_rl()
 from nemo_rl.algorithms import grpo
 say("ray", "transformers")
 """,

@@ -221,7 +221,7 @@ def _metric_will_exist(config: Config) -> Iterator[Problem]:
             "env/<metric> for those of the environment",
         )
     grpo = config.grpo
-    later = grpo.use_dynamic_sampling or (grpo.async_grpo is not None and grpo.async_grpo.enabled)
+    later = grpo.use_dynamic_sampling or grpo.is_asynchronous
     if kind == "train" and name.startswith("env/") and later:
         yield Problem(
             "checkpointing.late-metric",

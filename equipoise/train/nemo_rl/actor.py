@@ -27,9 +27,6 @@ from equipoise.train.nemo_rl.scoring import (
     to_rollouts,
 )
 
-#: Seconds from a set's first reply to its last.
-_LIMIT = 1800.0
-
 
 @ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=WAITING)
 class EnvironmentActor(EnvironmentInterface):
@@ -44,7 +41,7 @@ class EnvironmentActor(EnvironmentInterface):
         generations: int,
         kept: int,
         seed: int,
-        limit: float = _LIMIT,
+        limit: float = 1800.0,  # seconds from a set's first reply to its last
     ) -> None:
         environment = build_environment(class_name, settings, cache_dir)
         self._scorer = StepScorer(environment, partial(choose, limit=kept, seed=seed))

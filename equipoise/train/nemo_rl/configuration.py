@@ -17,10 +17,6 @@ from equipoise.models.pretrained import tokenizer_of
 from equipoise.run.directory import RunDirectory
 
 DATASET = "equipoise.train.nemo_rl.dataset.PromptDataset"
-#: More prompts than any validation split has: NeMo-RL validates on as many as there are.
-EVERY_PROMPT = 2**31 - 1
-_VALIDATION_BATCH = 256
-
 #: The word of NeMo-RL's loader for a top-level section that replaces the base's.
 _REPLACES_BASE = {"_override_": True}
 #: NeMo-RL takes no empty list and no null: a constant learning rate is a scheduler too.
@@ -40,15 +36,13 @@ def nemo_rl_config(
 ) -> dict[str, Any]:
     """Return the configuration for NeMo-RL's loader, as plain values.
 
-    `base` is the version's own `examples/configs/grpo_math_1B.yaml`, `model_name` the name or the
-    folder of the model, for which `policy.model_name` may have a word. `validates` says whether
-    there are prompts to validate on, `steps` how many there are prompts for. All paths become
-    absolute, for NeMo-RL's workers have their own working directories.
+    `base` is the version's own configuration, `model_name` the name or the folder of the model, for
+    which `policy.model_name` may have a word. `validates` says whether there are prompts to
+    validate on, `steps` how many there are prompts for. Paths become absolute, for NeMo-RL's
+    workers have their own working directories.
     """
     config, grpo, env = loaded.config, loaded.config.grpo, loaded.environment_class.name
-    resolved = deepcopy(
-        {key: value for key, value in loaded.resolved.items() if key != "equipoise"}
-    )
+    resolved = deepcopy({k: value for k, value in loaded.resolved.items() if k != "equipoise"})
     # NeMo-RL counts rows, and a validation prompt has as many as a prompt has generations.
     rows, wandb = grpo.num_generations_per_prompt, config.logger.wandb
     changes = {
@@ -57,13 +51,13 @@ def nemo_rl_config(
             "max_num_steps": steps or grpo.max_num_steps,  # asynchronous GRPO sees no end of data
             "val_at_start": False,  # the baseline takes its place
             "val_at_end": validates,
-            "val_batch_size": (grpo.val_batch_size or _VALIDATION_BATCH) * rows,
-            "max_val_samples": (grpo.max_val_samples or EVERY_PROMPT) * rows,
+            "val_batch_size": (grpo.val_batch_size or 256) * rows,
+            "max_val_samples": (grpo.max_val_samples or 2**31 - 1) * rows,  # all that there are
         },
         "policy": _policy(loaded, model_name),
-        "checkpointing": {"checkpoint_dir": _absolute(run.checkpoints)},
+        "checkpointing": {"checkpoint_dir": str(run.checkpoints.resolve())},
         "logger": {
-            "log_dir": _absolute(run.root / "logs"),
+            "log_dir": str(run.root.resolve() / "logs"),
             "wandb": wandb.model_dump(mode="json", exclude_none=True, exclude_unset=True)
             | {"name": wandb.name or run.root.name},
         },
@@ -90,7 +84,7 @@ def _policy(loaded: LoadedConfig, model_name: str) -> dict[str, Any]:
         "scheduler": scheduler,
     }
     if start := policy.pretrained_checkpoint:
-        path = _absolute(Path(start.path).expanduser())
+        path = str(Path(start.path).expanduser().resolve())
         changed["pretrained_checkpoint"] = {"path": path, "format": start.format}
     return changed
 
@@ -102,7 +96,7 @@ def _data(loaded: LoadedConfig, run: RunDirectory, *, validates: bool) -> dict[s
     entry = {
         "dataset_name": DATASET,
         "env_name": loaded.environment_class.name,
-        "prompts": _absolute(run.prompts),
+        "prompts": str(run.prompts.resolve()),
     }
     training = {
         "split": TRAIN_SPLIT,
@@ -110,7 +104,7 @@ def _data(loaded: LoadedConfig, run: RunDirectory, *, validates: bool) -> dict[s
         "max_steps": grpo.max_num_steps,
         "max_epochs": grpo.max_num_epochs,
         "seed": grpo.seed,
-        "spare": grpo.async_grpo is not None and grpo.async_grpo.enabled,
+        "spare": grpo.is_asynchronous,
     }
     validation = {"split": VALIDATION_SPLIT, "generations": grpo.num_generations_per_prompt}
     return {
@@ -123,7 +117,3 @@ def _data(loaded: LoadedConfig, run: RunDirectory, *, validates: bool) -> dict[s
         "validation": entry | validation if validates else None,
         "default": {"prompt_file": None, "system_prompt_file": None},
     }
-
-
-def _absolute(path: Path) -> str:
-    return str(path.resolve())

@@ -5,12 +5,11 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import BinaryIO
 
 from omegaconf import OmegaConf
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.checkpoints.tensors import ConversionError
@@ -32,7 +31,6 @@ from equipoise.models.pretrained import (
 )
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run import rollouts
-from equipoise.run.evaluation import begin_training
 from equipoise.run.history import keep_steps, read_history
 from equipoise.run.job import Job, Watch
 from equipoise.run.prompts import refuse_control_tokens
@@ -44,40 +42,30 @@ from equipoise.train.nemo_rl.process import before_nemo_rl
 from equipoise.train.nemo_rl.recipe import Rehearsal, run_grpo
 from equipoise.train.nemo_rl.scoring import templated
 
-# --- output ---------------------------------------------------------------------------------------
-# NeMo-RL and Ray print thousands of lines: they go into a file, and the run's own to the user.
-
-
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @contextmanager
 def output_to(path: Path, reporter: Reporter) -> Iterator[None]:
-    """Append what this process and its workers print to `path`.
+    """Append what this process and its workers print, thousands of lines, to `path`.
 
     The reporter keeps writing to where standard output was. What Python prints, NeMo-RL's samples
     of completions among it, is escaped, since people read the file in a terminal.
     """
-    before = reporter.console.file
     sys.stdout.flush()
     sys.stderr.flush()
-    copies = [os.dup(1), os.dup(2)]
-    try:
-        with path.open("ab") as log, os.fdopen(os.dup(1), "w", encoding="utf-8") as stdout:
-            reporter.console.file = stdout
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-            try:
-                text = _Escaping(log)  # not closed: loggers that begin inside keep it
-                with redirect_stdout(text), redirect_stderr(text):
-                    yield
-            finally:
-                for target, copy in zip((1, 2), copies, strict=True):
-                    os.dup2(copy, target)
-    finally:
-        reporter.console.file = before
-        for copy in copies:
-            os.close(copy)
+    with ExitStack() as stack:
+        log = stack.enter_context(path.open("ab"))
+        stack.callback(setattr, reporter.console, "file", reporter.console.file)
+        reporter.console.file = stack.enter_context(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+        for target in (1, 2):
+            copy = os.dup(target)
+            stack.callback(os.close, copy)
+            stack.callback(os.dup2, copy, target)
+            os.dup2(log.fileno(), target)
+        text = _Escaping(log)  # not closed: loggers that begin inside keep it
+        with redirect_stdout(text), redirect_stderr(text):
+            yield
 
 
 class _Escaping(io.TextIOWrapper):
@@ -92,68 +80,46 @@ class _Escaping(io.TextIOWrapper):
         return len(text)
 
 
-# --- engine ---------------------------------------------------------------------------------------
-
-
-_FOR_REAL = Rehearsal()
-
-
-def prepare(config: Config, records: Sequence[PromptRecord], model_name: str) -> None:
-    """Refuse what would fail after minutes."""
-    find_installation()
-    check_start(config, records, model_name)
-
-
 def check_start(config: Config, records: Sequence[PromptRecord], model_name: str) -> None:
-    """Raise for a model that cannot be read and for prompts that it could not be trained on."""
+    """Refuse a model that cannot be read or runs code, and prompts that it cannot be trained on."""
     policy = config.policy
     model = check_model(model_name)
     tokenizer_name, template = tokenizer_of(policy, model_name), template_of(policy.tokenizer)
     tokenizer = load_tokenizer(model_name, tokenizer_name, template)
-    refuse_code(model_name, model, tokenizer)
-    check_template(tokenizer, records)
-    words, ranks = model.get_text_config().vocab_size, policy.dtensor_cfg.tensor_parallel_size
-    if policy.dtensor_cfg.enabled and words % ranks:
-        # NeMo-RL takes the ranks' shares for equal.
-        raise UsageError(
-            "model.uneven-vocabulary",
-            f"{model_name} has {words:,} words, which {ranks} GPUs do not share evenly; NeMo-RL's "
-            "DTensor workers would train on wrong log-probabilities",
-            "Set policy.dtensor_cfg.tensor_parallel_size to a divisor. A rehearsal's local model "
-            "has the words of equipoise.local_model.vocab_size.",
-        )
-    refuse_control_tokens(records, control_tokens(tokenizer))
-    room = policy.max_total_sequence_length - policy.generation.max_new_tokens
-    lengths = {record.id: len(templated(record, tokenizer)[1]) for record in records}
-    if too_long := [name for name, length in lengths.items() if length > room]:
-        worst = max(too_long, key=lengths.__getitem__)
-        raise EquipoiseError(
-            "prompts.too-long",
-            f"{len(too_long):,} prompts have more than the {room:,} tokens that "
-            f"policy.max_total_sequence_length leaves for them; {worst} has {lengths[worst]:,}",
-            "Raise policy.max_total_sequence_length, or lower policy.generation.max_new_tokens.",
-        )
-
-
-def refuse_code(name: str, model: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise `EquipoiseError` for a model whose files name code: NeMo-RL runs it unasked.
-
-    All its workers load with trust_remote_code=True.
-    """
     for file, settings in (
         ("config.json", model.to_dict()),
         ("tokenizer_config.json", tokenizer.init_kwargs),
     ):
-        if settings.get("auto_map"):
+        if settings.get("auto_map"):  # all workers of NeMo-RL load with trust_remote_code=True
             raise EquipoiseError(
                 "model.auto-map",
-                f"{file} of {name} names code of its own (auto_map), which NeMo-RL would run",
+                f"{file} of {model_name} names code of its own (auto_map), which NeMo-RL would run",
                 "No code of others is run. If transformers has the model's family: take auto_map "
                 "out of a copy, and name the copy.",
             )
+    check_template(tokenizer, records)
+    words, ranks = model.get_text_config().vocab_size, policy.dtensor_cfg.tensor_parallel_size
+    if policy.dtensor_cfg.enabled and words % ranks:
+        raise UsageError(
+            "model.uneven-vocabulary",
+            f"{model_name} has {words:,} words, which {ranks} GPUs do not share evenly; NeMo-RL's "
+            "DTensor workers would train on wrong log-probabilities",
+            "Set policy.dtensor_cfg.tensor_parallel_size to a divisor; a rehearsal's local model "
+            "has equipoise.local_model.vocab_size words.",
+        )
+    refuse_control_tokens(records, control_tokens(tokenizer))
+    room = policy.max_total_sequence_length - policy.generation.max_new_tokens
+    lengths = {record.id: len(templated(record, tokenizer)[1]) for record in records}
+    worst = max(lengths, key=lengths.__getitem__)
+    if lengths[worst] > room:
+        raise EquipoiseError(
+            "prompts.too-long",
+            f"the prompt {worst} has {lengths[worst]:,} tokens, and {room:,} are left for one",
+            "Raise policy.max_total_sequence_length, or lower policy.generation.max_new_tokens.",
+        )
 
 
-def run(job: Job, watch: Watch, rehearsal: Rehearsal = _FOR_REAL) -> None:
+def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
     """Do every stage that the run directory does not hold yet.
 
     Raises `Stopped` when training was stopped with a checkpoint before its last step.
@@ -178,6 +144,7 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal = _FOR_REAL) -> None:
     )
     path = job.run.root / "nemo_rl.yaml"
     write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
+    rehearsal = rehearsal or Rehearsal()
     train(job, installation, path, watch, rehearsal)
     if not is_drawn(job):  # asynchronous training has ended the workers: they start again
         train(job, installation, path, watch, rehearsal)
@@ -201,12 +168,10 @@ def train(
     log = job.run.root / "nemo_rl.log"
     job.reporter.say(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()
-    prepare_process()
+    before_nemo_rl()
     # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
     run_id = job.run.ledger.read().run_id
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
-    if 0 < done < steps:
-        begin_training(job, steps)
     with (
         converting(job.config, job.model_name, os.environ, job.reporter.say),
         watch(steps, done) as take,
@@ -217,13 +182,6 @@ def train(
     ):
         run_grpo(job, config, done, steps, take, rehearsal)
     record_files(job.run, job.run.history, job.run.training.parent)
-
-
-def prepare_process() -> None:
-    """Prepare the process before NeMo-RL is imported."""
-    before_nemo_rl()
-    # Its objects that outlive an error call Ray when they are deleted: no second Ray for that.
-    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 
 @contextmanager
@@ -252,8 +210,10 @@ def export(job: Job, installation: Installation) -> None:
     try:
         convert(newest.path, destination, job.reporter, base=job.model_name, keep_adapter=adapter)
     except ConversionError as error:
-        job.reporter.warn(f"{destination} was not made: {error.message}")
         converters = installation.root / "examples" / "converters"
-        job.reporter.say(f"NeMo-RL's own converters are in {converters}: give them {newest.path}")
+        job.reporter.warn(
+            f"{destination} was not made: {error.message}; NeMo-RL's own converters are in "
+            f"{converters}: give them {newest.path}"
+        )
         return
     record_files(job.run, destination)

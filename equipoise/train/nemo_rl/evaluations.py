@@ -1,9 +1,12 @@
-"""Evaluations before and after training, whose replies NeMo-RL's rollouts generate."""
+"""Evaluations before and after training, by the rollouts of NeMo-RL's `validate()`.
+
+Not by `validate()` itself: it never samples at temperature 0, as the probe does, and returns means
+in place of replies and their tokens.
+"""
 
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +14,12 @@ from environments.base import PromptRecord, Rollout
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.run.evaluation import (
+    BASELINE,
     FINAL,
-    before_training,
-    begin_training,
+    evaluate,
     generate,
     score,
+    take_reference,
     use_reference,
 )
 from equipoise.run.job import Job
@@ -23,6 +27,9 @@ from equipoise.run.rollouts import read_rollouts, write_rollouts
 from equipoise.statistics.trivial import GREEDY
 from equipoise.train.nemo_rl.scoring import MessageLog, datum, single_turn_return, to_rollouts
 from equipoise.train.probe import draw_greedy, probe, score_greedy
+
+#: The folder of replies that no stage has taken yet.
+PARTS = "parts"
 
 
 @dataclass(slots=True)
@@ -45,7 +52,7 @@ class Sampler:
         """Sample so many replies to each prompt. Raises `Stopped` between two parts."""
         rows = [record for record in records for _ in range(generations)]
         size = self.job.config.equipoise.evaluation.batch_size
-        folder = parts_folder(self.job) / f"{self.step}-{label}"
+        folder = self.job.run.root / PARTS / f"{self.step}-{label}"
         folder.mkdir(parents=True, exist_ok=True)
         rollouts: list[Rollout] = []
         with self.job.reporter.progress(label, len(rows)) as bar:
@@ -98,23 +105,15 @@ def _end_conversations(_: Any, metadata: list[Any]) -> Any:
     return ray.put(single_turn_return([0.0] * len(metadata), metadata))
 
 
-def parts_folder(job: Job) -> Path:
-    """Return the folder of replies that no stage has taken yet."""
-    return job.run.root / "parts"
-
-
-# --- stages ---------------------------------------------------------------------------------------
-
-
-def before_first_step(job: Job, frozen: Sampler, environment: Any, steps: int) -> None:
+def before_first_step(job: Job, frozen: Sampler, environment: Any) -> None:
     """Draw the reference and the baseline from the frozen model, where they are missing."""
     had_reference = job.run.reference.exists()
-    before_training(job, frozen, None)
+    take_reference(job, frozen, None)
+    evaluate(job, BASELINE, frozen)
     if not had_reference:
         environment.load_reference()
     probe(job, frozen)
-    shutil.rmtree(parts_folder(job), ignore_errors=True)
-    begin_training(job, steps)
+    shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
 
 
 def after_last_step(job: Job, trained: Sampler) -> None:
@@ -122,7 +121,7 @@ def after_last_step(job: Job, trained: Sampler) -> None:
     with job.timed(FINAL):
         draw_greedy(job, trained)
         generate(job, FINAL, trained)
-    shutil.rmtree(parts_folder(job), ignore_errors=True)
+    shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
 
 
 def is_drawn(job: Job) -> bool:

@@ -17,7 +17,21 @@ from equipoise.run.rollouts import TrainingRollouts
 from equipoise.run.seals import CheckpointFolder, find_checkpoints, set_aside
 from equipoise.train.nemo_rl.scoring import StepSummary
 
-# --- checkpoints ----------------------------------------------------------------------------------
+#: The mean factor, over a step's tokens, by which training's and vLLM's probabilities differ: 1
+#: where they are one policy. A layer that vLLM drops or a wrong kernel need raise nothing else.
+_MISMATCH = "token_mult_prob_error"
+#: NeMo-RL's names for what the history keeps of its training metrics.
+_NEMO_RL_METRICS = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "lr": "learning_rate",
+    "approx_entropy": "entropy",
+    "kl_penalty": "kl",
+    "mean_gen_tokens_per_sample": "completion_length",
+    "truncation_rate": "truncated",
+    _MISMATCH: _MISMATCH,
+    "gen_kl_error": "gen_kl_error",
+}
 
 
 def latest_checkpoint(folder: Path) -> CheckpointFolder | None:
@@ -42,27 +56,6 @@ def usable_checkpoint(
     return newest
 
 
-# --- logger ---------------------------------------------------------------------------------------
-
-
-#: The mean factor, over a step's tokens, by which training's and vLLM's probabilities differ: 1
-#: where they are one policy. Another model in vLLM, a layer that it drops, a wrong kernel raise it,
-#: and nothing else of a run need show that.
-_MISMATCH = "token_mult_prob_error"
-#: NeMo-RL's names for what the history keeps of its training metrics.
-_NEMO_RL_METRICS = {
-    "loss": "loss",
-    "grad_norm": "grad_norm",
-    "lr": "learning_rate",
-    "approx_entropy": "entropy",
-    "kl_penalty": "kl",
-    "mean_gen_tokens_per_sample": "completion_length",
-    "truncation_rate": "truncated",
-    _MISMATCH: _MISMATCH,
-    "gen_kl_error": "gen_kl_error",
-}
-
-
 @dataclass
 class HistoryLogger:
     """NeMo-RL's logger, joined by the environment's metrics; it writes a run's files as steps end.
@@ -80,9 +73,9 @@ class HistoryLogger:
     stop_requested: Callable[[], bool]
     stop_at: int | None = None  # the step after which a rehearsal is interrupted
     taken: int = field(init=False, default=0)  # the last step that is over
+    error: EquipoiseError | None = field(init=False, default=None)  # that stops the run
     _train: StepSummary | None = field(init=False, default=None)
     _row: dict[str, Any] = field(init=False, default_factory=dict)
-    _error: EquipoiseError | None = field(init=False, default=None)
     _last: int | None = field(init=False, default=None)  # the step that ends a run that stops
 
     def __post_init__(self) -> None:
@@ -106,7 +99,7 @@ class HistoryLogger:
         if prefix == "train":
             self._on_training(metrics, step)
         elif prefix == "validation" and (summary := self._summary("validation", metrics)):
-            _join(metrics, summary.row)
+            metrics.update({**summary.row, **metrics})
         self.logger.log_metrics(metrics, step, prefix, *args, **kwargs)
         if prefix == "validation":
             self._make_rankable(metrics, "val")
@@ -125,7 +118,7 @@ class HistoryLogger:
             self._train = summary
             self._failures.add(summary.errors)
         row = self._train.row if self._train else {}
-        _join(metrics, row)
+        metrics.update({**row, **metrics})  # NeMo-RL's own stay
         if trained:
             names = _NEMO_RL_METRICS.items()
             figures = {ours: float(metrics[theirs]) for theirs, ours in names if theirs in metrics}
@@ -134,10 +127,10 @@ class HistoryLogger:
             self._row = {**figures, **row, "step": step}
         else:
             self._make_rankable(metrics, "train")
-        if not self._error:
-            self._error = self._failures.error() if self._failures.exceeded else self._mismatched()
+        if not self.error:
+            self.error = self._failures.error() if self._failures.exceeded else self._mismatched()
         # What is known before the training of a step stops the run after it, else after the next.
-        stops = self._error or step == self.stop_at or self.stop_requested()
+        stops = self.error or step == self.stop_at or self.stop_requested()
         if stops and self._last is None:
             self._last = step + 1 if trained else step
             self.checkpointing["save_period"] = 1
@@ -156,8 +149,7 @@ class HistoryLogger:
             f"the median {_MISMATCH} of the last {len(steps)} steps is {median(steps):.3g}, above "
             f"{key} = {bound:g}: vLLM does not sample from the policy that is trained",
             "A checkpoint was saved. docs/nemo-rl.md#one-policy-in-training-and-generation says "
-            "where to look. Remove the cause and start a new run, or continue with --resume and a "
-            f"higher {key}, if these steps are as you want them.",
+            f"where to look. Start a new run, or continue with --resume and a higher {key}.",
         )
 
     def _end_step(self, step: int, seconds: float) -> None:
@@ -172,11 +164,6 @@ class HistoryLogger:
         self._row, self._train, self.taken = {}, None, step
         if self._last is not None and self._last <= step < self.steps:
             raise Stopped
-
-    def raise_error(self) -> None:
-        """Raise `EquipoiseError` where failures or a mismatch have stopped the run."""
-        if self._error:
-            raise self._error
 
     def _summary(self, split: str, metrics: Mapping[str, Any]) -> StepSummary | None:
         """Ask for what was scored, and count the tokens that were read and written for it."""
@@ -201,8 +188,3 @@ class HistoryLogger:
         worst = sys.float_info.max
         metrics[name] = -worst if self.checkpointing["higher_is_better"] else worst
         self.job.reporter.warn(f"{name} is not known, so a checkpoint of this step is the worst")
-
-
-def _join(metrics: dict[str, Any], row: Mapping[str, float]) -> None:
-    """Add what is not named like a metric of NeMo-RL's, in place."""
-    metrics.update({name: value for name, value in row.items() if name not in metrics})

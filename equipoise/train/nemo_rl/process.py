@@ -1,5 +1,6 @@
 """Processes of NeMo-RL: what must be so before one imports it, and in which replies wait."""
 
+import os
 import sys
 from typing import Any
 
@@ -18,6 +19,8 @@ def before_nemo_rl() -> None:
         typing.TypedDict = typing_extensions.TypedDict
     # Not in the container's Pythons of driver and generation, but of training; it loads slowly.
     sys.modules["nemo_automodel"] = None  # type: ignore[assignment]
+    # Its objects that outlive an error call Ray when they are deleted: no second Ray for that.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 
 def with_room_to_wait(generation: Any, replies: int) -> Any:

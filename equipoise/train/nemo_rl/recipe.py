@@ -7,18 +7,17 @@ environment's actor, a policy factory and a logger. Evaluations are rollouts of 
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from equipoise.config import Config
 from equipoise.config.nemo_rl.assumptions import RELEASE, TRIED, unmet
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped, StopRequest, deferring
-from equipoise.run.evaluation import use_reference
+from equipoise.run.evaluation import begin_training, use_reference
 from equipoise.run.history import Row
 from equipoise.run.job import Job
 from equipoise.train.nemo_rl.evaluations import Sampler, after_last_step, before_first_step
@@ -28,6 +27,8 @@ from equipoise.train.nemo_rl.scoring import MessageLog
 
 #: Seconds of a Slurm job that are kept for the end of a step and for its checkpoint.
 _TO_SAVE = 300
+#: Errors that are bugs, and keep their tracebacks.
+_BUGS = (TypeError, AttributeError, LookupError, NameError, ImportError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,7 @@ class Rehearsal:
 
     stand_in: Callable[[], AbstractContextManager[None]] = nullcontext
     stop_at: int | None = None  # a step
-    #: Gets the conversations that were generated last.
-    at_end: Callable[[Sequence[MessageLog]], None] = lambda logs: None  # noqa: ARG005
+    replies: list[MessageLog] = field(init=False, default_factory=list)  # those generated last
 
 
 def run_grpo(
@@ -60,15 +60,18 @@ def run_grpo(
         with deferring(job.reporter.warn) as stop:
             use_reference(job)  # the actor of a resumed run has read it itself
             if done == 0:
-                with _sampling(job, nemo, 0, stop) as frozen:
-                    before_first_step(job, frozen, nemo.environment, steps)
+                before_first_step(job, _sampler(job, nemo, 0, stop), nemo.environment)
+                nemo.generation.finish_generation()
             if done < steps:
-                _train(job, nemo, steps, on_row, rehearsal.stop_at, stop)
-                if is_asynchronous(job.config):
+                begin_training(job, steps)
+                ours = (job, steps, on_row, stop, rehearsal.stop_at)
+                checkpointing = nemo.config.checkpointing
+                _train(nemo, HistoryLogger(nemo.logger, nemo.environment, checkpointing, *ours))
+                if job.config.grpo.is_asynchronous:
                     return  # NeMo-RL has ended its workers
-            with _sampling(job, nemo, steps, stop) as trained:
-                after_last_step(job, trained)
-            rehearsal.at_end(trained.last)
+            trained = _sampler(job, nemo, steps, stop)
+            after_last_step(job, trained)
+            rehearsal.replies.extend(trained.last)
     finally:
         _end(nemo)
 
@@ -79,8 +82,7 @@ def _set_up(job: Job, path: Path) -> SimpleNamespace:
         raise EquipoiseError(
             "nemo-rl.other-version",
             f"this NeMo-RL cannot be used: {'; '.join(missing)}",
-            f"Equipoise was tried with {' and '.join(TRIED)}: take NeMo-RL {RELEASE}, or a newer "
-            "Equipoise.",
+            f"Take NeMo-RL {RELEASE}, or a newer Equipoise; tried: {' and '.join(TRIED)}.",
         )
     import ray
     from nemo_rl.algorithms import grpo
@@ -126,23 +128,13 @@ def _set_up(job: Job, path: Path) -> SimpleNamespace:
     )
 
 
-def _train(
-    job: Job,
-    nemo: SimpleNamespace,
-    steps: int,
-    on_row: Callable[[Row], None],
-    stop_at: int | None,
-    stop: StopRequest,
-) -> None:
+def _train(nemo: SimpleNamespace, history: HistoryLogger) -> None:
     """Take all steps. Raises `Stopped` where NeMo-RL saves and ends before the last one."""
     from nemo_rl.algorithms import grpo
 
-    checkpointing = nemo.config.checkpointing
-    until = save_by(checkpointing["checkpoint_must_save_by"], os.environ)
-    checkpointing["checkpoint_must_save_by"] = until
-    ours = (job, steps, on_row, stop, stop_at)
-    history = HistoryLogger(nemo.logger, nemo.environment, checkpointing, *ours)
-    generation = nemo.generation
+    job, generation = history.job, nemo.generation
+    until = save_by(history.checkpointing["checkpoint_must_save_by"], os.environ)
+    history.checkpointing["checkpoint_must_save_by"] = until
     if job.config.policy.generation.vllm_cfg.async_engine:
         generation = with_room_to_wait(generation, WAITING)
     words = {
@@ -159,7 +151,7 @@ def _train(
         "master_config": nemo.config,
     }
     try:
-        if is_asynchronous(job.config):
+        if job.config.grpo.is_asynchronous:
             settings = nemo.config.grpo  # a dictionary on v0.7.0, a model on main
             settings = settings if isinstance(settings, dict) else settings.model_dump()
             age = settings["async_grpo"]["max_trajectory_age_steps"]
@@ -167,17 +159,18 @@ def _train(
         else:
             grpo.grpo_train(**words, wrapped_dataloader=nemo.loader)
     except Stopped:
-        history.raise_error()
-        raise
-    history.raise_error()
+        if history.error is None:
+            raise
+    if history.error:
+        raise history.error
     newest = latest_checkpoint(job.run.checkpoints)
     done = newest.step if newest else 0
-    if done < steps and done == history.taken and until:
+    if done < history.steps and done == history.taken and until:
         raise Stopped("the time to save by has come")
-    if done < steps:  # v0.7.0 prints an error of asynchronous training, and ends
+    if done < history.steps:  # v0.7.0 prints an error of asynchronous training, and ends
         raise EquipoiseError(
             "nemo-rl.early-end",
-            f"NeMo-RL's training ended after step {history.taken} of {steps}",
+            f"NeMo-RL's training ended after step {history.taken} of {history.steps}",
             "nemo_rl.log says why. Remove the cause, then continue with --resume.",
         )
 
@@ -185,9 +178,8 @@ def _train(
 def with_first_reference(policy: Callable[..., Any]) -> Callable[..., Any]:
     """Return NeMo-RL's `Policy`, whose reference stays that of the first start on a resume.
 
-    NeMo-RL's DTensor worker (v0.7.0 and main) loads a checkpoint and copies the reference from
-    what it has loaded, so that every resume would move what the KL penalty is measured against.
-    Here it is built as for a first start, and loads the checkpoint afterwards.
+    NeMo-RL's DTensor worker loads a checkpoint and copies the reference from what it has loaded, so
+    every resume would move the KL penalty's anchor. Here the checkpoint is loaded afterwards.
     """
 
     def build(*args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
@@ -206,25 +198,18 @@ def with_first_reference(policy: Callable[..., Any]) -> Callable[..., Any]:
     return build
 
 
-def is_asynchronous(config: Config) -> bool:
-    """Whether NeMo-RL generates while it trains, and ends its workers with the training."""
-    return config.grpo.async_grpo is not None and config.grpo.async_grpo.enabled
-
-
-@contextmanager
-def _sampling(job: Job, nemo: SimpleNamespace, step: int, stop: StopRequest) -> Iterator[Sampler]:
-    """Yield what samples from the policy as it is now."""
+def _sampler(job: Job, nemo: SimpleNamespace, step: int, stop: StopRequest) -> Sampler:
+    """Send the policy's weights to its generation, and return what samples from it."""
     from nemo_rl.algorithms import grpo
 
-    policy, generation = nemo.config.policy, nemo.generation
+    policy = nemo.config.policy
     grpo.refit_policy_generation(
         nemo.policy,
-        generation,
+        nemo.generation,
         policy["generation"]["colocated"]["enabled"],
         _refit_buffer_size_gb=policy.get("refit_buffer_size_gb"),
     )
-    yield Sampler(job, step, generation, nemo.tokenizer, stop)
-    generation.finish_generation()
+    return Sampler(job, step, nemo.generation, nemo.tokenizer, stop)
 
 
 def _end(nemo: SimpleNamespace) -> None:
@@ -239,18 +224,11 @@ def _end(nemo: SimpleNamespace) -> None:
 
 
 def save_by(setting: str | None, environment: Mapping[str, str]) -> str | None:
-    """Return NeMo-RL's `checkpoint_must_save_by`; a Slurm job's own end where none is set."""
+    """Return NeMo-RL's `checkpoint_must_save_by`, a Slurm job's own end where none is set."""
     end = environment.get("SLURM_JOB_END_TIME")
     if setting or not end:
         return setting
-    minutes, seconds = divmod(max(0, int(end) - int(time.time()) - _TO_SAVE), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{seconds:02}"
-
-
-# --- refusals -------------------------------------------------------------------------------------
-
-_BUGS = (TypeError, AttributeError, LookupError, NameError, ImportError)
+    return f"00:00:00:{max(0, int(end) - int(time.time()) - _TO_SAVE)}"
 
 
 @contextmanager
@@ -269,19 +247,14 @@ def one_error() -> Iterator[None]:
         traceback.print_exception(error)
         # What NeMo-RL has made calls Ray when it is deleted, so not after Ray's end.
         traceback.clear_frames(error.__traceback__)
+        cause = getattr(error, "cause", None) or error  # of a task of Ray's
+        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        if type(cause).__module__.startswith("ray."):  # a traceback, with the actor's error last
+            lines = lines[-1:]
         address = os.environ.get("RAY_ADDRESS", "not set")
         raise EquipoiseError(
             "nemo-rl.refused",
-            f"NeMo-RL did not start: {reason_of(error)}",
-            "Change what it names. nemo_rl.log has the traceback, and nemo_rl.yaml what it has "
-            f"read. If Ray did not start: RAY_ADDRESS is {address}, RAY_TMPDIR (/tmp) needs room.",
+            f"NeMo-RL did not start: {type(cause).__name__}: {' '.join(lines)[:500]}",
+            "nemo_rl.log has the traceback, and nemo_rl.yaml what it has read. If Ray did not "
+            f"start: RAY_ADDRESS is {address}, RAY_TMPDIR (/tmp) needs room.",
         ) from error
-
-
-def reason_of(error: Exception) -> str:
-    """Name an error of NeMo-RL's in one line; Ray's own texts are tracebacks."""
-    cause = getattr(error, "cause", None) or error  # of a task of Ray's
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    died = type(cause).__module__.startswith("ray.")  # its last line is the error in the actor
-    text = " ".join(lines[-1:] if died else lines)
-    return f"{type(cause).__name__}: {text if len(text) <= 500 else f'{text[:500]}...'}"

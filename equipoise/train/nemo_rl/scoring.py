@@ -24,12 +24,8 @@ def templated(record: PromptRecord, tokenizer: Any) -> tuple[str, Any]:
 
 def metadata_of(record: PromptRecord) -> dict[str, Any]:
     """Return what travels with a prompt through NeMo-RL (`extra_env_info`)."""
-    return {
-        "prompt_id": record.id,
-        "set_id": record.set_id,
-        "split": record.split,
-        "metadata": dict(record.metadata),
-    }
+    ids = {"prompt_id": record.id, "set_id": record.set_id, "split": record.split}
+    return ids | {"metadata": dict(record.metadata)}
 
 
 def datum(

@@ -13,7 +13,7 @@ from environments.measurement import Measurement, Metric
 from equipoise.files.disk import read_json
 from equipoise.run import evaluation
 from equipoise.run.directory import RunDirectory
-from equipoise.run.evaluation import before_training, begin_training, evaluate
+from equipoise.run.evaluation import begin_training, evaluate, take_reference
 from equipoise.run.job import Job
 from equipoise.run.ledger import Ledger, Provenance
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
@@ -49,10 +49,10 @@ class TestReference:
         return replace(job, run=RunDirectory(root), environment=type(job.environment)())
 
     def test_a_second_run_takes_it_from_the_cache(self, job: Job) -> None:
-        before_training(job, Model(), "model@1")
+        take_reference(job, Model(), "model@1")
         again, model = self.other(job, "again"), Model("B")
-        before_training(again, model, "model@1")
-        assert model.stages == ["baseline"]
+        take_reference(again, model, "model@1")
+        assert model.stages == []
         assert again.run.reference.read_bytes() == job.run.reference.read_bytes()
         assert [r.completion for r in again.environment.reference] == ["A"] * 10
         hashes = [read_json(each.run.provenance)["hashes"] for each in (job, again)]
@@ -69,17 +69,17 @@ class TestReference:
     def test_what_differs_is_drawn_anew(
         self, job: Job, differ: Callable[[Job], tuple[Job, str]]
     ) -> None:
-        before_training(job, Model(), "model@1")
+        take_reference(job, Model(), "model@1")
         other, identity = differ(self.other(job, "other"))
         model = Model("B")
-        before_training(other, model, identity)
-        assert model.stages == ["reference", "baseline"]
+        take_reference(other, model, identity)
+        assert model.stages == ["reference"]
         assert {r.completion for r in other.environment.reference} == {"B"}
 
     def test_a_run_that_has_everything_draws_nothing(self, job: Job) -> None:
-        before_training(job, Model(), "model@1")
+        take_reference(job, Model(), "model@1")
         resumed = replace(job, environment=type(job.environment)())
-        before_training(resumed, never, "model@1")
+        take_reference(resumed, never, "model@1")
         assert len(resumed.environment.reference) == 10
 
 

@@ -81,16 +81,13 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     return on_cpu
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """There is no GPU to wait for."""
-
-
+_NOTHING = lambda *_, **__: None  # noqa: E731
 _CUDA: dict[str, Any] = {
     "current_device": lambda: 0,
-    "current_stream": lambda *_: SimpleNamespace(synchronize=_nothing, wait_stream=_nothing),
+    "current_stream": lambda *_: SimpleNamespace(synchronize=_NOTHING, wait_stream=_NOTHING),
     "get_device_capability": lambda *_: (9, 0),
     "get_device_name": lambda *_: "CPU",
-    "nvtx": SimpleNamespace(range_push=_nothing, range_pop=_nothing),
-    "reset_peak_memory_stats": _nothing,
-    "synchronize": _nothing,
+    "nvtx": SimpleNamespace(range_push=_NOTHING, range_pop=_NOTHING),
+    "reset_peak_memory_stats": _NOTHING,
+    "synchronize": _NOTHING,
 }

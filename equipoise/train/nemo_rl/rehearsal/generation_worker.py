@@ -26,8 +26,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from equipoise.train.nemo_rl.rehearsal.cpu import device_id
 
-_TIMEOUT = 120_000  # ms, as on the other side
-
 
 class CpuGenerationWorkerImpl:
     """A worker with the methods that `VllmGeneration` calls."""
@@ -43,20 +41,17 @@ class CpuGenerationWorkerImpl:
         self._socket: zmq.Socket[bytes] | None = None
 
     def _do_nothing(self, **_: Any) -> bool:
-        """There is no engine to wake, to put to sleep or to end."""
         return True
 
     post_init = wake_up = sleep = shutdown = _do_nothing
 
     def report_device_id(self) -> list[str]:
-        """One name per rank of this engine."""
         return [device_id()]
 
     def _get_raw_spec_counters(self) -> dict[str, float]:
         return {}
 
     def prepare_refit_info(self, state_dict_info: Mapping[str, Any]) -> None:
-        """Shape and type of every weight that will come."""
         self._expected = state_dict_info
 
     @torch.no_grad()
@@ -68,7 +63,7 @@ class CpuGenerationWorkerImpl:
         """
         if self._socket is None:
             self._socket = zmq.Context().socket(zmq.REP)
-            self._socket.setsockopt(zmq.RCVTIMEO, _TIMEOUT)
+            self._socket.setsockopt(zmq.RCVTIMEO, 120_000)  # ms, as on the other side
             self._socket.connect(f"ipc:///tmp/{device_id()}.sock")
         digest, loaded = hashlib.blake2b(), set()
         while (payload := self._socket.recv_pyobj()) != IPCProtocol.COMPLETE:
@@ -147,5 +142,4 @@ class CpuGenerationWorkerImpl:
         return int.from_bytes(digest.digest()) >> 1
 
 
-#: As in policy_worker.py.
-CpuGenerationWorker = ray.remote(CpuGenerationWorkerImpl)
+CpuGenerationWorker = ray.remote(CpuGenerationWorkerImpl)  # as in policy_worker.py

@@ -35,16 +35,11 @@ class CpuPolicyWorkerImpl(DTensorPolicyWorkerV2Impl):
 
 
 def _use_sdpa_for_flash_attention() -> None:
-    """Let a model that asks for FlashAttention compute by SDPA: NeMo-RL packs for FlashAttention.
-
-    SDPA keeps packed sequences apart, too: transformers masks by their positions.
-    """
+    """Let packed sequences use SDPA, not FlashAttention: transformers masks by their positions."""
     check = PreTrainedModel._check_and_adjust_attn_implementation
 
-    def checked(model: PreTrainedModel, name: str | None, *args: Any, **kwargs: Any) -> str:
-        name = "sdpa" if name == "flash_attention_2" else name
-        adjusted: str = check(model, name, *args, **kwargs)
-        return adjusted
+    def checked(model: PreTrainedModel, name: str | None, *args: Any, **kwargs: Any) -> Any:
+        return check(model, "sdpa" if name == "flash_attention_2" else name, *args, **kwargs)
 
     PreTrainedModel._check_and_adjust_attn_implementation = checked
 

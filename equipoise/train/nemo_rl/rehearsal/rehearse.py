@@ -1,12 +1,13 @@
 """Runs a rehearsal: half of the steps, a stop with a checkpoint, the other half, a comparison."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
-from peft import PeftModel
 from transformers import (
     AutoModelForCausalLM,
     LogitsProcessorList,
@@ -26,19 +27,17 @@ from equipoise.run.job import Job, Watch
 from equipoise.train.nemo_rl import engine
 from equipoise.train.nemo_rl.history import latest_checkpoint
 from equipoise.train.nemo_rl.recipe import Rehearsal
+from equipoise.train.nemo_rl.rehearsal.cpu import start_ray
 from equipoise.train.nemo_rl.scoring import MessageLog
 
 NOTICE = """\
-This is a rehearsal on this CPU: NeMo-RL's own loop, cluster, training workers, weight transfer and
-checkpoints, with this task's prompts, environment and metrics, and a tiny model. gloo and the CPU
-are in place of NCCL and CUDA, a Hugging Face model in place of vLLM. A scale that trains with
-Megatron is rehearsed with DTensor's worker, one that generates asynchronously without that. The
-result says nothing of any model. Not covered: see docs/nemo-rl.md#the-rehearsal.
+This is a rehearsal on this CPU of NeMo-RL's own loop, with a tiny model: its result says nothing of
+any model. What it replaces and what it does not cover is in docs/nemo-rl.md#the-rehearsal.
 """
+_POLICY = "equipoise.train.nemo_rl.rehearsal.policy_worker.CpuPolicyWorker"
+_GENERATION = "equipoise.train.nemo_rl.rehearsal.generation_worker.CpuGenerationWorker"
 #: In nats: what two float32 implementations of one model may differ by, and much more.
 TOLERANCE = 1e-3
-#: As many of the last replies are compared.
-_REPLIES = 64
 
 
 def run(job: Job, watch: Watch) -> None:
@@ -48,29 +47,42 @@ def run(job: Job, watch: Watch) -> None:
     """
     job.run.ledger.update(rehearsal=True)
     job.reporter.say(NOTICE)
-    steps, last = total_steps(len(job.split(TRAIN_SPLIT)), job.config), list[MessageLog]()
+    steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
+    workers = partial(cpu_workers, job.config.cluster.gpus)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
         try:
-            engine.run(job, watch, Rehearsal(lambda: _workers(job), stop_at=steps // 2))
+            engine.run(job, watch, Rehearsal(workers, stop_at=steps // 2))
         except Stopped:
             newest = latest_checkpoint(job.run.checkpoints)
             if newest is None or newest.step != steps // 2:
                 raise
             job.reporter.say(f"stopped after step {newest.step} as a signal would, going on there")
-    engine.run(job, watch, Rehearsal(lambda: _workers(job), at_end=last.extend))
-    compare_policies(job, last[:_REPLIES])
+    whole = Rehearsal(workers)
+    engine.run(job, watch, whole)
+    compare_policies(job, whole.replies[:64])
 
 
 @contextmanager
-def _workers(job: Job) -> Iterator[None]:
-    """Put the workers in place; imported when NeMo-RL can be."""
-    from equipoise.train.nemo_rl.rehearsal.backend import cpu_workers
+def cpu_workers(gpus: int) -> Iterator[None]:
+    """Have NeMo-RL start a Ray that believes in `gpus` GPUs, with workers that run on the CPU.
 
-    with cpu_workers(job.config.cluster.gpus):
+    A Ray that RAY_ADDRESS names is joined as NeMo-RL does.
+    """
+    from nemo_rl.distributed import ray_actor_environment_registry, virtual_cluster
+    from nemo_rl.models.generation.vllm import vllm_generation
+    from nemo_rl.models.policy import lm_policy
+
+    joins = "RAY_ADDRESS" in os.environ
+    reach_ray = virtual_cluster.init_ray if joins else partial(start_ray, gpus)
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # all workers would get it, and Ray count by it
+    pythons = dict.fromkeys((_POLICY, _GENERATION), virtual_cluster.PY_EXECUTABLES.SYSTEM)
+    ray_actor_environment_registry.ACTOR_ENVIRONMENT_REGISTRY.update(pythons)
+    with (
+        mock.patch.object(lm_policy, "resolve_policy_worker_cls", lambda *_: _POLICY),
+        mock.patch.object(vllm_generation, "resolve_generation_worker_cls", lambda *_: _GENERATION),
+        mock.patch.object(virtual_cluster, "init_ray", reach_ray),
+    ):
         yield
-
-
-# --- one policy -----------------------------------------------------------------------------------
 
 
 def compare_policies(job: Job, replies: Sequence[MessageLog]) -> None:
@@ -79,13 +91,17 @@ def compare_policies(job: Job, replies: Sequence[MessageLog]) -> None:
     Training's are NeMo-RL's own figure of the last step. Raises `EquipoiseError` where they are not
     one policy.
     """
-    run, sampling = job.run, job.config.policy.generation
+    run = job.run
     figures = {"training": read_history(run.history)["token_mult_prob_error"][-1] - 1}
     if not (replies and run.final_checkpoint.exists()):
         job.reporter.warn(f"{run.final_checkpoint.name} is not compared with what was generated")
     else:
-        for side, model in exported_models(run.final_checkpoint, job.model_name):
-            figures[side] = difference(model, replies, sampling)
+        # An adapter comes with the model that it names.
+        exported = AutoModelForCausalLM.from_pretrained(
+            run.final_checkpoint, dtype=torch.float32, trust_remote_code=False
+        )
+        sampling = job.config.policy.generation
+        figures[run.final_checkpoint.name] = difference(exported, replies, sampling)
     run.ledger.update(logprobs_differ_by=figures)
     sides = ", ".join(f"{side} {nats:.1e}" for side, nats in figures.items())
     job.reporter.say(f"logprobs differ from the generation's by: {sides}")
@@ -95,33 +111,15 @@ def compare_policies(job: Job, replies: Sequence[MessageLog]) -> None:
             "rehearsal.other-logprobs",
             f"what is trained is not what is sampled or exported: logprobs of {worst} differ from "
             f"the generation's by {figures[worst]:.2g} nats, rounding makes no {TOLERANCE:g}",
-            "Usually LoRA changes the head of a model whose head is its embeddings, as the tiny "
-            "one's is: generation and merging leave that change out. Take "
-            "exclude_modules=[lm_head] and match_all_linear=false in policy.dtensor_cfg.lora_cfg. "
-            "Else see in nemo_rl.log which weights were sent and saved, and when.",
+            "Usually LoRA changes a head that is the model's embeddings, which generation leaves "
+            "out: take policy.dtensor_cfg.lora_cfg.exclude_modules=[lm_head] and "
+            "match_all_linear=false there. Else nemo_rl.log says which weights were sent.",
         )
-
-
-def exported_models(folder: Path, base: str) -> Iterator[tuple[str, PreTrainedModel | PeftModel]]:
-    """Yield the model of final_checkpoint/; an adapter beside `base`, and then merged into it."""
-
-    def load(name: str) -> PreTrainedModel:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            name, dtype=torch.float32, trust_remote_code=False
-        )
-        return model
-
-    if not (folder / "adapter_config.json").exists():
-        yield folder.name, load(str(folder))
-        return
-    adapted = PeftModel.from_pretrained(load(base), folder)
-    yield folder.name, adapted
-    yield f"{folder.name} merged", adapted.merge_and_unload()
 
 
 @torch.no_grad()
 def difference(
-    model: PreTrainedModel | PeftModel, replies: Sequence[MessageLog], sampling: GenerationConfig
+    model: PreTrainedModel, replies: Sequence[MessageLog], sampling: GenerationConfig
 ) -> float:
     """Return the largest difference from the generation's log-probabilities, in nats."""
     warpers = LogitsProcessorList([TemperatureLogitsWarper(sampling.temperature)])

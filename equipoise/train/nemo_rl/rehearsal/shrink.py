@@ -74,14 +74,14 @@ def _sizes(task: str, scale: LoadedConfig) -> dict[str, Any]:
     batch = prompts * grpo.num_generations_per_prompt // updates
     ranks = largest_divisor(batch, min(scale.config.cluster.gpus, _RANKS))
     data = local.prompt_settings.model_dump(mode="json")
-    limits = [n for n in (data.get("num_samples"), _PROMPTS) if n is not None]
+    samples = min(data.get("num_samples") or _PROMPTS, _PROMPTS)
     return {
         "policy.model_name": tiny.model_name,
         "policy.max_total_sequence_length": tiny.max_total_sequence_length,
         "policy.generation.max_new_tokens": tiny.generation.max_new_tokens,
         "policy.precision": tiny.precision,
         "equipoise.threads": local.config.equipoise.threads,
-        "equipoise.data": data | {"num_samples": min(limits)},
+        "equipoise.data": data | {"num_samples": samples},
         "grpo.num_prompts_per_step": prompts,
         "grpo.val_batch_size": prompts,
         "grpo.max_val_samples": prompts,

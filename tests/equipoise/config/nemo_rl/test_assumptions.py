@@ -47,7 +47,7 @@ def test_nothing_of_nemo_rl_is_assigned_but_by_a_rehearsals_stand_ins():
         for path in REHEARSAL.rglob("*.py")
         for _ in assigned(ast.parse(path.read_text("utf-8")))
     }
-    assert files == {REHEARSAL / "backend.py"}
+    assert files == {REHEARSAL / "rehearse.py"}
 
 
 def assigned(tree):

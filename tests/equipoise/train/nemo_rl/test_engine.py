@@ -26,7 +26,7 @@ def nemo_rl(job, monkeypatch, tmp_path):
     """Trains a job to a step, of which each earns more than the last one and measures less."""
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     sys.modules["ray"].shutdown = lambda: None
-    monkeypatch.setattr(engine, "prepare_process", lambda: None)
+    monkeypatch.setattr(engine, "before_nemo_rl", lambda: None)
     for name in ("WANDB_RUN_ID", "WANDB_RESUME", "RAY_ADDRESS"):
         monkeypatch.setenv(name, "")
     installation = SimpleNamespace(root=tmp_path, make_importable=lambda: None)
@@ -34,7 +34,7 @@ def nemo_rl(job, monkeypatch, tmp_path):
     def train(job, last):
         def run_grpo(job, path, done, steps, on_row, rehearsal):
             if not done:
-                before_first_step(job, Replies(), Environment(), steps)
+                before_first_step(job, Replies(), Environment())
             for step in range(done + 1, last + 1):
                 row = {"step": step, "reward": step / 2, "env/accuracy": -step / 3, "loss": 0.5}
                 append_row(job.run.history, row)

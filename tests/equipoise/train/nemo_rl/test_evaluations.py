@@ -13,11 +13,11 @@ from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import damage_of
 from equipoise.train.nemo_rl import evaluations
 from equipoise.train.nemo_rl.evaluations import (
+    PARTS,
     Sampler,
     after_last_step,
     before_first_step,
     is_drawn,
-    parts_folder,
     score_final,
 )
 from tests.refusals import refusal
@@ -58,7 +58,7 @@ class Replies:
 
 def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(job, environment):
     sample = Replies()
-    before_first_step(job, sample, environment, 4)
+    before_first_step(job, sample, environment)
     assert not is_drawn(job)
     after_last_step(job, sample)
     assert is_drawn(job)
@@ -82,7 +82,7 @@ def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(j
 
 
 def test_another_process_scores_what_the_trained_model_wrote(job, environment):
-    before_first_step(job, Replies(), environment, 4)
+    before_first_step(job, Replies(), environment)
     after_last_step(job, Replies())
     assert not job.run.evaluation("final").exists()
     resumed = replace(job, environment=type(job.environment)())
@@ -93,7 +93,7 @@ def test_another_process_scores_what_the_trained_model_wrote(job, environment):
 
 
 def test_what_a_lost_model_wrote_is_drawn_again(job, environment):
-    before_first_step(job, Replies(), environment, 4)
+    before_first_step(job, Replies(), environment)
     after_last_step(job, Replies("BBB"))
     after_last_step(job, Replies("AAA"))
     score_final(job)
@@ -180,7 +180,7 @@ def test_what_was_drawn_before_a_kill_is_not_drawn_again(sampler, job):
     with pytest.raises(Stopped):
         sampler(first, stop=lambda: next(signals))(job.records, 2, "baseline")
     assert len(first.calls) == 2
-    (parts_folder(job) / "0-baseline" / ".000000006.jsonl.partial").write_text("{")
+    (job.run.root / PARTS / "0-baseline" / ".000000006.jsonl.partial").write_text("{")
     drawn = sampler(second)(job.records, 2, "baseline")
     assert len(second.calls) == 2
     assert [r.completion for r in drawn] == list("1112221112")

@@ -248,7 +248,7 @@ def test_failures_stop_the_run_with_their_reason(run):
     history = run(window=1)
     assert take(history, 1, FAILED) == (True, True)
     with refusal("training.failed-scores", "timeout (2x)"):
-        history.raise_error()
+        raise history.error
 
 
 def test_two_policies_in_training_and_generation_stop_the_run(run, job):
@@ -260,7 +260,7 @@ def test_two_policies_in_training_and_generation_stop_the_run(run, job):
     assert ends == [(False, False)] * 6 + [(True, True)]
     message = "median token_mult_prob_error of the last 3 steps is 1.15, above"
     with refusal("training.sampling-mismatch", message, "max_token_mult_prob_error = 1.1"):
-        history.raise_error()
+        raise history.error
     rows = list(map(json.loads, job.run.history.open()))
     assert [row["token_mult_prob_error"] for row in rows[:2]] == [1.01, 9]
     assert rows[0]["gen_kl_error"] == 0.0101
@@ -270,4 +270,4 @@ def test_a_figure_that_is_not_a_number_is_above_every_bound(run):
     history = run(window=1)
     take(history, 1, error=math.nan)
     with refusal("training.sampling-mismatch", "is inf"):
-        history.raise_error()
+        raise history.error

@@ -54,7 +54,7 @@ def conversations(model, sampling=SAMPLING):
 def compared(base, tmp_path, capsys):
     """Compare an exported adapter on these layers with the policy that was sampled."""
 
-    def compare(*layers, exports=True):
+    def compare(*layers, exports=True, sampled=None):
         model = LlamaForCausalLM.from_pretrained(base)
         model = get_peft_model(model, LoraConfig(r=2, target_modules=list(layers)))
         for name, parameter in model.named_parameters():
@@ -71,7 +71,7 @@ def compared(base, tmp_path, capsys):
         config = SimpleNamespace(policy=policy)
         job = SimpleNamespace(run=run, config=config, model_name=str(base), reporter=reporter)
         try:
-            compare_policies(job, conversations(model))
+            compare_policies(job, conversations(sampled or model))
         finally:
             differ = json.loads(run.provenance.read_text())["logprobs_differ_by"]
         return differ, capsys.readouterr().out
@@ -79,15 +79,16 @@ def compared(base, tmp_path, capsys):
     return compare
 
 
-def test_an_adapter_is_the_same_policy_beside_its_model_and_merged(compared):
+def test_an_adapter_is_the_policy_that_was_sampled(compared):
     differ, _ = compared("q_proj", "down_proj")
-    assert list(differ) == ["training", "final_checkpoint", "final_checkpoint merged"]
+    assert list(differ) == ["training", "final_checkpoint"]
     assert 0 < max(differ.values()) < 2e-5
 
 
-def test_an_adapter_on_a_tied_head_is_another_policy_once_it_is_merged(compared):
-    with refusal("rehearsal.other-logprobs", "final_checkpoint merged"):
-        compared("q_proj", "lm_head")
+@pytest.mark.parametrize("layers", [("q_proj",), ("lm_head",)])
+def test_one_that_was_not_sampled_is_refused(compared, base, layers):
+    with refusal("rehearsal.other-logprobs", "final_checkpoint"):
+        compared(*layers, sampled=LlamaForCausalLM.from_pretrained(base))
 
 
 def test_where_nothing_was_exported_that_is_said(compared):
