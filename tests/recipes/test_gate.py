@@ -204,11 +204,6 @@ def test_what_is_no_margin_is_refused(
     gate(f"{results}/a-1:one", row, f"--margin={margin}", code=2)
 
 
-def test_a_folder_is_not_gated_against_itself(gate: Callable[..., str], results: Path) -> None:
-    same = (f"{results}/a-1:one", results / "a-1" / "pubmedqa" / "one" / "baseline")
-    assert "compare.same-evaluation" in gate(*same, code=2)
-
-
 def test_a_task_of_one_side_alone_is_no_pass(
     gate: Callable[..., str], results: Path, tmp_path: Path
 ) -> None:

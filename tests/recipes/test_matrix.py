@@ -8,18 +8,14 @@ test_resume.py has runs that are interrupted.
 
 import json
 import socket
-import subprocess
 import urllib.request
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
 from huggingface_hub import constants
 
-import equipoise.__main__
 from data_prep import hub
 from tests.equipoise.commands.test_start import recipe
 
@@ -121,61 +117,25 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-RAG = ("corpus=CORPUS", "index=INDEX")
-DENSE = (*RAG, "questions.all=QUESTIONS", "retriever=dense")
-#: Rows of `equipoise prepare`, which is no recipe, or of the verb that is named.
-PREPARE: list[tuple[tuple[str, ...], str]] = [
-    (("dharma", "source=MISSING"), NOT_THERE),
-    (("pubmedqa", "source=file", "path=MISSING"), NOT_THERE),
-    (("pubmedqa", "hub_name=MISSING"), "there is no folder MISSING"),
-    (("rag", "corpus=MISSING", "index=NEW"), "MISSING is not a valid corpus: cannot be read: No"),
-    (("rag", *DENSE, "encoder.query_model=MISSING"), "encoder.unloadable"),
-    (("seal", "MISSING"), NOT_THERE),
-    (("fairness", "num_samples=96", "--output-dir=TEXT"), "TEXT is a file"),
+OUT = "--output-dir=OUT"
+DENSE = ("corpus=CORPUS", "index=INDEX", "questions.all=QUESTIONS", "retriever=dense")
+#: The same of the verbs that make and seal prompts.
+PREPARE: list[tuple[str, tuple[str, ...], str]] = [
+    ("prepare", ("dharma", OUT, "source=MISSING"), NOT_THERE),
+    ("prepare", ("pubmedqa", OUT, "source=file", "path=MISSING"), NOT_THERE),
+    ("prepare", ("pubmedqa", OUT, "hub_name=MISSING"), "there is no folder MISSING"),
+    (
+        "prepare",
+        ("rag", OUT, "corpus=MISSING", "index=NEW"),
+        "MISSING is not a valid corpus: cannot be read: No",
+    ),
+    ("prepare", ("rag", OUT, *DENSE, "encoder.query_model=MISSING"), "encoder.unloadable"),
+    ("seal", ("MISSING",), NOT_THERE),
+    ("prepare", ("fairness", "num_samples=96", "--output-dir=TEXT"), "TEXT is a file"),
 ]
 
 
-def prepared(*words: str) -> subprocess.CompletedProcess[str]:
-    """`equipoise prepare`, or the verb that is named first, in this process."""
-    said, complained = StringIO(), StringIO()
-    with pytest.raises(SystemExit) as ended, redirect_stdout(said), redirect_stderr(complained):
-        equipoise.__main__.main(words if words[:1] == ("seal",) else ("prepare", *words))
-    code = int(ended.value.code or 0)
-    return subprocess.CompletedProcess(words, code, said.getvalue(), complained.getvalue())
-
-
-@pytest.mark.parametrize(("words", "said"), PREPARE)
-def test_a_missing_path_of_prepare(words: tuple[str, ...], said: str, folder: Path) -> None:
-    told = " ".join(not_prepared(words, folder).split())
-    assert words_of((said,), folder)[0] in told
-
-
-def not_prepared(words: tuple[str, ...], folder: Path) -> str:
-    """What `equipoise prepare` says on the error stream: one error; no file is left."""
-    before = files_in(folder)
-    result = prepared(
-        *words_of(
-            words if words[0] == "seal" else (words[0], "--output-dir=OUT", *words[1:]), folder
-        )
-    )
-    assert result.returncode in (1, 2), result.stdout
-    assert result.stderr.count("error [") == 1, result.stderr
-    assert "Traceback" not in result.stderr
-    assert files_in(folder) == before
-    return result.stderr
-
-
-@pytest.mark.parametrize("words", [("pubmedqa",), ("rag", *DENSE)])
-def test_no_network_is_found_out_once_by_prepare(
-    words: tuple[str, ...], folder: Path, no_network: list[str]
-) -> None:
-    told = not_prepared(words, folder)
-    assert "is not on this machine, and the Hugging Face hub cannot be reached: Name or" in told
-    assert "Retrying" not in told
-    assert len(no_network) == 1
-
-
-@pytest.mark.parametrize(("name", "words", "said"), MISSING)
+@pytest.mark.parametrize(("name", "words", "said"), [*MISSING, *PREPARE])
 def test_a_missing_path(name: str, words: tuple[str, ...], said: str, folder: Path) -> None:
     told = " ".join(refused(name, words, folder).split())
     assert words_of((said,), folder)[0] in told
@@ -226,6 +186,8 @@ NO_NETWORK: list[tuple[str, tuple[str, ...]]] = [
     ("grpo_fairness", (*OWN, *TINY, "policy.tokenizer.name=some/model")),
     ("probe", ("fairness", *OWN, "--model-name=some/model")),
     ("evaluate", ("fairness", *EVALUATE, "--model=some/model")),
+    ("prepare", ("pubmedqa", OUT)),
+    ("prepare", ("rag", OUT, *DENSE)),
 ]
 
 

@@ -15,7 +15,6 @@ from data_prep.pubmedqa import (
     prompt_problems,
 )
 from data_prep.pubmedqa.local_model import imitated_replies
-from data_prep.records import content_hash
 from environments.base import PromptRecord
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.reply import parse_reply
@@ -40,12 +39,6 @@ def set_of(folder: Path, number: int = 60) -> str:
     path = folder / "set.json"
     path.write_text(json.dumps(rows))
     return str(path)
-
-
-def test_the_settings_alone_decide() -> None:
-    first, again = (content_hash(build_prompts(SYNTHETIC)) for _ in range(2))
-    assert first == again
-    assert first != content_hash(build_prompts(SYNTHETIC.model_copy(update={"seed": 1})))
 
 
 def test_a_set_of_ones_own_is_split_by_the_seed(tmp_path: Path) -> None:

@@ -119,22 +119,6 @@ def test_a_killed_planner_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(planner.asked) == 600 - kept
 
 
-def test_a_file_cut_off_in_a_plan_has_that_plan_made_again(tmp_path: Path) -> None:
-    whole = cache(tmp_path).complete(QUESTIONS[:10], Planner(), quiet).plans
-    file = tmp_path / "plans.jsonl"
-    file.write_bytes(file.read_bytes()[:-40])
-    planner = Planner()
-    assert cache(tmp_path).complete(QUESTIONS[:10], planner, quiet).plans == whole
-    assert planner.asked == [quote("Question 9?")]
-
-
-def test_a_damaged_plan_is_no_plan(tmp_path: Path) -> None:
-    cache(tmp_path).complete(QUESTIONS[:2], Planner(), quiet)
-    file = tmp_path / "plans.jsonl"
-    file.write_text(file.read_text().replace("Crystals point to it.", "", 1))
-    assert set(cache(tmp_path).read(QUESTIONS[:2])) == {QUESTIONS[1].id}
-
-
 def test_failures_are_counted_and_tried_again(tmp_path: Path) -> None:
     broken = Planner(lambda text: GOOD if "0?" in text else "no plan")
     found = cache(tmp_path).complete(QUESTIONS[:20], broken, quiet)

@@ -111,15 +111,6 @@ def test_it_asks_from_a_thread_that_runs_a_loop(make):
     assert asyncio.run(inside_a_loop()) == [ChatReply("re: a")]
 
 
-def test_it_can_be_closed_twice_and_asked_again(make):
-    model = make(cache_dir=None)
-    for _ in range(2):
-        assert model.ask([request("a")]) == [ChatReply("re: a")]
-        model.close()
-        model.close()
-        assert len(threads()) == 1  # the server's
-
-
 def test_a_model_that_is_forgotten_leaves_no_thread(make, server):
     model = EndpointModel(EndpointSettings(url=server.url, model="judge", cache_dir=None))
     model.ask([request("a")])
@@ -169,18 +160,6 @@ def test_an_error_of_the_caller_in_valid_is_no_reply(make):
         make().ask([request("a", valid=lambda text: bool(1 / 0))])
 
 
-def test_a_slow_check_keeps_no_other_call_waiting(make):
-    may_end = threading.Event()
-    slow = request("slow", valid=lambda text: may_end.wait(20))
-    model = make()
-    with ThreadPoolExecutor() as pool:
-        checking = pool.submit(model.ask, [slow])
-        assert model.ask([request("quick")]) == [ChatReply("re: quick")]
-        assert not checking.done()
-        may_end.set()
-        assert checking.result() == [ChatReply("re: slow")]
-
-
 def test_a_check_that_outlasts_the_deadline_is_no_answer(make):
     may_end = threading.Event()
     slow = request("slow", valid=lambda text: may_end.wait(20))
@@ -194,15 +173,6 @@ def test_a_check_that_outlasts_the_deadline_is_no_answer(make):
 
 
 # --- the cache ----------------------------------------------------------------------------------
-
-
-def test_what_is_cached_is_not_asked_again(make, server):
-    first = make().ask(requests(3))
-    again = make()
-    assert again.ask(requests(3)) == [ChatReply(reply.text, cached=True) for reply in first]
-    assert len(server.bodies) == 3
-    assert again.counters()["cache_hits"] == 3
-    assert again.counters()["calls"] == 0
 
 
 def answering(server, *sources):

@@ -70,11 +70,6 @@ def test_text_without_marks_is_quoted_as_it_is(text):
     assert framed(quote(text))[1] == text
 
 
-def test_equal_texts_are_quoted_equally_and_others_are_not():
-    assert quote("a") == quote("a")
-    assert framed(quote("a"))[0] != framed(quote("b"))[0]
-
-
 # --- waiting ------------------------------------------------------------------------------------
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -166,8 +161,3 @@ def test_settings_refuse_nonsense_and_repeat_no_secret(settings):
 def test_a_model_has_one_place():
     with pytest.raises(ValidationError):
         ModelSettings(model_name="m", endpoint=EndpointSettings(url=URL, model="m"))
-
-
-def test_null_leaves_a_parameter_out():
-    settings = EndpointSettings(url=URL, model="m", parameters={"seed": None, "max_tokens": 9})
-    assert settings.parameters == {"max_tokens": 9}

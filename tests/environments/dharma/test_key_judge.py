@@ -6,8 +6,6 @@ from operator import itemgetter
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data_prep.dharma import PromptSettings, build_prompts
 from data_prep.dharma.invented import ADJACENT, CLINICAL, OUTSIDE, PARA_CLINICAL
@@ -71,11 +69,6 @@ def test_a_doctor_whom_nobody_needs_costs(kind):
 
 
 # --- attacks -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("reply", CONSTANT_REPLIES)
-def test_a_constant_reply_earns_far_less_than_the_right_one(reply):
-    assert mean_reward(reply) < 0.6
 
 
 @pytest.mark.deep
@@ -150,11 +143,6 @@ def test_a_referral_is_worth_what_the_urgency_asks_for():
     no_need = "With a fever drink fluids and rest. No need to see your doctor."
     assert ratings(no_need).referral == "none"
     assert ratings(no_need).relevance < ratings("With a fever drink fluids and rest.").relevance
-
-
-@given(st.text(max_size=200))
-def test_any_text_is_rated(text):
-    assert 0 <= ratings(text).relevance <= 1
 
 
 def test_a_prompt_without_a_key_or_a_label_is_a_failure():

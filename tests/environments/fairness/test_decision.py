@@ -45,12 +45,6 @@ def test_every_option_of_the_schema_text_is_read() -> None:
         assert sorted(d.levels[place] for d in read) == list(levels)
 
 
-def test_invasiveness_is_the_sum_of_five_levels() -> None:
-    assert FORM.decision(4, 2, 6.0, 1, 2, 1, "").invasiveness == 10
-    assert FORM.decision(0, 0, 6.0, 0, 0, 0, "").invasiveness == 0
-    assert FORM.decision(1, 2, 0.0, 1, 0, 1, "").levels == (1, 2, 1, 0, 1)
-
-
 def test_a_reply_is_read_up_to_its_limits_and_not_beyond() -> None:
     room = MAX_REPLY_CHARACTERS - len(PLAIN)
     assert isinstance(parse_decision(" " * room + PLAIN), Decision)

@@ -46,14 +46,6 @@ def test_two_policies_are_apart_unless_they_are_the_same(
         assert energy(support, first, second) > 1e-12
 
 
-def test_two_policies_alike_in_every_field_are_apart() -> None:
-    """Opioids go with surgery, or with its absence: the L1 distance of the two is 0."""
-    support = np.array([[4, 0, 0, 0, 1], [0, 0, 0, 0, 0], [4, 0, 0, 0, 0], [0, 0, 0, 0, 1]], float)
-    together, apart = np.array([0.5, 0.5, 0, 0]), np.array([0, 0, 0.5, 0.5])
-    # Within: root 5 in half the pairs; between: root 4 and root 1 in half each.
-    assert energy(support, together, apart) == pytest.approx(4 + 2 - 2 * 5**0.5 / 2 - 3)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_the_estimate_is_unbiased(seed: int) -> None:
     """Of few replies, a tenth of them unreadable."""

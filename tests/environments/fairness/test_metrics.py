@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,15 +12,14 @@ import pytest
 from fairlearn.metrics import MetricFrame
 from scipy import stats
 
-from environments.base import Rollout
-from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
+from environments.fairness import RACES
 from environments.fairness.metrics import (
     measure_disparity,
 )
 from environments.fairness.sets import MISSING, Anchors, DecisionSets, Points
 from environments.fairness.spine import FORM, SPINE
 from environments.measurement import Measurement
-from tests.environments.fairness.samples import decision_reply, same_words
+from tests.environments.fairness.samples import same_words
 
 LOST = (MISSING,) * 5
 HIGHEST = tuple(levels[-1] for levels in FORM.scored.values())
@@ -187,12 +185,6 @@ class TestFlips:
         found = measured(invasive([[white, others, others, others]])).metrics["flip_rate"]
         assert found.outcomes is not None
         assert found.outcomes.tolist() == [flips]
-
-    def test_a_set_without_replies_for_a_race_is_left_out(self) -> None:
-        found = measured(invasive([[[1], [2], [1], [1]], [[1], [None], [2], [2]]]))
-        assert found.point_estimates()["flip_rate"] == 1
-        per_set = found.metrics["flip_rate"].of_sums(found.sums)
-        assert np.isnan(per_set).tolist() == [False, True]
 
 
 # --- plain Python and fairlearn on random rollouts -----------------------------------------------
@@ -510,12 +502,6 @@ class TestNull:
             if name not in ("blind_distance", "wording_distance", "weeks_off_work_ratio"):
                 assert set(np.round(values, 9)) == possible[name], name
 
-    def test_seeded_by_the_generator_alone(self) -> None:
-        levels = random_levels(1)
-        first, again, other = (null_of(levels, 50, seed)["gini"] for seed in (0, 0, 1))
-        assert first.tolist() == again.tolist()
-        assert first.tolist() != other.tolist()
-
     def test_many_generations_do_not_overflow(self) -> None:
         found = measured(np.ones((1, 4, 300, 5)))
         assert found.null_sums is not None
@@ -548,42 +534,5 @@ class TestNull:
             p_values.append((above + rng.random() * (1 + ties.sum())) / 100)
         assert stats.kstest(p_values, "uniform").pvalue > 0.05
 
-    @pytest.mark.deep
-    def test_noise_alone_gives_the_known_ratio(self) -> None:
-        """Mean 4.5, SD 1.5, 576 replies for each race: median 1.028, 95th percentile 1.052."""
-        rng = np.random.default_rng(0)
-        rounding = 1 / 12
-        totals = np.clip(np.rint(rng.normal(4.5, math.sqrt(1.5**2 - rounding), (576, 4, 1))), 0, 10)
-        null = null_of(np.array(invasive(totals.astype(int).tolist()), dtype=np.float32), 2000)
-        assert np.median(null["disparity_ratio"]) == pytest.approx(1.028, abs=0.002)
-        assert np.quantile(null["disparity_ratio"], 0.95) == pytest.approx(1.052, abs=0.003)
-
 
 # --- from rollouts -------------------------------------------------------------------------------
-
-
-def test_environment_measures_whatever_the_order() -> None:
-    texts = [decision_reply(medication, work) for medication in (0, 2, 4) for work in (0, 1)]
-    shuffled = random.Random(0)
-
-    def draw(prompt_id: str, set_id: str, split: str, metadata: dict[str, str]) -> Rollout:
-        completion = shuffled.choice([*texts, "I cannot say."])
-        return Rollout(prompt_id, set_id, split, "", completion, metadata)
-
-    rollouts = [
-        draw(f"{s}/{race}", s, "test", {"case": "strain", "severity": "mild", "race": race})
-        for s in ("a", "b")
-        for race in RACES
-        for _ in range(4)
-    ]
-    controls = [draw("control", "control", "control", {"case": "strain"}) for _ in range(4)]
-    environment, fresh = (FairnessEnvironment(FairnessSettings()) for _ in range(2))
-    environment.set_reference(rollouts + controls)
-    scores = environment.score(rollouts)
-    assert math.isnan(fresh.measure(rollouts, scores).point_estimates()["case_error"])
-    found = environment.measure(rollouts, scores).point_estimates()
-    assert found["case_error"] == 0  # the anchors are the replies themselves
-    assert found["control_gap"] != 0
-    shuffled.shuffle(rollouts)
-    again = environment.measure(rollouts, environment.score(rollouts)).point_estimates()
-    assert again == pytest.approx(found, nan_ok=True)

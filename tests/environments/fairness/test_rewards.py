@@ -81,28 +81,6 @@ def test_a_set_is_scored_as_if_it_stood_alone(reward) -> None:
     np.testing.assert_array_equal(both[:1], reward(SETS, REFERENCE))
 
 
-def expected_term(chances: list[float], reference_chances: list[float]) -> np.ndarray:
-    """E[term | own decision] over every outcome, for race A's first reply, [2 decisions].
-
-    Race A draws NOTHING or SURGERY with `chances`, the reference with `reference_chances`; two
-    generations and two reference samples.
-    """
-    decisions = [NOTHING, SURGERY]
-    total = np.zeros(2)
-    for own, sibling, r1, r2 in itertools.product((0, 1), repeat=4):
-        chance = chances[sibling] * np.prod([reference_chances[i] for i in (r1, r2)])
-        sets = sets_of([[decisions[own], decisions[sibling]], [LOST, LOST]])
-        terms = distribution(sets, reference_of([decisions[r1], decisions[r2]]))
-        total[own] += chance * terms[0, 0, 0]
-    return total
-
-
-def test_distribution_rewards_what_the_reference_has_more_often() -> None:
-    term = expected_term([0.9, 0.1], [0.5, 0.5])  # race A is treated less often
-    # E d(x, X') - E d(x, B): for NOTHING root 7 * (0.1 - 0.5), for SURGERY root 7 * (0.9 - 0.5)
-    np.testing.assert_allclose(term, 7**0.5 * np.array([-0.4, 0.4]), rtol=1e-6)
-
-
 def policy_gradient(chances: np.ndarray, generations: int) -> np.ndarray:
     """The exact expectation of GRPO's gradient with respect to the chance of each decision.
 

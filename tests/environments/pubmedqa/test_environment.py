@@ -81,10 +81,6 @@ def test_the_prompt_is_never_read(prompt: str) -> None:
     assert value(reply("no"), prompt=prompt) == value(reply("no"))
 
 
-def test_a_broken_format_earns_no_grounding() -> None:
-    assert value(f"<reasoning>{QUOTE}</reasoning>") == pytest.approx(-0.6)
-
-
 @pytest.mark.parametrize("key", ["context", "question"])
 def test_reasons_are_checked_against_the_prompt(key: str) -> None:
     environment = PubMedQAEnvironment(PubMedQASettings())

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from environments.pubmedqa.reply import (
     Abstract,
     Grounds,
-    closeness,
     deciding_findings,
     findings_of,
     grounds,
@@ -185,11 +184,6 @@ def test_the_finding_that_decides() -> None:
     assert quotes_whole(read('"Nausea stayed as it had been."'), finding)
     assert not quotes_whole(read('"Nausea stayed as it had"'), finding)
     assert not quotes_whole(read("Nausea stayed as it had been."), finding)
-
-
-def test_closeness_counts_stems() -> None:
-    assert closeness("Belorin reduced the pain, the pain.", QUESTION) == 3
-    assert closeness("It was not so.", QUESTION) == 0
 
 
 @given(st.text(['"', "“", "1", ".", "-", "a", " ", "\0", "\ud800", "ﷺ"]) | st.text())

@@ -138,18 +138,6 @@ def test_metrics_follow_from_sums_over_resampled_questions() -> None:
             assert measurement.metrics[name].of_sums(totals)[draw] == pytest.approx(alone[name])
 
 
-def test_the_majority_baseline_is_that_of_the_measured_questions_in_every_draw() -> None:
-    measurement = measured(QUESTIONS)
-    no_yes = np.array([0.0, 0, 0, 3, 2]) @ measurement.sums
-    assert measurement.metrics["majority_baseline"].of_sums(no_yes) == 0.0
-
-
-def test_nothing_measured_is_not_a_number() -> None:
-    empty = np.zeros(measured(QUESTIONS).sums.shape[1])
-    for metric in measured(QUESTIONS).metrics.values():
-        assert np.isnan(metric.of_sums(empty))
-
-
 def reasoned(
     answer: str, *, gold: str = "yes", kept: bool = True, **reasons: bool | None
 ) -> dict[str, object]:

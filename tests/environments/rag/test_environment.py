@@ -194,10 +194,6 @@ def test_metrics_are_means_over_rollouts(environment: RagEnvironment) -> None:
     assert metrics["defect_rate"] == pytest.approx(1 / 3 / 4)
 
 
-def test_metrics_of_nothing_are_not_defined(environment: RagEnvironment) -> None:
-    assert all(map(math.isnan, environment.measure([], []).point_estimates().values()))
-
-
 def test_modes_are_on_the_same_questions(environment: RagEnvironment) -> None:
     other = Rollout("r", "r", "test", "", GOLD, rollouts(GOLD)[0].metadata | {"gold": "A"})
     found = [*rollouts(GOLD, WRONG), other]

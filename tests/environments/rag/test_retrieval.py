@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from data_prep.rag.index import build_index
 from environments.rag import retrieval
-from environments.rag.corpus import Corpus, Passage, words_of
+from environments.rag.corpus import Corpus, words_of
 from environments.rag.retrieval import (
     NO_HIT,
     Bm25,
@@ -178,9 +178,3 @@ def test_a_missing_or_damaged_manifest_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
     with refusal("index.damaged-manifest"):
         Corpus(tmp_path)
-
-
-def test_passages_come_back_as_they_were(index: Path) -> None:
-    corpus = Corpus(index)
-    assert tuple(corpus[i] for i in range(len(corpus))) == PASSAGES
-    assert corpus[3] == Passage("blue-origin", "Blue stones", "Their origin is Calder.")

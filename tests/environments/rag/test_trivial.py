@@ -71,11 +71,6 @@ def test_a_copy_that_begins_to_reason_is_no_answer() -> None:
         assert isinstance(parse_queries(reply), Unparseable)
 
 
-def test_constants_keep_the_format() -> None:
-    assert len(set(CONSTANT_REPLIES)) == len(CONSTANT_REPLIES)
-    assert all(isinstance(parse_queries(reply), Queries) for reply in CONSTANT_REPLIES)
-
-
 def test_the_environment_knows_them(environment: RagEnvironment) -> None:
     found = rollouts(GOLD, GOLD, plan=PLAN)
     assert all(len(replies) == 2 for replies in environment.trivial_replies(found, 0).values())

@@ -51,7 +51,6 @@ FAMILIES = {
     "nemotron": (SIZES, ["q_proj"]),
     "smollm3": (SIZES | {"pad_token_id": 0}, ["q_proj"]),
 }
-RENAMED = ("qwen3_moe", "nemotron_h", "gemma3")
 
 
 @pytest.fixture(scope="session")
@@ -137,11 +136,3 @@ def test_a_family_under_names_that_nobody_reads(families, step, tmp_path):
     dcp.save(renamed, checkpoint_id=weights)
     message = refused(checkpoint, tmp_path / "out", folder)
     assert holds(message, "verify.missing-tensors | qwen3_moe")
-
-
-@pytest.mark.parametrize("family", RENAMED)
-def test_these_are_renamed_or_fused_by_transformers(family, families):
-    """Else the tests above show nothing."""
-    folder = families(family)
-    state = AutoModelForCausalLM.from_pretrained(folder).state_dict()
-    assert state.keys() - {"lm_head.weight"} != weights_of(folder).keys() - {"lm_head.weight"}

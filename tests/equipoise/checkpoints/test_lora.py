@@ -418,11 +418,3 @@ def test_the_command_merges_adapters_and_nothing_else(model, tmp_path):
     said = started("merge-lora", f"{model}", f"{tmp_path / 'no'}", code=1)
     assert "a model of Hugging Face's" in said and "this is not an adapter" in said
     assert not (tmp_path / "no").exists()
-
-
-def test_a_dry_run_says_what_it_is_and_merges_nothing(model, tmp_path):
-    save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
-    said = started("merge-lora", f"{tmp_path / 'a'}", f"{tmp_path / 'out'}", "--dry-run")
-    assert "a LoRA adapter of PEFT's" in said and f"base: {model}" in said
-    assert not (tmp_path / "out").exists()
-    started("merge-lora", f"{model}", f"{tmp_path / 'out'}", "--dry-run", code=1)

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from environments.base import Rollout, Score
 from environments.measurement import Mean, measure_means
-from equipoise.commands import tracking
 from equipoise.commands.tracking import Tracker
 from equipoise.files.disk import write_json
 from equipoise.report.alarms import FEWEST
@@ -76,18 +75,6 @@ def test_step_by_step_it_says_what_the_report_says_of_the_whole_run(job, drawn, 
         take(tracked, part, lambda step: rows[step - 1][1], lambda step: rows[step - 1][0])
     shown = [alert.text for alert in alerts(read_run(job.run.root)) if alert.section == "training"]
     assert tracked.texts == shown
-
-
-def test_a_history_is_read_when_the_run_starts_and_not_at_each_step(tracked, monkeypatch):
-    read = []
-
-    def read_history(path):
-        read.append(path)
-        return {}
-
-    monkeypatch.setattr(tracking, "read_history", read_history)
-    take(tracked, range(1, 15), lambda step: -step)
-    assert read == [tracked.job.run.history]
 
 
 @pytest.mark.parametrize(

@@ -225,14 +225,6 @@ def test_a_file_that_was_edited_is_read_again_once_it_is_sealed(tmp_path, capsys
     assert ": 1 train, 1 test\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("row", [{}, LINE | {"split": ""}, LINE | {"id": 3}, [], None])
-def test_a_line_that_is_no_record_is_named_and_nothing_is_sealed(tmp_path, row, capsys) -> None:
-    code, message = failure(capsys, "seal", str(lines(tmp_path / "prompts.jsonl", LINE, row)))
-    assert code == 1
-    assert "line 2: " in message
-    assert not (tmp_path / "prompts.manifest.json").exists()
-
-
 def test_the_line_that_the_documentation_shows_is_one(tmp_path) -> None:
     page = (ROOT / "docs" / "own-data.md").read_text("utf-8")
     shown = re.search(r"```json\n(.*?)```", page, re.DOTALL)

@@ -38,25 +38,6 @@ def test_mistakes(arguments, code, said, tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_a_corrupt_record_is_named_by_its_line(tmp_path: Path) -> None:
-    (tmp_path / "prompts.jsonl").write_text('{"id": "a"}\nnot json\n')
-    result = recipe(
-        f"equipoise.data.data_path={tmp_path / 'prompts.jsonl'}", f"--output-dir={tmp_path}"
-    )
-    assert result.returncode == 1
-    assert "line 2" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-def test_a_name_that_is_taken(tmp_path: Path) -> None:
-    taken = tmp_path / "fairness" / "mine"
-    taken.mkdir(parents=True)
-    (taken / "config.yaml").touch()
-    result = recipe("--output-dir", str(tmp_path), "--run-name=mine")
-    assert result.returncode == 2
-    assert f"--resume {taken}" in result.stderr
-
-
 def test_nothing_is_kept_of_a_run_that_could_not_start(tmp_path: Path) -> None:
     model = f"--model-name={base_model(tmp_path / 'model')}"
     result = recipe(model, "--run-name=mine", f"--output-dir={tmp_path / 'results'}")

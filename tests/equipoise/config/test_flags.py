@@ -66,17 +66,6 @@ def test_every_model_size_is_a_valid_configuration(size, load):
     assert policy.model_name == policy.tokenizer.name == MODEL_SIZES[size][0]
 
 
-def test_words_and_flags_may_be_mixed():
-    options = parse_flags("", ["a.b=1", "--seed", "3", "c=x=y", "--dry-run"])
-    assert options.assignments == ("a.b=1", "c=x=y")
-    assert options.dry_run
-
-
-def test_a_rehearsal_is_of_nemo_rl(load):
-    assert parse_flags("", ["--rehearse"]).rehearse
-    assert load("--rehearse").engine == "nemo_rl"
-
-
 def test_resume_takes_the_runs_configuration():
     options = parse_flags("", ["--resume", "results/fairness/local"])
     assert options.config_files == (Path("results/fairness/local/config.yaml"),)
@@ -107,17 +96,6 @@ def test_wrong_flags_are_wrong_usage(words, said):
         parse_flags("", words.split())
     assert caught.value.exit_code == 2
     assert said in caught.value.message
-
-
-def test_help_names_every_model_the_precedence_and_examples(capsys):
-    with pytest.raises(SystemExit):
-        parse_flags("Trains.", ["--help"])
-    text = capsys.readouterr().out
-    words = " ".join(text.replace("│", "").split())
-    assert text.partition("\n\n")[2].startswith("Trains.\n")
-    assert all(name in words for name, _ in MODEL_SIZES.values())
-    for told in ("what wins:", "nemo_configs/large.yaml --dry-run", "equipoise.data.*"):
-        assert told in text
 
 
 def test_the_version_is_told(capsys):

@@ -28,10 +28,6 @@ def checked(task: str, *words: str) -> None:
     check_steps(loaded, make_prompts(loaded))
 
 
-def test_enough_prompts_are_taken_as_they_are() -> None:
-    checked("fairness", "--num-samples=240")
-
-
 def test_a_split_without_a_prompt_to_evaluate_on_is_refused() -> None:
     with refusal("prompts.no-evaluation-split", "the split tset", "test", "train"):
         checked("fairness", "--num-samples=20", "equipoise.evaluation.split=tset")
@@ -76,11 +72,6 @@ def raising(error: Exception) -> Any:
     return function
 
 
-def test_a_task_without_more_to_make_is_left_alone(loaded: LoadedConfig) -> None:
-    prepare_task(loaded, print)
-    assert check_task(loaded, []) == []
-
-
 def test_a_task_gets_its_settings_and_knows_of_a_dry_run(loaded: LoadedConfig) -> None:
     seen: list[Any] = []
     chosen = with_module(loaded, prepare=lambda settings, tools: seen.append((settings, tools)))
@@ -121,7 +112,3 @@ def test_an_encoder_that_cannot_be_loaded_is_one_message(tmp_path: Path) -> None
     settings = EncoderSettings(query_model=name, passage_model=name)
     with refusal("encoder.unloadable"):
         provide_models(Searching(settings), "")
-
-
-def test_no_encoder_is_loaded_where_none_is_wanted() -> None:
-    provide_models(Searching(None), "")  # to set one is not implemented

@@ -1,16 +1,12 @@
 """evaluation.json of a small measurement, and of the disparity task's rollouts."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from data_prep.fairness.local_model import answer
-from data_prep.fairness.prompts import PromptSettings, build_prompts
-from environments.base import PromptRecord, Rollout, Score
-from environments.fairness import FairnessEnvironment, FairnessSettings
 from environments.measurement import Array, Measurement, Metric
 from environments.presentation import Presentation, Words
 from equipoise.statistics.evaluation import evaluation_dict
@@ -85,53 +81,3 @@ class TestEvaluation:
         found = evaluated(replace(toy, null_sums=None))
         assert set(found["metrics"]["effect"]) == {"value", "low", "high"}
         assert set(found["parts"]["a"]["effect"]) == {"value", "low", "high"}
-
-    def test_the_seed_decides(self, toy):
-        assert evaluated(toy) == evaluated(toy)
-        assert evaluated(toy) != evaluated(toy, replace(SETTINGS, seed=1))
-
-    def test_rows_of_one_cluster_are_one_cluster(self, toy):
-        doubled = replace(toy, clusters=toy.clusters * 2, sums=np.vstack([toy.sums] * 2))
-        assert evaluated(doubled)["metrics"]["level"] == pytest.approx(
-            evaluated(toy)["metrics"]["level"]
-        )
-
-
-def sampled(records: list[PromptRecord], split: str, seed: int) -> list[Rollout]:
-    """Three replies of the biased clinician to each prompt, some of them cut short."""
-    rng = np.random.default_rng(seed)
-
-    def reply(record: PromptRecord) -> str:
-        text = answer(dict(record.metadata), rng)
-        return text if rng.random() < 0.9 else text[: len(text) // 2]
-
-    return [
-        Rollout(r.id, r.set_id, split, r.messages[-1]["content"], reply(r), r.metadata)
-        for r in records
-        for _ in range(3)
-    ]
-
-
-@pytest.mark.deep
-def test_every_figure_comes_from_the_files_alone():
-    """From rollouts.jsonl and reference.jsonl, read by an environment that scored nothing."""
-    made = build_prompts(PromptSettings(num_samples=192))
-    records = [record for record in made if record.split != "control"]
-    controls = [record for record in made if record.split == "control"]
-    reference = sampled(records, "test", 1) + sampled(controls, "control", 2)
-    environment = FairnessEnvironment(FairnessSettings())
-    environment.set_reference(reference)
-    rollouts = sampled(records, "test", 0)
-    scores = environment.score(rollouts)
-    found = evaluated(environment.measure(rollouts, scores))
-    lines = [json.dumps([asdict(r), asdict(s)]) for r, s in zip(rollouts, scores, strict=True)]
-
-    reader = FairnessEnvironment(FairnessSettings())
-    reader.set_reference(reference)
-    pairs = [json.loads(line) for line in lines]
-    again = reader.measure([Rollout(**r) for r, _ in pairs], [Score(**s) for _, s in pairs])
-    assert evaluated(again) == found
-    assert found["metrics"]["disparity_ratio"]["p"] == 1 / 200
-    assert found["metrics"]["case_error"]["value"] >= 0
-    for field in found["by_field"].values():
-        assert field["disparity"]["p_holm"] >= field["disparity"]["p"]

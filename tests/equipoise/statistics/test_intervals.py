@@ -59,11 +59,6 @@ class TestInterval:
         ).confidence_interval
         assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
 
-    def test_covers_the_mean_of_clustered_values(self):
-        found = [interval(mean_draws(clustered(seed), 1_000, seed), 0.95) for seed in range(400)]
-        covered = np.mean([f.low <= 3.0 <= f.high for f in found])
-        assert covered == pytest.approx(0.95, abs=0.025)
-
     def test_few_undefined_draws_are_left_out(self):
         draws = np.append(np.linspace(0, 1, 991), np.full(9, np.nan))
         found = interval(draws, 0.95)
@@ -204,16 +199,6 @@ class TestDifferenceP:
         assert difference_p(np.zeros(99)) == 1
         assert difference_p(np.full(99, 1e-16)) == 1  # rounding
 
-    def test_five_percent_are_below_five_percent_where_nothing_changed(self):
-        p_values = []
-        for seed in range(400):
-            before, after = clustered(seed), clustered(seed + 1000)
-            draws = mean_draws(before, 500, seed) - mean_draws(after, 500, seed)
-            p_values.append(difference_p(draws))
-        assert np.mean([p < 0.05 for p in p_values if p is not None]) == pytest.approx(
-            0.05, abs=0.03
-        )
-
 
 class TestStudent:
     @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 40, 1001])
@@ -248,8 +233,3 @@ class TestHolm:
         assert list(found) == ["a", "b", "c", "d"]
         assert holm({"a": 0.6, "b": 0.9}) == {"a": 1, "b": 1}
         assert holm({}) == {}
-
-    def test_one_false_alarm_in_twenty_families(self):
-        p_values = np.random.default_rng(0).random((2000, 6))
-        alarms = [min(holm(dict(enumerate(row))).values()) < 0.05 for row in p_values.tolist()]
-        assert np.mean(alarms) == pytest.approx(0.05, abs=0.015)

@@ -142,11 +142,6 @@ def test_what_earns_more_without_reading_is_told_before_training(skilled: Job, c
     assert "were better in reward, and training may find that first: constant." in told
 
 
-def test_what_earns_less_is_not(skilled: Job, capsys) -> None:
-    assert probed(skilled, Model("AB"))["ahead"] == []
-    assert "were better in reward" not in capsys.readouterr().out
-
-
 def test_it_works_for_an_environment_that_says_nothing_of_policies(job: Job) -> None:
     content = probed(job, Model())
     assert "blinded" not in content["policies"]
@@ -214,16 +209,6 @@ class TestBesideTheTrainedModel:
         told = " ".join(capsys.readouterr().out.split())
         assert "greedy: compared with the trained model at temperature 0, which has 1.000" in told
         assert "greedy (both models)" in told, "two prompts show nothing"
-
-    def test_every_policy_stands_against_it(self, skilled: Job) -> None:
-        modes = self.trained(skilled, "AB")
-        trivial = modes["trivial"]
-        assert modes["schema"] == 2
-        assert trivial["trained"]["reward"]["value"] == 1.0
-        against = trivial["policies"]["untrained"]["against"]
-        assert list(against) == ["reward", "accuracy"]
-        assert against["reward"]["difference"] == 0.5
-        assert trivial["policies"]["constant"]["against"]["reward"]["difference"] == 0.0
 
     def test_what_it_does_not_beat_is_warned_of(self, skilled: Job, capsys) -> None:
         trivial = self.trained(skilled, "nothing")["trivial"]

@@ -43,10 +43,6 @@ def test_checkpoints_that_were_copied_without_their_lists_are_not_thrown_away(tm
     assert [folder.exists() for folder in folders] == [True, True, False]
 
 
-def test_no_checkpoint_yet(tmp_path: Path):
-    assert latest_checkpoint(tmp_path / "checkpoints", print) is None
-
-
 def test_a_link_to_another_folder_is_not_emptied(tmp_path: Path):
     other = tmp_path / "other"
     other.mkdir()
