@@ -6,10 +6,7 @@ import os
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
-
-from dotenv import load_dotenv
 
 from equipoise.config import load_config
 from equipoise.config.flags import check_task
@@ -73,8 +70,7 @@ def run(options: DoctorOptions, reporter: Reporter) -> None:
 
 
 def case_of(options: DoctorOptions) -> Case:
-    """Load the configuration of the options, with the variables of `.env`."""
-    load_dotenv(Path.cwd() / ".env")
+    """Load the configuration of the options."""
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells each of its retries
     loaded, invalid = None, None
     if options.task is not None:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from dotenv import load_dotenv
 from tyro.conf import Positional, UseAppendAction
 
 from data_prep.packaged_models import SMOLLM2
@@ -137,7 +136,6 @@ class EvaluateOptions:
 
 def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     options.check()
-    load_dotenv(Path.cwd() / ".env")
     from equipoise.commands.stages import report
     from equipoise.evaluate.evaluate import Documents, run_audit
     from equipoise.evaluate.plan import TaskAudit, read_audit, write_audit

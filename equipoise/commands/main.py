@@ -107,14 +107,16 @@ def _function_of(name: str) -> Any:
 
 
 def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int:
+    from dotenv import load_dotenv
+
     from equipoise.files.exits import guarded
 
-    if missing := [package for package in BESIDE if find_spec(package) is None]:
-        from dotenv import load_dotenv
+    # Before a verb is imported: the hub's client reads HF_HOME when it is.
+    load_dotenv(Path.cwd() / ".env")
 
+    if missing := [package for package in BESIDE if find_spec(package) is None]:
         from equipoise.config.nemo_rl.installation import complete_packages
 
-        load_dotenv(Path.cwd() / ".env")  # which may name NeMo-RL's folder
         return guarded(lambda _: complete_packages(missing))
     from equipoise.files.options import read_options
 

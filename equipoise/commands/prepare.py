@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from dotenv import load_dotenv
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel
@@ -95,7 +94,6 @@ def prepare(options: PrepareOptions, reporter: Reporter) -> None:
         raise UsageError(
             "prepare.folder-is-file", f"{folder} is a file", "Name a folder with --output-dir."
         )
-    load_dotenv(Path.cwd() / ".env")  # keys of the servers that models are asked at
     try:
         with clear_errors():
             module.prepare(settings, Tools(_no_chat_model, load_encoder, reporter.say))

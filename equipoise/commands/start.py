@@ -8,8 +8,6 @@ from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
-from dotenv import load_dotenv
-
 from data_prep.contract import DataModule
 from environments.contract import Environment
 from equipoise.config import (
@@ -48,7 +46,6 @@ from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 
 def run(task: str, options: Options, reporter: Reporter) -> None:
     """Validate everything, then show what would run, or run it."""
-    load_dotenv(Path.cwd() / ".env")
     loaded = load_config(task, options)
     label = model_label(loaded.config.policy.model_name)
     rehearse = options.rehearse or is_rehearsal(options)

@@ -78,20 +78,21 @@ def test_dry_run_writes_a_configuration_that_loads_again(scale: str, tmp_path: P
     assert yaml.safe_load(written.read_text())["equipoise"]["task"] == "fairness"
 
 
-def test_secrets_come_from_a_dotenv_file(tmp_path: Path, monkeypatch) -> None:
+def test_a_dotenv_file_is_read_before_the_hubs_client(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delenv("PYTHON_DOTENV_DISABLED")
-    (tmp_path / ".env").write_text("EQUIPOISE_TEST_VALUE=from-dotenv\n")
+    monkeypatch.delenv("HF_HOME", raising=False)
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    (tmp_path / ".env").write_text(f"HF_HOME={tmp_path / 'hub'}\n")
     script = (
-        "import os, sys; from equipoise.commands.start import run;"
-        "from equipoise.config.training_words import parse_flags;"
-        "from equipoise.files.console import Reporter;"
-        "run('fairness', parse_flags('x', ['--dry-run']), Reporter());"
-        "print(os.environ['EQUIPOISE_TEST_VALUE'])"
+        "from equipoise.__main__ import main\n"
+        "try: main(['train', 'fairness', '--dry-run'])\n"
+        "except SystemExit as ended: assert not ended.code\n"
+        "from huggingface_hub.constants import HF_HUB_CACHE; print(HF_HUB_CACHE)"
     )
     result = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
     )
-    assert result.stdout.splitlines()[-1] == "from-dotenv", result.stderr
+    assert result.stdout.splitlines()[-1] == str(tmp_path / "hub" / "hub"), result.stderr
 
 
 def test_an_installed_nemo_rl_is_not_replaced_silently(tmp_path: Path) -> None:
