@@ -164,7 +164,7 @@ def supervised(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> 
 
 def expert_iteration(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> Any:
     """Make the trainer that imitates the best paid of the model's own replies to each prompt."""
-    from equipoise.run.evaluation import REFERENCE
+    from equipoise.run.job import REFERENCE
     from equipoise.run.policy import sampler
 
     records = job.split(TRAIN_SPLIT)
@@ -416,9 +416,9 @@ def measured(
 
 def ask(case: "Case", run: RunDirectory, seed: int, folder: Path) -> list[Rollout]:
     """Draw the replies of the untrained model, asked to be fair."""
-    from equipoise.models.sampling import Sampling, sample
+    from equipoise.models.causal import Sampling, sample
     from equipoise.run.policy import open_policy
-    from equipoise.run.prompts import read_records
+    from equipoise.run.start import read_records
 
     loaded = configuration(case, case.methods[GRPO], seed, folder, probe=False)
     policy, evaluation = loaded.config.policy, loaded.config.equipoise.evaluation
@@ -464,7 +464,7 @@ def classified(run: RunDirectory) -> list[Rollout]:
     from sklearn.pipeline import make_pipeline
 
     from environments.pubmedqa.reply import closeness, reply_text, sentences_of_findings
-    from equipoise.run.prompts import read_records
+    from equipoise.run.start import read_records
 
     def nearest(record: PromptRecord) -> str:
         question = str(record.metadata["question"])

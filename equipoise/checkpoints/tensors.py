@@ -21,9 +21,9 @@ from typing import Any, NoReturn
 import torch
 import yaml
 
+from equipoise.files.disk import read_yaml
 from equipoise.files.errors import EquipoiseError
-from equipoise.files.yaml_text import read_yaml
-from equipoise.models import foreign
+from equipoise.models import pretrained
 
 COPY_AGAIN = "Copy the checkpoint again, with all its files."
 #: All pages at once, where the system can: a fault for each few of them takes as long as a copy.
@@ -57,13 +57,13 @@ def yaml_mapping(path: Path) -> Mapping[str, Any]:
 def json_mapping(path: Path) -> dict[str, Any]:
     """Read the object in a JSON file."""
     with _as_refusals():
-        return foreign.read_object(path)
+        return pretrained.read_object(path)
 
 
 def check_folder(folder: Path) -> None:
     """Look through a folder before it is read."""
     with _as_refusals():
-        foreign.check_folder(folder)
+        pretrained.check_folder(folder)
 
 
 @contextmanager

@@ -63,9 +63,8 @@ from equipoise.files.console import Reporter
 from equipoise.files.disk import create_folder, is_being_written, scratch_folder, write_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
-from equipoise.models.foreign import NAMES_OF_CODE
 from equipoise.models.hub import explain, located
-from equipoise.models.pretrained import LOADING_ERRORS
+from equipoise.models.pretrained import LOADING_ERRORS, NAMES_OF_CODE
 
 #: More than the weights: tokenizer, index, record.
 _SPARE_BYTES = 10**8

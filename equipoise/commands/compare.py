@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from tyro.conf import Positional
 
 from environments.presentation import Presentation
-from equipoise.config.task_code import import_own_code
+from equipoise.config.load import import_own_code
 from equipoise.files.console import Column, Reporter
 from equipoise.files.disk import write_json, write_text
 from equipoise.files.errors import EquipoiseError, UsageError

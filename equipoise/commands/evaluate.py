@@ -15,7 +15,7 @@ from data_prep.packaged_models import SMOLLM2
 from equipoise.commands.compare import show_comparison
 from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
-from equipoise.doctor.software import refuse_missing_gpu
+from equipoise.doctor.machine import refuse_missing_gpu
 from equipoise.files.console import Column, Reporter
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped

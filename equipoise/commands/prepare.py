@@ -26,7 +26,7 @@ from environments.base import Message, PromptRecord
 from environments.chat import BudgetSpentError, ChatModel
 from environments.errors import code_of
 from equipoise.config.flags import task_file, tasks
-from equipoise.config.task_code import add_working_folder
+from equipoise.config.load import add_working_folder
 from equipoise.config.validate import validate
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_jsonl

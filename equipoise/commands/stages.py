@@ -17,14 +17,27 @@ from equipoise.report.card import write_card
 from equipoise.report.renderers import print_comparison, print_stage
 from equipoise.report.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.evaluation import BASELINE, FINAL, evaluate, take_reference
-from equipoise.run.job import Job, Watch, check_environment
-from equipoise.run.ledger import now, owning
-from equipoise.run.prompts import check_steps, find_prompts, prepare_task, record_prompts
+from equipoise.run.job import (
+    BASELINE,
+    FINAL,
+    Job,
+    Watch,
+    check_environment,
+    evaluate,
+    take_reference,
+)
+from equipoise.run.ledger import Meter, now, owning
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import record_files
-from equipoise.run.start import model_name, reported, start_run
-from equipoise.run.usage import Meter
+from equipoise.run.start import (
+    check_steps,
+    find_prompts,
+    model_name,
+    prepare_task,
+    record_prompts,
+    reported,
+    start_run,
+)
 from equipoise.statistics.compare import Halves, MetricComparison, compare, comparison_dict
 from equipoise.train.probe import draw_greedy, probe, score_greedy, write_modes
 

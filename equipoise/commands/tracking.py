@@ -22,11 +22,9 @@ from equipoise.files.console import showing_steps
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.run_files import FOLDERS, RunFiles, read_run
 from equipoise.report.words import Stage
-from equipoise.run.contents import Evaluation, Policy, read_content
-from equipoise.run.directory import RunDirectory
-from equipoise.run.evaluation import BASELINE
+from equipoise.run.directory import Evaluation, Policy, RunDirectory, read_content
 from equipoise.run.history import Row, read_history
-from equipoise.run.job import Job
+from equipoise.run.job import BASELINE, Job
 
 _WANDB_HOST = "api.wandb.ai"
 _LOG = logging.getLogger(__name__)

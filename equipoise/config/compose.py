@@ -22,8 +22,8 @@ from yaml import YAMLError
 from equipoise.config.flags import CONFIG_FOLDER, Options, task_file
 from equipoise.config.secrets import has_secret, is_secret_name
 from equipoise.config.validate import NOTHING_STARTED, SEPARATOR, Origin, related, within
+from equipoise.files.disk import parse_yaml, yaml_text
 from equipoise.files.errors import UsageError
-from equipoise.files.yaml_text import parse_yaml, yaml_text
 
 _ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
 _BASE = "base"

@@ -13,9 +13,10 @@ from equipoise.config.memory import memory_of, model_shape
 from equipoise.config.nemo_rl.assumptions import OWN_CLUSTER, RELEASE, TRIED, is_tried
 from equipoise.config.nemo_rl.installation import Installation, find_installation, find_python
 from equipoise.doctor.checks import Case, Finding, Job, failure, ok, unchecked, warning
-from equipoise.doctor.software import (
+from equipoise.doctor.machine import (
     ask_python,
     driver,
+    existing,
     host_memory,
     local_gpus,
     local_memory,
@@ -23,7 +24,6 @@ from equipoise.doctor.software import (
     ram_bytes,
     smaller,
 )
-from equipoise.doctor.storage import existing
 from equipoise.files.disk import in_gb
 from equipoise.files.errors import EquipoiseError
 

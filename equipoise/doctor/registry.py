@@ -5,7 +5,7 @@ docs/troubleshooting.md has the table, which a test compares with this one.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from equipoise.doctor import nemo_rl, software, storage, task
+from equipoise.doctor import machine, nemo_rl, task
 from equipoise.doctor.checks import (
     Case,
     Check,
@@ -48,7 +48,7 @@ CHECKS = (
         "packages",
         "what this configuration alone imports: bitsandbytes",
         "Start it with `uv run --extra 4bit`.",
-        software.packages,
+        machine.packages,
         starts=("local",),
         plans=True,
     ),
@@ -85,7 +85,7 @@ CHECKS = (
         "folders",
         "that what the run writes to can be written to and has the room, logs and models counted",
         "Free some space, choose other folders, or lower checkpointing.keep_top_k.",
-        storage.folders,
+        machine.folders,
         plans=True,
     ),
     Check(

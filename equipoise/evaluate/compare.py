@@ -7,7 +7,7 @@ from functools import cache
 from environments.measurement import Measurement, Metric
 from equipoise.evaluate.entries import Checks, Entry, Evaluated, drawn_differently, shared_items
 from equipoise.files.errors import UsageError
-from equipoise.run.evaluation import BASELINE
+from equipoise.run.job import BASELINE
 from equipoise.statistics.compare import (
     MetricComparison,
     compare,

@@ -41,21 +41,22 @@ from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.task_environment import make_environment, provide_models
-from equipoise.run.contents import Evaluation, read_content
-from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.evaluation import (
+from equipoise.run.directory import Evaluation, NewRun, RunDirectory, read_content
+from equipoise.run.job import (
     BASELINE,
     NO_REPLY,
     REFERENCE,
+    Job,
+    Measured,
+    check_environment,
     generate_timed,
     keep_reference,
     save_generations,
     score,
+    scores_of,
     take_reference,
 )
-from equipoise.run.job import Job, Measured, check_environment, scores_of
-from equipoise.run.ledger import PLAIN, AuditRow, Subject, owning
-from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
+from equipoise.run.ledger import PLAIN, AuditRow, Meter, Subject, owning
 from equipoise.run.rollouts import (
     read_generations,
     read_rollouts,
@@ -63,8 +64,7 @@ from equipoise.run.rollouts import (
     write_generations,
 )
 from equipoise.run.seals import check_part, open_run
-from equipoise.run.start import reported, start_run
-from equipoise.run.usage import Meter
+from equipoise.run.start import make_prompts, prepare_task, record_prompts, reported, start_run
 from equipoise.statistics.results import EntriesComparison
 
 # --- turns ----------------------------------------------------------------------------------------

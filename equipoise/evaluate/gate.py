@@ -18,9 +18,9 @@ from equipoise.evaluate.entries import (
 from equipoise.evaluate.plan import FILE, read_audit
 from equipoise.files.errors import UsageError
 from equipoise.run.directory import RunDirectory, task_of
-from equipoise.run.evaluation import BASELINE, FINAL
+from equipoise.run.job import BASELINE, FINAL
 from equipoise.run.ledger import AuditRow
-from equipoise.run.prompts import read_records
+from equipoise.run.start import read_records
 from equipoise.statistics.gate import GatedMetric, Watched, gate
 from equipoise.statistics.results import GatedTask, GateResult
 

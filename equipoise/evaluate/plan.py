@@ -23,8 +23,8 @@ from equipoise.files.disk import read_json, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory, model_label
 from equipoise.run.ledger import PLAIN, Subject, Variant
-from equipoise.run.prompts import prepare_task, prompts_here
 from equipoise.run.seals import check_part, checkpoint_at
+from equipoise.run.start import prepare_task, prompts_here
 
 # --- subjects -------------------------------------------------------------------------------------
 # Models, adapters, checkpoints and endpoints that are audited, and how each of them is asked.

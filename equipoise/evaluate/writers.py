@@ -17,8 +17,7 @@ from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
-from equipoise.run.evaluation import REFERENCE, Draw, Sample, as_draw
-from equipoise.run.job import Job
+from equipoise.run.job import REFERENCE, Draw, Job, Sample, as_draw
 from equipoise.run.ledger import Subject
 from equipoise.run.start import model_name
 
@@ -67,7 +66,7 @@ def in_process(
 ) -> Iterator[Writer]:
     """A model of Hugging Face's. `records` make the local one; `prompts` are what it will read."""
     # It brings torch and transformers.
-    from equipoise.models.sampling import render_prompt
+    from equipoise.models.causal import render_prompt
     from equipoise.run.policy import open_policy, reference_identity, sampler
 
     name = model_name(loaded, records, reporter)

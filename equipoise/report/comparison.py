@@ -34,7 +34,7 @@ from equipoise.report.words import (
     printable,
     read_estimate,
 )
-from equipoise.run.contents import Estimate
+from equipoise.run.directory import Estimate
 from equipoise.statistics.results import (
     ComparedEntry,
     Difference,

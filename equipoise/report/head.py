@@ -20,8 +20,8 @@ from equipoise.report.words import (
     plain_name,
     printable,
 )
-from equipoise.run.usage import changed_models
-from equipoise.statistics.learning_signal import MANY_TIED
+from equipoise.run.ledger import changed_models
+from equipoise.statistics.evaluation import MANY_TIED
 from equipoise.statistics.trivial import GREEDY
 
 # --- head -----------------------------------------------------------------------------------------

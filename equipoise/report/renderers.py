@@ -21,7 +21,7 @@ from equipoise.report.tables import (
     verdict_table,
 )
 from equipoise.report.words import MINUS, MISSING, NO_BREAK, Stage, printable
-from equipoise.run.contents import Evaluation, Probe
+from equipoise.run.directory import Evaluation, Probe
 from equipoise.run.job import Measured
 from equipoise.statistics.compare import MetricComparison
 

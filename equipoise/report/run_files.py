@@ -18,8 +18,7 @@ from equipoise.report.words import (
     metric_name,
     metric_note,
 )
-from equipoise.run.contents import Comparison, Evaluation, Modes, Probe, read_content
-from equipoise.run.directory import RunDirectory
+from equipoise.run.directory import Comparison, Evaluation, Modes, Probe, RunDirectory, read_content
 from equipoise.run.history import Series, read_history
 from equipoise.run.ledger import Provenance
 from equipoise.run.rollouts import read_kept, read_scored_rollouts

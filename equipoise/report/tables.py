@@ -28,7 +28,7 @@ from equipoise.report.words import (
     section_title,
     signed_margin,
 )
-from equipoise.run.contents import Estimate, Policy
+from equipoise.run.directory import Estimate, Policy
 from equipoise.statistics.compare import MetricComparison
 from equipoise.statistics.trivial import GREEDY
 

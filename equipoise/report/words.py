@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from environments.presentation import Words
 from equipoise.files.console import is_visible
-from equipoise.run.contents import Estimate
+from equipoise.run.directory import Estimate
 from equipoise.statistics.compare import GuardMargin
 from equipoise.statistics.evaluation import Figures
 

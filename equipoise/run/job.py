@@ -1,23 +1,41 @@
-"""The job that an engine is given, and the checks before it begins."""
+"""One run at work: the job that an engine is given, its failures, and what it evaluates.
 
+Reference, baseline and final evaluation are the same on both engines. An engine says how a model
+writes, as a `Sample`. What is drawn is kept before it is scored, so that what scores it may fail.
+"""
+
+import hashlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from data_prep.records import content_hash
 from environments.base import Failure, PromptRecord, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from equipoise.config import Config, LoadedConfig
+from equipoise.config.schema import EvaluationConfig
 from equipoise.files.console import Reporter
+from equipoise.files.disk import hash_file, write_json, write_lines
 from equipoise.files.errors import EquipoiseError
-from equipoise.run.contents import Evaluation, Modes, Probe
-from equipoise.run.directory import RunDirectory
+from equipoise.run.directory import Evaluation, Modes, Probe, RunDirectory
 from equipoise.run.history import Row
-from equipoise.run.prompts import BUDGET_REMEDY
-from equipoise.run.usage import Meter
+from equipoise.run.ledger import Meter
+from equipoise.run.rollouts import (
+    read_generations,
+    read_rollouts,
+    read_scored_rollouts,
+    write_generations,
+    write_rollouts,
+)
+from equipoise.run.seals import record_files
+from equipoise.statistics.evaluation import evaluation_dict, learning_signal
 
+#: Of a run that stops because the requests that its models may be sent are used up.
+BUDGET_REMEDY = "Continue with --resume, which grants the budget anew, or raise it before."
 #: From all steps and those that are done to what takes each row of the history in the block.
 Watch = Callable[[int, int], AbstractContextManager[Callable[[Row], None]]]
 #: What a stage has measured.
@@ -204,3 +222,250 @@ class FailureMonitor:
             f"{_most_common(self._failures)}",
             "A checkpoint was saved. Remove the cause, then continue with --resume.",
         )
+
+
+# --- evaluation -----------------------------------------------------------------------------------
+
+#: Records, completions of each, the stage -> their rollouts, siblings adjacent.
+Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
+#: The same of a model that may fail: with each rollout why it has no reply, None where it has one.
+Draw = Callable[[Sequence[PromptRecord], int, str], tuple[list[Rollout], list[Failure | None]]]
+
+REFERENCE, BASELINE, FINAL = "reference", "baseline", "final"
+
+#: In the evidence of a score where the model gave no reply.
+NO_REPLY = "no_reply"
+
+_NO_SIGNAL = (
+    "Name a model that writes what the task asks for, fine-tune it on examples first (`equipoise "
+    "prepare TASK --examples FILE`, see docs/own-data.md), let it write more "
+    "(policy.generation.max_new_tokens), or let its generations differ "
+    "(policy.generation.temperature). equipoise.stop_without_signal=false trains all the same."
+)
+
+
+def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
+    """Draw what the `frozen` model decides, if the run needs it and has none yet.
+
+    `identity` says what decides it besides the prompts and how many completions they have: runs in
+    which all of that is equal share one. None, where that is not known, gives a run its own.
+    """
+    environment = job.environment
+    if environment.reference_generations and not job.run.reference.exists():
+        with job.timed(REFERENCE):
+            if identity is None:
+                _draw_reference(job, frozen, job.run.reference)
+            else:
+                cached = _cached_reference(job, frozen, identity)
+                with cached.open(encoding="utf-8", newline="") as lines:
+                    write_lines(job.run.reference, lines)
+        record_files(job.run, job.run.reference)
+    use_reference(job)
+
+
+def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
+    """`take_reference` of what was drawn already."""
+    write_rollouts(job.run.reference, rollouts)
+    record_files(job.run, job.run.reference)
+    use_reference(job)
+
+
+def _draw_reference(job: Job, frozen: Sample, path: Path) -> None:
+    job.reporter.heading("Reference: what the frozen model decides")
+    generations = job.environment.reference_generations
+    rollouts = frozen(job.records, generations, REFERENCE)
+    write_rollouts(path, rollouts)
+
+
+def _cached_reference(job: Job, frozen: Sample, identity: str) -> Path:
+    """The cache's file, drawn if it is missing or not what this run has had from it."""
+    prompts, generations = job.records, job.environment.reference_generations
+    decided_by = f"{identity}\n{content_hash(prompts)}\n{generations}"
+    key = hashlib.sha256(decided_by.encode()).hexdigest()[:16]
+    path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
+    before = job.run.ledger.read().hashes.get(REFERENCE)
+    if not path.exists() or before not in (None, hash_file(path)):
+        _draw_reference(job, frozen, path)
+    return path
+
+
+def use_reference(job: Job) -> None:
+    """Hand the run's reference, where it has one, to the environment of this process."""
+    path, environment = job.run.reference, job.environment
+    if environment.reference_generations and path.exists():
+        job.run.ledger.record({REFERENCE: hash_file(path)})
+        environment.set_reference(read_rollouts(path))
+
+
+def begin_training(job: Job, steps: int) -> None:
+    """Say what the baseline promises of GRPO, and that it begins or goes on. See `check_signal`."""
+    check_signal(job)
+    job.reporter.heading(f"GRPO training, {steps} steps")
+
+
+def check_signal(job: Job) -> None:
+    """Say what the baseline promises of training.
+
+    Raises `EquipoiseError` when there is nothing to learn from, unless the configuration wants to
+    go on.
+    """
+    signal = learning_signal(*read_scored_rollouts(job.run.rollouts(BASELINE)))
+    examples = "".join(f"\n  {reply}" for reply in signal.commonest)
+    summary = f"{signal}. The commonest replies:{examples}"
+    if signal.none and job.config.equipoise.stop_without_signal:
+        raise EquipoiseError(
+            "training.no-signal", f"there is nothing to learn from: {summary}", _NO_SIGNAL
+        )
+    if signal.none or signal.little:
+        amount = "nothing" if signal.none else "little"
+        job.reporter.warn(f"there is {amount} to learn from: {summary}")
+    else:
+        job.reporter.say(f"signal: {signal}")
+
+
+def evaluate(job: Job, stage: str, sample: Sample) -> None:
+    """Sample the evaluation split, score it and write the result; what is there is taken as it is.
+
+    Raises `EquipoiseError` when too many rollouts could not be scored.
+    """
+    if job.run.is_evaluated(stage):
+        return
+    generations = job.run.generations(stage)
+    with job.timed(stage):
+        if generations.exists():
+            job.reporter.say(f"scoring what was generated before: {generations}")
+        else:
+            generate(job, stage, sample)
+        score(job, stage)
+
+
+def as_draw(sample: Sample) -> Draw:
+    """Return a `Sample` as a `Draw` without failures."""
+
+    def draw(
+        records: Sequence[PromptRecord], generations: int, stage: str
+    ) -> tuple[list[Rollout], list[Failure | None]]:
+        rollouts = sample(records, generations, stage)
+        return rollouts, [None] * len(rollouts)
+
+    return draw
+
+
+def generate(job: Job, stage: str, sample: Sample) -> None:
+    """Sample the evaluation split and write the rollouts, with what that took."""
+    job.reporter.heading(f"{stage} evaluation")
+    save_generations(job, stage, generate_timed(job, stage, as_draw(sample)))
+
+
+@dataclass(frozen=True, slots=True)
+class Generations:
+    """The replies of a stage, why any are missing, and what they took."""
+
+    rollouts: Sequence[Rollout]
+    failures: Sequence[Failure | None]
+    account: Mapping[str, float]
+
+
+def generate_timed(job: Job, stage: str, draw: Draw) -> Generations:
+    """Draw the replies to the evaluation split, and count what they take."""
+    evaluation = job.config.equipoise.evaluation
+    meter, started = job.meter, time.perf_counter()
+    tokens = dict(meter.tokens)
+    prompts = job.split(evaluation.split)
+    rollouts, failures = draw(prompts, evaluation.generations, stage)
+    account: dict[str, float] = {n: count - tokens[n] for n, count in meter.tokens.items()}
+    account["generation_time_seconds"] = round(time.perf_counter() - started, 2)
+    return Generations(rollouts, failures, account)
+
+
+def save_generations(job: Job, stage: str, generations: Generations) -> None:
+    """Write what `score` takes."""
+    job.run.ledger.update(generation={stage: dict(generations.account)})
+    write_generations(job.run.generations(stage), generations.rollouts, generations.failures)
+
+
+def score(job: Job, stage: str, *, to_train: bool = True) -> None:
+    """Score what `generate` wrote, and write it again with the scores and the metrics.
+
+    The generations go last: a stage that has evaluation.json and none of them is finished. Raises
+    `EquipoiseError` when too many rollouts could not be scored, or measured where nothing is
+    trained on their rewards (not `to_train`).
+    """
+    generations = job.run.generations(stage)
+    rollouts, failures = read_generations(generations)
+    started = time.perf_counter()
+    with job.reporter.progress(f"scoring {len(rollouts):,} replies"):
+        scores = score_replies(job.environment, rollouts, failures)
+    max_rate, subject = job.config.equipoise.max_failure_rate, f"the {stage} evaluation"
+    if to_train:
+        refuse_failures(scores, max_rate, subject)
+    elif missing := refuse_unmeasured(scores, max_rate, subject):
+        job.reporter.warn(missing)
+    account = dict(job.run.ledger.read().generation[stage])
+    account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
+    with job.reporter.progress("measuring"):
+        model = job.model_name if stage == BASELINE else str(job.run.final_checkpoint)
+        settings = job.config.equipoise.evaluation
+        evaluation = write_evaluation(
+            job.run, stage, job.environment, rollouts, scores, settings, model, account
+        )
+    # Sealed first: a stage that still has its generations is not finished, and is scored again.
+    record_files(job.run, job.run.evaluation(stage).parent, without=generations)
+    generations.unlink()
+    job.show(stage, evaluation)
+
+
+def score_replies(
+    environment: Environment, rollouts: Sequence[Rollout], failures: Sequence[Failure | None]
+) -> list[Score]:
+    """The environment's scores; where there was no reply, what prevented it.
+
+    An environment is shown the empty text there, for a set or a group must be whole.
+    """
+    scores = scores_of(environment, rollouts)
+    pairs = zip(scores, failures, strict=True)
+    return [
+        Score(None, error=failure, evidence={NO_REPLY: True}) if failure else score
+        for score, failure in pairs
+    ]
+
+
+def write_evaluation(
+    run: RunDirectory,
+    stage: str,
+    environment: Environment,
+    rollouts: Sequence[Rollout],
+    scores: Sequence[Score],
+    settings: EvaluationConfig,
+    model: str,
+    account: Mapping[str, float],
+) -> Evaluation:
+    """The files of a stage; gives the content of evaluation.json, which is written last.
+
+    `account` is what the stage took.
+    """
+    write_rollouts(run.rollouts(stage), rollouts, scores)
+    measurement = environment.measure(rollouts, scores)
+    content = evaluation_dict(
+        measurement,
+        task=environment.name,
+        split=settings.split,
+        model=model,
+        n_prompts=len({rollout.prompt_id for rollout in rollouts}),
+        n_rollouts=len(rollouts),
+        failures=Counter(score.error.kind for score in scores if score.error),
+        settings=settings.statistics,
+        presentation=environment.presentation,
+    )
+    for name, document in environment.exports(rollouts, scores).items():
+        write_json(run.evaluation(stage).with_name(name), document)
+    content["objective"] = environment.objective
+    # The metric that the alarm goes by, and which way it is better; empty without any metric.
+    metrics = measurement.metrics
+    names = (environment.watched, environment.objective, *metrics)
+    watched = [{"metric": n, "better": metrics[n].better} for n in names if n in metrics]
+    content["watched"] = watched[0] if watched else None
+    content |= account
+    evaluation = Evaluation.model_validate(content)
+    write_json(run.evaluation(stage), content)
+    return evaluation

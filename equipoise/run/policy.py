@@ -9,14 +9,12 @@ import torch
 
 from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
-from equipoise.models.causal import LoadedModel, has_bfloat16, in_half, load_model
+from equipoise.models.causal import LoadedModel, Sampling, has_bfloat16, in_half, load_model, sample
 from equipoise.models.hub import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
-from equipoise.models.sampling import Sampling, sample
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
-from equipoise.run.evaluation import REFERENCE, Sample
-from equipoise.run.job import Job
-from equipoise.run.prompts import refuse_control_tokens
+from equipoise.run.job import REFERENCE, Job, Sample
+from equipoise.run.start import refuse_control_tokens
 from equipoise.statistics.trivial import GREEDY
 
 #: Of glibc's malloc.h, and the largest threshold that it takes on 64 bits.

@@ -27,10 +27,8 @@ from equipoise.config.schedule import (
     PROBE_SENTENCES,
 )
 from equipoise.files.disk import read_json, write_folder, write_json
-from equipoise.run.contents import Modes, Probe
-from equipoise.run.directory import RunDirectory
-from equipoise.run.evaluation import BASELINE, FINAL, Sample
-from equipoise.run.job import Job, refuse_failures, scores_of
+from equipoise.run.directory import Modes, Probe, RunDirectory
+from equipoise.run.job import BASELINE, FINAL, Job, Sample, refuse_failures, scores_of
 from equipoise.run.rollouts import (
     read_generations,
     read_scored_rollouts,

@@ -17,7 +17,7 @@ from equipoise.config.training_words import parse_flags
 from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
 from equipoise.run.job import FailureMonitor
-from equipoise.run.usage import Meter
+from equipoise.run.ledger import Meter
 from equipoise.train.local.callbacks import (
     CheckpointCallback,
     HistoryCallback,

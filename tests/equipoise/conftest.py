@@ -15,8 +15,7 @@ from equipoise.files.console import Reporter
 from equipoise.report.renderers import print_stage
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Job
-from equipoise.run.ledger import Provenance
-from equipoise.run.usage import Meter
+from equipoise.run.ledger import Meter, Provenance
 from tests.equipoise.report.browser import Browser
 
 SPLITS = ("train", "train", "validation", "test", "test")

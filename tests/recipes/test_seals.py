@@ -16,7 +16,7 @@ from environments.base import Rollout
 from equipoise.config import Options, load_config
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
-from equipoise.run.evaluation import write_evaluation
+from equipoise.run.job import write_evaluation
 from equipoise.run.rollouts import write_rollouts
 from equipoise.run.seals import record_files
 from equipoise.run.start import start_run

@@ -25,8 +25,8 @@ from equipoise.commands.export.task import ROOT
 from equipoise.config import Options, load_config
 from equipoise.files.errors import UsageError
 from equipoise.models.task_environment import make_environment, provide_models
-from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.run.rollouts import read_rollouts, rollout_of
+from equipoise.run.start import make_prompts, prepare_task
 
 
 @task(name="equipoise")

@@ -17,7 +17,7 @@ from verifiers.v1.dialects.chat import message_to_wire
 
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, Scope, Score
 from equipoise.commands.export.task import Rewards, RewardSettings, groups_of
-from equipoise.files.yaml_text import read_yaml
+from equipoise.files.disk import read_yaml
 from equipoise.run.rollouts import rollout_of
 
 #: An agent that needs no sandbox: it starts nothing.

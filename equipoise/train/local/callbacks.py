@@ -13,9 +13,9 @@ from equipoise.config.learning_rate import Schedule
 from equipoise.files.disk import DamagedFileError, read_json
 from equipoise.run.history import Row, append_row
 from equipoise.run.job import FailureMonitor
+from equipoise.run.ledger import Meter
 from equipoise.run.rollouts import Choice, Sample, TrainingRollouts
 from equipoise.run.seals import CheckpointFolder, find_checkpoints, is_sealed, newest_whole, seal
-from equipoise.run.usage import Meter
 
 # --- checkpoints ----------------------------------------------------------------------------------
 # The local engine's checkpoints: TRL's folders, each with the run's files so far, sealed.

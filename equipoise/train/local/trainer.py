@@ -20,8 +20,7 @@ from equipoise.config.learning_rate import Schedule
 from equipoise.config.schedule import plan, total_steps
 from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
-from equipoise.models.causal import LoadedModel, in_half
-from equipoise.models.sampling import Sampling, complete, until_end
+from equipoise.models.causal import LoadedModel, Sampling, complete, in_half, until_end
 from equipoise.models.template import render
 from equipoise.run.history import Row, step_row
 from equipoise.run.job import FailureMonitor, score_within_budget

@@ -12,12 +12,10 @@ from environments.base import TRAIN_SPLIT
 from equipoise.config.schedule import total_steps
 from equipoise.files.disk import write_folder
 from equipoise.files.exits import Stopped, deferring
-from equipoise.models.causal import LoadedModel
-from equipoise.models.sampling import render_prompt
+from equipoise.models.causal import LoadedModel, render_prompt
 from equipoise.run import rollouts
-from equipoise.run.evaluation import check_signal
 from equipoise.run.history import restore
-from equipoise.run.job import FailureMonitor, Job, Watch
+from equipoise.run.job import FailureMonitor, Job, Watch, check_signal
 from equipoise.run.rollouts import TrainingRollouts, choose
 from equipoise.run.seals import CheckpointFolder, record_files
 from equipoise.train.local.callbacks import (

@@ -33,8 +33,8 @@ from equipoise.models.template import CHAT_TEMPLATE, check_template, template_ha
 from equipoise.run import rollouts
 from equipoise.run.history import keep_steps, read_history
 from equipoise.run.job import Job, Watch
-from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.seals import record_files
+from equipoise.run.start import refuse_control_tokens
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.evaluations import is_drawn, score_final
 from equipoise.train.nemo_rl.history import latest_checkpoint, usable_checkpoint

@@ -13,16 +13,16 @@ from typing import Any
 from environments.base import PromptRecord, Rollout
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
-from equipoise.run.evaluation import (
+from equipoise.run.job import (
     BASELINE,
     FINAL,
+    Job,
     evaluate,
     generate,
     score,
     take_reference,
     use_reference,
 )
-from equipoise.run.job import Job
 from equipoise.run.rollouts import read_rollouts, write_rollouts
 from equipoise.statistics.trivial import GREEDY
 from equipoise.train.nemo_rl.scoring import MessageLog, datum, single_turn_return, to_rollouts

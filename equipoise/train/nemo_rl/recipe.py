@@ -17,9 +17,8 @@ from typing import Any
 from equipoise.config.nemo_rl.assumptions import RELEASE, TRIED, unmet
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped, StopRequest, deferring
-from equipoise.run.evaluation import begin_training, use_reference
 from equipoise.run.history import Row
-from equipoise.run.job import Job
+from equipoise.run.job import Job, begin_training, use_reference
 from equipoise.train.nemo_rl.evaluations import Sampler, after_last_step, before_first_step
 from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.process import WAITING, with_room_to_wait

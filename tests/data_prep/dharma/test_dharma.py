@@ -25,7 +25,7 @@ from environments.dharma.ratings import SCOPES
 from environments.dharma.sentences import read_clauses, referral_given
 from equipoise.config import check_prompts, load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.run.prompts import check_steps, make_prompts
+from equipoise.run.start import check_steps, make_prompts
 from tests.refusals import refusal
 
 

@@ -11,9 +11,9 @@ from equipoise.files.disk import write_json
 from equipoise.report.alarms import FEWEST
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
-from equipoise.run.contents import Watched
-from equipoise.run.evaluation import write_evaluation
+from equipoise.run.directory import Watched
 from equipoise.run.history import append_row
+from equipoise.run.job import write_evaluation
 
 
 class Alerts(Tracker):

@@ -4,7 +4,7 @@ import pytest
 
 from equipoise.config.checks import Case, check_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.task_code import load_task
+from equipoise.config.load import load_task
 from tests.equipoise.config.conftest import rows
 from tests.refusals import holds, refusal
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from equipoise.config.dry_run import dry_run_rows
+from equipoise.commands.start import dry_run_rows
+from equipoise.config.load import set_size
 from equipoise.config.schedule import total_steps, workload_of
-from equipoise.config.task_code import set_size
 from tests.equipoise.config.conftest import on_nemo_rl
 
 ONE_INJURY = ("equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]")

@@ -8,8 +8,7 @@ import yaml
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.load import without_keys
-from equipoise.config.task_code import import_own_code
+from equipoise.config.load import import_own_code, without_keys
 from tests.refusals import holds, refusal
 
 LOCAL = CONFIG_FOLDER / "local.yaml"

@@ -11,7 +11,7 @@ from equipoise.config.nemo_rl.conversion import (
     converting,
     is_converted,
 )
-from equipoise.doctor.storage import folders
+from equipoise.doctor.machine import folders
 from tests.equipoise.doctor.conftest import LARGE, MEDIUM
 from tests.refusals import refusal
 

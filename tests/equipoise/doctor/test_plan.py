@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.doctor import checks, software
+from equipoise.doctor import checks, machine
 from equipoise.doctor.checks import Job
+from equipoise.doctor.machine import folders
 from equipoise.doctor.nemo_rl import nemo_rl
 from equipoise.doctor.registry import compare_plan, examine
-from equipoise.doctor.storage import folders
 from equipoise.doctor.task import model
 from tests.equipoise.doctor.conftest import LARGE, SMALL
 from tests.refusals import refusal
@@ -20,9 +20,9 @@ LLAMA = ("--model-name=meta-llama/Llama-3.1-70B-Instruct", "--engine=local", "--
 @pytest.fixture
 def compare(case, monkeypatch):
     """What is said of a plan on a machine of 25 GB without a GPU; refusals are raised."""
-    monkeypatch.setattr(software, "ram_bytes", lambda: 25 * 10**9)
-    monkeypatch.setattr(software, "count_gpus", lambda: 0)
-    monkeypatch.setattr(software, "read_driver", lambda: None)
+    monkeypatch.setattr(machine, "ram_bytes", lambda: 25 * 10**9)
+    monkeypatch.setattr(machine, "count_gpus", lambda: 0)
+    monkeypatch.setattr(machine, "read_driver", lambda: None)
 
     def said(*words, **fields):
         told = []
@@ -54,8 +54,8 @@ def test_a_scale_of_a_cluster_can_be_planned_anywhere_and_says_what_was_not_comp
     ],
 )
 def test_what_could_not_work_here_ends_the_plan(words, reason, compare, monkeypatch):
-    monkeypatch.setattr(software, "find_spec", lambda _: None)
-    monkeypatch.setattr("equipoise.doctor.storage.free_bytes", lambda _: 10**12)
+    monkeypatch.setattr(machine, "find_spec", lambda _: None)
+    monkeypatch.setattr("equipoise.doctor.machine.free_bytes", lambda _: 10**12)
     with refusal("start.failed-check", reason):
         compare(*words, environment=job_of(Path("/"), "/no/nemo-rl.sif"))
 
@@ -67,8 +67,8 @@ def job_of(folder, container="nvcr.io/nvidia/nemo-rl:v0.7.0", **more):
 
 def test_the_doctor_of_a_login_node_can_pass(case, tmp_path, monkeypatch):
     """It has no NeMo-RL, no GPU and little memory; the job's image and folders are what counts."""
-    monkeypatch.setattr(software, "ram_bytes", lambda: 10**9)
-    monkeypatch.setattr("equipoise.doctor.storage.free_bytes", lambda _: 10**12)
+    monkeypatch.setattr(machine, "ram_bytes", lambda: 10**9)
+    monkeypatch.setattr("equipoise.doctor.machine.free_bytes", lambda _: 10**12)
     image = tmp_path / "nemo-rl.sqsh"
     image.touch()
     login = case("fairness", *LARGE, environment=job_of(tmp_path, str(image)), online=False)

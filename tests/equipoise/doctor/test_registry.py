@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.doctor import registry, software
+from equipoise.doctor import machine, registry
 from equipoise.doctor.nemo_rl import usable_installation
 from equipoise.doctor.registry import CHECKS, refuse_unfit
 from tests.equipoise.doctor.conftest import LARGE, SMALL
@@ -43,7 +43,7 @@ def test_missing_nemo_rl_is_refused_with_what_it_needs_and_the_command_that_need
 def test_a_model_that_the_machine_cannot_hold_is_refused_and_one_that_fits_is_not(
     monkeypatch, start
 ):
-    monkeypatch.setattr(software, "ram_bytes", lambda: 16 * 10**9)
+    monkeypatch.setattr(machine, "ram_bytes", lambda: 16 * 10**9)
     with refusal("gpu.small-memory", "16 GB"):
         start(*LLAMA)
     for name in ("Qwen/Qwen2.5-0.5B-Instruct", "un/known"):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from data_prep.packaged_models import SMOLLM2_BYTES, smollm2_folder
-from equipoise.doctor import storage
-from equipoise.doctor.storage import enough, folders, refusal, room_for, written_folders
+from equipoise.doctor import machine
+from equipoise.doctor.machine import enough, folders, refusal, room_for, written_folders
 from tests.equipoise.doctor.conftest import LARGE, SMALL
 
 JOB = {"EQUIPOISE_CONTAINER": "nvcr.io/nvidia/nemo-rl:v0.7.0"}
@@ -36,7 +36,7 @@ def test_a_disk_that_is_full_refuses_what_may_be_written(full_disk, case):
     result = next(folders(replace(nemo_rl, environment=venvs)))
     assert result.status == "failure"
     assert result.remedy == "Choose another folder with NEMO_RL_VENV_DIR."
-    assert enough({full_disk: GB}, storage.free_bytes).status == "failure"
+    assert enough({full_disk: GB}, machine.free_bytes).status == "failure"
 
 
 def test_nothing_is_left_behind_by_looking_and_a_folder_that_is_a_file_is_refused(tmp_path, case):

@@ -13,7 +13,7 @@ from equipoise.commands.doctor import DoctorOptions, case_of
 from equipoise.doctor.checks import run_together
 from equipoise.doctor.registry import CHECKS, examine
 from equipoise.files.options import read_options
-from equipoise.run.prompts import prepare_task
+from equipoise.run.start import prepare_task
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import PERFECT
 from tests.equipoise.doctor.conftest import LOCAL

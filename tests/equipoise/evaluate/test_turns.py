@@ -11,7 +11,7 @@ from environments.chat.settings import Budget
 from equipoise.evaluate.evaluate import Turn, Work, in_thread, run_concurrently
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
-from equipoise.run.usage import Meter
+from equipoise.run.ledger import Meter
 
 
 def nothing(*_: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 from yaml import MarkedYAMLError
 
 from environments.yaml_file import YamlFileError, read_tree
-from equipoise.files.yaml_text import TooMuchError, parse_yaml, read_yaml
+from equipoise.files.disk import TooMuchError, parse_yaml, read_yaml
 
 
 def levels(number, *, merged=False):

@@ -26,8 +26,7 @@ from equipoise.evaluate.plan import Subject, as_model_folder
 from equipoise.files.console import Reporter
 from equipoise.models.hub import located
 from equipoise.models.task_environment import load_chat_model
-from equipoise.run.prompts import prepare_task
-from equipoise.run.start import model_name
+from equipoise.run.start import model_name, prepare_task
 from tests.recipes.audits import SMOKE, started
 from tests.refusals import refusal
 

@@ -13,9 +13,8 @@ from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.models.causal import LoadedModel
+from equipoise.models.causal import LoadedModel, render_prompt
 from equipoise.models.pretrained import control_tokens
-from equipoise.models.sampling import render_prompt
 from equipoise.run import policy
 from equipoise.train.nemo_rl.engine import check_start
 from tests.refusals import refusal

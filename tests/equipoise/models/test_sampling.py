@@ -22,16 +22,17 @@ from transformers import (
 from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord, Rollout
-from equipoise.models.causal import LoadedModel, load_model
-from equipoise.models.sampling import (
+from equipoise.models.causal import (
     InverseTransformSampling,
+    LoadedModel,
     Sampling,
     _processors,
     complete,
     count_tokens,
+    load_model,
     sample,
 )
-from equipoise.run.usage import Meter
+from equipoise.run.ledger import Meter
 from equipoise.train.local.trainer import draw_for_training
 
 RECORDS = [

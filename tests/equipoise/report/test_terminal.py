@@ -15,7 +15,7 @@ from equipoise.report.renderers import print_beside, print_comparison, print_eva
 from equipoise.report.run_files import RunFiles
 from equipoise.report.tables import comparison_table, verdict_table
 from equipoise.report.words import MINUS, MISSING
-from equipoise.run.contents import Comparison, Evaluation
+from equipoise.run.directory import Comparison, Evaluation
 
 UNKNOWN = {"value": None, "low": None, "high": None}
 FIGURE = {"value": 0.5, "low": 0.4, "high": 0.6}

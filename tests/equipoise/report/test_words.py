@@ -13,7 +13,7 @@ from equipoise.report.words import (
     number,
     printable,
 )
-from equipoise.run.contents import Estimate
+from equipoise.run.directory import Estimate
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 from equipoise.files.disk import read_json
-from equipoise.run import evaluation
+from equipoise.run import job as evaluation
 from equipoise.run.directory import RunDirectory
-from equipoise.run.evaluation import begin_training, evaluate, take_reference
-from equipoise.run.job import Job
+from equipoise.run.job import Job, begin_training, evaluate, take_reference
 from equipoise.run.ledger import Ledger, Provenance
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
 from equipoise.run.seals import Manifest, check_files, damage_of

@@ -17,7 +17,7 @@ from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.training_words import parse_flags
 from equipoise.files.errors import EquipoiseError
 from equipoise.models.task_environment import provide_models
-from equipoise.run.prompts import check_steps, check_task, make_prompts, prepare_task
+from equipoise.run.start import check_steps, check_task, make_prompts, prepare_task
 from tests.refusals import refusal
 
 STEP = "grpo.num_prompts_per_step"

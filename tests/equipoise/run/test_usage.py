@@ -9,9 +9,8 @@ import pytest
 from environments.chat import Budget, Source
 from environments.chat.accounting import Accounts, Usage
 from equipoise.files.disk import read_json
-from equipoise.run import usage
-from equipoise.run.ledger import Ledger, Provenance
-from equipoise.run.usage import Meter
+from equipoise.run import ledger
+from equipoise.run.ledger import Ledger, Meter, Provenance
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_what_answered_is_in_the_provenance_and_a_change_is_told_once(provenance
         "judge: the answering model changed within the run (judge-1, judge-2)"
     )
     assert read_json(provenance)["usage"]["calls"]["judge"] == {
-        **dict.fromkeys(usage._KEPT, 0.0),
+        **dict.fromkeys(ledger._KEPT, 0.0),
         "answering_model/judge-1": 3.0,
         "answering_model/judge-2": 1.0,
         "system_fingerprint/fp_1": 4.0,
@@ -107,6 +106,6 @@ def test_a_run_that_dies_has_what_it_used(provenance: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems forget what a launcher held")
 def test_what_a_launcher_held_is_not_memory_of_its_run() -> None:
     held = bytearray(600_000_000)
-    code = "from equipoise.run.usage import peak_memory; print(peak_memory())"
+    code = "from equipoise.run.ledger import peak_memory; print(peak_memory())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert 1_000_000 < int(done.stdout) < len(held)

@@ -13,7 +13,7 @@ from equipoise.config import load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.training_words import parse_flags
 from equipoise.models.task_environment import make_environment, provide_models
-from equipoise.run.prompts import prepare_task
+from equipoise.run.start import prepare_task
 from equipoise.statistics.trivial import Measured
 
 PROMPTS = 120

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from environments.base import UNPARSEABLE, Failure, Rollout, Score
-from equipoise.statistics.learning_signal import LearningSignal, learning_signal
+from equipoise.statistics.evaluation import LearningSignal, learning_signal
 
 BROKEN = {UNPARSEABLE: "no JSON"}
 

@@ -10,8 +10,7 @@ import pytest
 from data_prep.splits import sample_names
 from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.files.disk import read_json
-from equipoise.run.evaluation import before_training, evaluate
-from equipoise.run.job import Job
+from equipoise.run.job import Job, before_training, evaluate
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import damage_of
 from equipoise.train.probe import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from equipoise.doctor import software
-from equipoise.doctor.software import (
+from equipoise.doctor import machine
+from equipoise.doctor.machine import (
     Driver,
     Gpu,
     host_memory,
@@ -23,7 +23,7 @@ DRIVER = Driver("550.54.15", (H100,))
 
 @pytest.mark.parametrize(("present", "status"), [(True, "ok"), (False, "failure")])
 def test_four_bits_need_their_package(present, status, case, monkeypatch):
-    monkeypatch.setattr(software, "find_spec", lambda _: present or None)
+    monkeypatch.setattr(machine, "find_spec", lambda _: present or None)
     words = ("equipoise.load_in_4bit=true", "policy.dtensor_cfg.lora_cfg.enabled=true")
     (result,) = packages(case("fairness", *SMALL, "--engine=local", *words))
     assert (result.status, "bitsandbytes" in result.says) == (status, not present)
@@ -34,10 +34,10 @@ def with_gpus(monkeypatch):
     """The driver of the machine has these, and torch sees as many unless it says otherwise."""
 
     def have(*gpus, seen=None):
-        monkeypatch.setattr(software, "read_driver", lambda: Driver("1", gpus))
+        monkeypatch.setattr(machine, "read_driver", lambda: Driver("1", gpus))
         count = len(gpus) if seen is None else seen
-        monkeypatch.setattr(software, "count_gpus", lambda: count)
-        monkeypatch.setattr(software, "gpus_of_torch", lambda: count)
+        monkeypatch.setattr(machine, "count_gpus", lambda: count)
+        monkeypatch.setattr(machine, "gpus_of_torch", lambda: count)
 
     return have
 
