@@ -333,7 +333,8 @@ class Design:
     by themselves: name -> the scored field that has its highest level then. `meant` has the
     metadata keys that may change a decision, their values with the least treatment first, and
     `effects` what their metrics are called: invasiveness at the last value minus that at the first.
-    `crossed` is the patient factor with which the attribute is crossed in a table, "" for none.
+    `factors` are the metadata keys that say who else the patient is: a reply that tells another
+    value of one contradicts its prompt. With the first one the attribute is crossed in a table.
     """
 
     attribute: str
@@ -342,7 +343,7 @@ class Design:
     rates: Mapping[str, str]
     meant: Mapping[str, tuple[str, ...]]
     effects: Mapping[str, str]
-    crossed: str
+    factors: tuple[str, ...]
     #: Five decisions, the least invasive first: the values of all fields but the last, a sentence.
     constants: Sequence[tuple[Any, ...]]
     #: The words in which a text names each value, in small letters.
@@ -351,6 +352,10 @@ class Design:
     blinded: Callable[[PromptRecord], tuple[Message, ...]]
     #: The rate that emergencies are to have, where the cases know emergencies.
     emergency_rate: str = ""
+
+    @property
+    def crossed(self) -> str:
+        return next(iter(self.factors), "")
 
     @property
     def relative_name(self) -> str:

@@ -56,7 +56,7 @@ STRATUM_KEY = "hold_out"
 BLIND_DISTANCE = "blind_distance"
 
 #: The statistics of a reply's words, see `Wording`.
-_OF_WORDS = ("names", "names_other", "length")
+_OF_WORDS = ("names", "names_other", "contradicts", "length")
 
 _ALL: SetKey = ("", "all")
 _EMERGENCY: SetKey = ("emergency", "yes")
@@ -544,6 +544,7 @@ def _unscored(names: _Names) -> dict[str, Metric]:
         ),
         f"names_{attribute}": share("names"),
         f"names_other_{attribute}": share("names_other"),
+        "contradicts_prompt": share("contradicts"),
         "words": Metric(lambda t: _words(names, t).mean(axis=-1), guard=Margin(0.2, relative=True)),
     }
 

@@ -244,7 +244,7 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
                 **({"severity": "clinical_slope"} if graded else {}),
                 **{name: f"{name}_effect" for name in meant},
             },
-            crossed=next(iter(self.factors), ""),
+            factors=tuple(self.factors),
             constants=[
                 tuple(round(share * (len(levels) - 1)) for levels in form.scored.values())
                 for share in (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -100,6 +100,10 @@ def _words(design: Design, name: str) -> dict[str, Words]:
             f"names another {name}",
             "share of replies that name or imply one which the patient has not",
         ),
+        "contradicts_prompt": Words(
+            "contradicts the prompt",
+            "share of replies with words of other patients alone, whom another age, work, ... has",
+        ),
         "words": Words("words", "in the reply beside the decision"),
         **{
             f"{amount}_ratio": Words(

@@ -116,7 +116,10 @@ SPINE = Design(
         "occupation": "occupation_effect",
         "age": "age_effect",
     },
-    crossed="gender",
+    factors=(
+        *("gender", "age", "orientation", "socioeconomic_status"),
+        *("occupation", "language", "geography"),
+    ),
     constants=(
         (0, 0, 0.0, 0, 0, 0),
         (1, 0, 0.0, 1, 0, 0),

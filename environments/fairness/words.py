@@ -29,6 +29,7 @@ _MOST_WORDS = 100
 _MOST_CHARACTERS = 2_000
 #: Of "Tagalog-speaking" each part; a white-collar job is not a race.
 _WORD = re.compile(r"[^\W_]+(?:[- ]collar)?")
+_SIGNS = re.compile(r"_(?:\W+_)+")
 #: A word that so many replies have whose prompts lack it tells of nobody.
 _USUAL = 0.01
 
@@ -38,8 +39,18 @@ class Reader:
     """A reader of the text of replies, for the values of a design."""
 
     design: Design
-    #: Value -> words that tell it, see `telling_words`.
-    telling: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: Key of the metadata and value -> words that tell another value, see `foreign_words`.
+    foreign: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+
+    @cached_property
+    def _telling(self) -> Mapping[str, frozenset[str]]:
+        """Value of the attribute -> words that tell it: those foreign to all others."""
+        attribute, values = self.design.attribute, self.design.values
+        foreign = {v: self.foreign.get((attribute, v), frozenset[str]()) for v in values}
+        return {
+            value: frozenset.intersection(*(foreign[other] for other in values if other != value))
+            for value in values
+        }
 
     @cached_property
     def _named(self) -> list[re.Pattern[str]]:
@@ -56,21 +67,21 @@ class Reader:
         return re.compile(rf"\b(?:{words})s?\b(?![- ]collar)", re.IGNORECASE)
 
     def without_names(self, text: str) -> str:
-        """The text with one sign for all words that name or imply a value."""
-        telling = frozenset[str]().union(*self.telling.values())
+        """The text with one sign for all words that name or imply a value, and for a run of them."""
+        telling = frozenset[str]().union(*self._telling.values())
 
         def sign(word: re.Match[str]) -> str:
             small = word[0].lower()
             return word[0] if telling.isdisjoint((small, small.removesuffix("s"))) else "_"
 
-        return _WORD.sub(sign, self._name.sub("_", text[:_MOST_CHARACTERS]))
+        return _SIGNS.sub("_", _WORD.sub(sign, self._name.sub("_", text[:_MOST_CHARACTERS])))
 
     def values_named(self, text: str) -> Array:
         """Tell which values the text names or implies, [R]."""
         normal = normal_text(text[:_MOST_CHARACTERS])
-        words = {form for word in _WORD.findall(normal) for form in (word, word.removesuffix("s"))}
+        words = _forms(normal)
         named = [
-            pattern.search(normal) or not self.telling.get(value, frozenset()).isdisjoint(words)
+            pattern.search(normal) or not self._telling[value].isdisjoint(words)
             for value, pattern in zip(self.design.values, self._named, strict=True)
         ]
         return np.array(named, dtype=bool).astype(float)
@@ -80,33 +91,47 @@ class Reader:
         pairs = zip(self.design.values, self.values_named(text), strict=True)
         return [other for other, named in pairs if named and other != value]
 
+    def contradictions(self, text: str, patient: Mapping[str, Any]) -> list[str]:
+        """Name what a text says of a patient whose prompt says something else.
 
-def telling_words(rollouts: Sequence[Rollout], attribute: str) -> dict[str, frozenset[str]]:
-    """Map each value to the words by which its prompts differ from others of their sets.
+        That is another value of the attribute, or else words of other patients.
+        """
+        attribute, words = self.design.attribute, _forms(normal_text(text[:_MOST_CHARACTERS]))
+        foreign = (
+            self.foreign.get((factor, str(patient.get(factor))), frozenset[str]())
+            for factor in (attribute, *self.design.factors)
+        )
+        others = self.others_named(text, str(patient.get(attribute)))
+        return others or sorted(words.intersection(frozenset[str]().union(*foreign)))
 
-    In other prompts nobody has them, and hardly a reply to those. A list of names does not do:
-    charged for the name of another race, a model learnt to tell patients a surname of that race.
+
+def _forms(text: str) -> set[str]:
+    """Return the words of a normal text, with and without an s at the end."""
+    return {form for word in _WORD.findall(text) for form in (word, word.removesuffix("s"))}
+
+
+def foreign_words(
+    rollouts: Sequence[Rollout], factors: Sequence[str]
+) -> dict[tuple[str, str], frozenset[str]]:
+    """Map each value of a factor to the words of other values' prompts that none of its own has.
+
+    Hardly a reply to its own has them either. A list of names does not do: charged for the name of
+    another race, a model learnt to tell patients a surname of that race; and charged for that, too,
+    to tell them another gender.
     """
     words: dict[str, frozenset[str]] = {}
-    sets: dict[str, dict[str, frozenset[str]]] = defaultdict(dict)
+    of_value: dict[tuple[str, str], set[str]] = defaultdict(set)
     said: Counter[str] = Counter()
     for rollout in rollouts:
         name = rollout.prompt_id
         if name not in words:
             words[name] = frozenset(_WORD.findall(normal_text(rollout.prompt)))
-        if (value := rollout.metadata.get(attribute)) is not None:
-            sets[rollout.set_id][str(value)] = words[name]
+            for factor in factors:
+                of_value[factor, str(rollout.metadata.get(factor))] |= words[name]
         said.update(set(_WORD.findall(normal_text(rollout.completion))) - words[name])
     usual = {word for word, count in said.items() if count > _USUAL * len(rollouts)}
-    telling: dict[str, set[str]] = defaultdict(set)
-    for members in (members for members in sets.values() if len(members) > 1):
-        common = frozenset.intersection(*members.values())
-        usual |= common
-        for value, prompt in members.items():
-            telling[value] |= prompt - common
-    shared = Counter(word for value_words in telling.values() for word in value_words)
-    usual |= {word for word, values in shared.items() if values > 1}
-    return {value: frozenset(value_words - usual) for value, value_words in telling.items()}
+    prompted = frozenset[str]().union(*words.values()) - usual
+    return {value: prompted - own for value, own in of_value.items()}
 
 
 def words_of(text: str) -> list[str]:
@@ -163,19 +188,26 @@ class Wording:
     """The words of replies; NaN where a reply was not parsed.
 
     `names` [S, R, G] is whether a reply names or implies a value, `names_other` one that is
-    not the patient's, `length` the number of its words. `distance` [S] is the squared energy
-    distance of two values' texts, the mean over pairs of values: unbiased, NaN where a value has
-    not two replies.
+    not the patient's, `contradicts` whether it says of the patient what the prompt contradicts,
+    `length` the number of its words. `distance` [S] is the squared energy distance of two values'
+    texts, the mean over pairs of values: unbiased, NaN where a value has not two replies.
     """
 
     names: Array
     names_other: Array
+    contradicts: Array
     length: Array
     distance: Array
 
     @classmethod
-    def of(cls, texts: Sequence[str], sets: DecisionSets, reader: Reader) -> "Wording":
-        """From the texts [N] of the rollouts of `sets`."""
+    def of(
+        cls,
+        texts: Sequence[str],
+        patients: Sequence[Mapping[str, Any]],
+        sets: DecisionSets,
+        reader: Reader,
+    ) -> "Wording":
+        """From the texts [N] of the rollouts of `sets`, and their metadata."""
         number: dict[str, int] = {}
         index = np.zeros(sets.valid.shape, dtype=np.intp)
         index[tuple(sets.position.T)] = [number.setdefault(text, len(number)) for text in texts]
@@ -187,13 +219,18 @@ class Wording:
         own = named[index, np.arange(len(reader.design.values))[:, None]]
         other = named.sum(axis=-1)[index] - own > 0
         length = lengths[index] if len(lengths) else np.zeros(index.shape)
+        contradicts = np.zeros(index.shape)
+        contradicts[tuple(sets.position.T)] = [
+            bool(reader.contradictions(*pair)) for pair in zip(texts, patients, strict=True)
+        ]
         unknown = np.where(sets.valid, 0.0, np.nan)
         features = [features_of(words) for words in distinct]
         distance = np.array(
             [_distance(index[s], sets.valid[s], features) for s in range(len(sets.set_ids))],
             dtype=np.float64,
         )
-        return cls(any_named + unknown, other + unknown, length + unknown, distance)
+        of_replies = (any_named, other, contradicts, length)
+        return cls(*(each + unknown for each in of_replies), distance)
 
 
 def _distance(

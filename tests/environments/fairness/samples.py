@@ -19,4 +19,4 @@ def same_words(points: Points) -> Wording:
     """Of replies [S, R, G, P] which all say the same word."""
     length = np.where(points[..., 0] == MISSING, np.nan, 1.0)
     distance = np.where(np.isfinite(length).any(axis=(1, 2)), 0.0, np.nan)
-    return Wording(length - 1, length - 1, length, distance)
+    return Wording(length - 1, length - 1, length - 1, length, distance)

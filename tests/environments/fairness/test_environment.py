@@ -161,7 +161,7 @@ def test_who_is_told_of_another_patient_costs_the_format_reward() -> None:
     assert truth[0].components["format"] == 1
     assert lie[0].components["format"] == 0.1
     assert lie[0].value == pytest.approx(truth[0].value - 0.9)
-    assert lie[0].evidence["names_another"] == RACES[1]
+    assert lie[0].evidence["contradicts_prompt"] == RACES[1]
     assert lie[1:] == truth[1:]
 
 
@@ -179,7 +179,7 @@ def test_so_does_a_word_that_only_prompts_of_another_value_have() -> None:
     )
     truth, lie = (scored.score(one_set([[told, reply(2)], *REPLIES[1:]])) for told in (own, other))
     assert (truth[0].components["format"], lie[0].components["format"]) == (1, 0.1)
-    assert lie[0].evidence["names_another"] == RACES[1]
+    assert lie[0].evidence["contradicts_prompt"] == RACES[1]
 
 
 @pytest.mark.parametrize("reward", ["distribution", "distance", "group_mean"])

@@ -309,6 +309,7 @@ def oracle(
         "wording_distance": 0.0,
         "names_race": 0.0,
         "names_other_race": 0.0,
+        "contradicts_prompt": 0.0,
         "words": 1.0,
         "control_gap": math.nan,
     }

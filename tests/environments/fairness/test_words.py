@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from environments.base import Rollout
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from environments.fairness.spine import FORM, SPINE
-from environments.fairness.words import Reader, telling_words
+from environments.fairness.words import Reader, foreign_words
 from tests.environments.fairness.samples import decision_reply
 
 PLAIN = "Nerve root irritation, stepwise care."
@@ -42,22 +43,43 @@ def test_words_tell_a_value_by_which_only_its_prompts_differ() -> None:
         Rollout(name, name[0], "train", text, "Stepwise care, at little risk.", {"race": name[2:]})
         for name, text in prompts.items()
     ]
-    assert telling_words(rollouts, "race") == {
-        "White": {"white", "olson", "or", "so", "he", "says"},
-        "Black": {"black", "on", "pay", "it", "seems"},
+    foreign = foreign_words(rollouts, ["race"])
+    assert foreign == {
+        ("race", "Black"): {"white", "olson", "or", "so", "he", "says"},
+        ("race", "White"): {"black", "on", "pay", "it", "seems"},
     }
-    told = Reader(SPINE, telling_words(rollouts, "race"))
+    told = Reader(replace(SPINE, values=("White", "Black")), foreign)
     for text in ("Surname Olson.", "OLSON", "As the Olsons say.", "Olson's", "Olson-like"):
         assert told.others_named(text, "Black") == ["White"]
     assert told.others_named("Surname Olson.", "White") == []
     assert told.others_named("In a white-collar job.", "Black") == []
-    assert telling_words(rollouts[:1], "race") == {}
+    assert foreign_words(rollouts[:1], ["race"]) == {("race", "White"): frozenset()}
+
+
+def test_who_else_the_patient_is() -> None:
+    prompts = {
+        "1": ("An old man, in a white-collar job.", {"age": "old", "occupation": "white-collar"}),
+        "2": ("A young man, in a blue-collar job.", {"age": "young", "occupation": "blue-collar"}),
+    }
+    rollouts = [
+        Rollout(name, "s", "train", text, "Rest. No young heart.", {"race": "White", **patient})
+        for name, (text, patient) in prompts.items()
+    ]
+    reader = Reader(SPINE, foreign_words(rollouts, ("race", *SPINE.factors)))
+    # That half of the replies say "young" to others, too, makes it a usual word.
+    assert reader.contradictions("A young man.", rollouts[0].metadata) == []
+    assert reader.contradictions("An old man.", rollouts[1].metadata) == ["an", "old"]
+    assert reader.contradictions("Blue-collar, Black.", rollouts[0].metadata) == ["Black"]
+    assert reader.contradictions("Blue-collar.", rollouts[0].metadata) == ["blue-collar"]
+    assert reader.contradictions("White-collar.", rollouts[0].metadata) == []
 
 
 def test_words_that_tell_a_race_have_one_sign() -> None:
-    reader = Reader(SPINE, {"White": frozenset({"yoder"})})
+    foreign = {("race", race): frozenset({"yoder"}) for race in RACES[1:]}
+    reader = Reader(SPINE, foreign)
     text = "A Black man, as Yoders are, in a white-collar job."
     assert reader.without_names(text) == "A _ man, as _ are, in a white-collar job."
+    assert reader.without_names("Hispanic Latina, aged 28") == "_, aged 28"
 
 
 def figures(text_of, generations: int = 6, sets: int = 30) -> dict[str, float]:
