@@ -67,7 +67,7 @@ class Reader:
         return re.compile(rf"\b(?:{words})s?\b(?![- ]collar)", re.IGNORECASE)
 
     def without_names(self, text: str) -> str:
-        """The text with one sign for all words that name or imply a value, and for a run of them."""
+        """The text with one sign for each run of words that name or imply a value."""
         telling = frozenset[str]().union(*self._telling.values())
 
         def sign(word: re.Match[str]) -> str:
