@@ -229,8 +229,13 @@ class Wording:
             [_distance(index[s], sets.valid[s], features) for s in range(len(sets.set_ids))],
             dtype=np.float64,
         )
-        of_replies = (any_named, other, contradicts, length)
-        return cls(*(each + unknown for each in of_replies), distance)
+        return cls(
+            any_named + unknown,
+            other + unknown,
+            contradicts + unknown,
+            length + unknown,
+            distance,
+        )
 
 
 def _distance(
