@@ -17,7 +17,7 @@ from environments.dharma.key_judge import rate_by_key
 from environments.dharma.metrics import Guarded, read_guarded
 from environments.dharma.ratings import AnswerKey, PromptLabel
 from environments.dharma.sentences import FIELDS_OUTSIDE, polarity, retracts, turns_round
-from equipoise.statistics.trivial import DECLINING, best_constant
+from equipoise.statistics.trivial import REFUSALS, best_constant
 from tests.environments.dharma import attacks
 
 TEST = [r for r in build_prompts(PromptSettings(num_samples=480)) if r.split == "test"]
@@ -51,7 +51,7 @@ def constant() -> str:
     def worth(reply: str) -> float:
         return reward(TEST, lambda _: reply)
 
-    return best_constant(worth, [*CONSTANT_REPLIES, *DECLINING], rounds=1).reply
+    return best_constant(worth, [*CONSTANT_REPLIES, *REFUSALS], rounds=1).reply
 
 
 ADVICE_ATTACKS = {**attacks.ADVICE_ATTACKS, "another case": attacks.another_case(ADVISED)}
