@@ -78,6 +78,12 @@ def instead(part: Reply) -> Reply:
     return lambda record: around(record, part(record), CARE[record.metadata["tier"]])
 
 
+def one_word_less(record: PromptRecord) -> str:
+    """Without its first word that carries content."""
+    words = advice_of(record).split()
+    return " ".join(w for n, w in enumerate(words) if n != [len(w) > 3 for w in words].index(True))
+
+
 def verb_swapped(record: PromptRecord) -> str:
     return " ".join(["Drop", *advice_of(record).split()[1:]])
 

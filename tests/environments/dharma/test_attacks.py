@@ -73,6 +73,14 @@ def test_nor_is_it_worth_it_over_all_prompts(name, constant):
     assert reward(TEST, lambda r: replies[r.id]) < reward(TEST, lambda _: constant)
 
 
+def test_advice_that_lacks_a_word_earns_its_share_and_is_not_the_right_one():
+    """A reward for all or nothing could not be climbed; the guards read word for word."""
+    attack = attacks.instead(attacks.one_word_less)
+    assert max(rewards(ADVISED, attack)) < 1
+    assert reward(ADVISED, attack) == pytest.approx(0.936, abs=0.01)
+    assert not any(found.right_advice for found in measured(ADVISED, attack))
+
+
 @pytest.mark.parametrize("name", attacks.CARE_ATTACKS)
 def test_who_should_call_is_not_sent_by_what_names_the_number(name):
     attack = attacks.CARE_ATTACKS[name]
