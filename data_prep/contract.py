@@ -24,8 +24,7 @@ from pydantic import BaseModel, Field
 
 from environments.base import Message, PromptRecord
 from environments.chat import ChatModel
-from environments.contract import Environment
-from environments.encoder import Encoder, EncoderSettings
+from environments.contract import Encoder, EncoderSettings, Environment
 
 #: A row for `--dry-run`: what, its figure, a note.
 CheckRow = tuple[str, str, str]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from environments.errors import CodedError
+from environments.base import CodedError
 from environments.yaml_file import shown_faults
 
 # --- faults ---------------------------------------------------------------------------------------

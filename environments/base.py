@@ -1,4 +1,4 @@
-"""Prompts, rollouts, scores and failures, which engines and environments exchange.
+"""Prompts, rollouts, scores, failures and errors, which engines and environments exchange.
 
 The environment itself is in `contract`. This package imports neither torch nor ray.
 """
@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypedDict, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
-
-from environments.errors import CodedError
 
 Scope = Literal["rollout", "prompt", "set"]
 
@@ -26,6 +24,23 @@ CONTROL_SPLIT = "control"
 
 #: The mean of the scores' values: the objective of an environment that names none.
 REWARD = "reward"
+
+
+class CodedError(Exception):
+    """An error with a code, `<place>.<fault>`: it stays where the message is improved."""
+
+    def __init__(self, code: str, message: str) -> None:
+        # `args` stay those of the call, whatever its signature: so the error can be pickled.
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def code_of(error: BaseException | None, default: str) -> str:
+    """Return the code of an error, `default` where it has none."""
+    return error.code if isinstance(error, CodedError) else default
 
 
 class SetupError(CodedError, ValueError):

@@ -34,8 +34,10 @@ Promises, each a test in tests/environments/test_contract.py:
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from environments.base import (
@@ -46,7 +48,6 @@ from environments.base import (
     Scope,
     Score,
 )
-from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Modes
 from environments.presentation import Presentation
 
@@ -57,6 +58,31 @@ if TYPE_CHECKING:  # half a second of aiohttp, which few environments need
 #: The margin of a reward, of what a perfect reply earns: two points of a hundred, which is what
 #: most guards of rates allow.
 REWARD_SHARE = 0.02
+
+
+#: Texts as vectors.
+Vectors = NDArray[np.float32]
+
+
+class EncoderSettings(BaseModel, extra="forbid", frozen=True):
+    """Hugging Face models that make vectors; MedCPT has one for each side."""
+
+    query_model: str = "ncbi/MedCPT-Query-Encoder"  #: of the questions
+    passage_model: str = "ncbi/MedCPT-Article-Encoder"  #: of what is searched
+
+
+class Encoder(Protocol):
+    """Turns texts into vectors; the inner product of two is their similarity."""
+
+    @property
+    def identity(self) -> str:
+        """Models by content, and pooling; vectors that another encoder made cannot be compared."""
+
+    def encode_queries(self, queries: Sequence[str]) -> Vectors:
+        """Vectors of queries, [Q, D]."""
+
+    def encode_passages(self, passages: Sequence[tuple[str, str]]) -> Vectors:
+        """Vectors of passages given as title and text, [P, D]."""
 
 
 class EnvironmentSettings(BaseModel, extra="forbid", frozen=True):

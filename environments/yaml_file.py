@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from typing_extensions import is_typeddict
 
-from environments.errors import CodedError
+from environments.base import CodedError
 from environments.replies import is_broken
 
 Content = TypeVar("Content", bound=BaseModel)

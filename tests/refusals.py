@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from environments.errors import CodedError
+from environments.base import CodedError
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from data_prep.splits import seeded_digest, split_counts, split_sets
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
-from environments.dharma.ratings import ANSWER_KEY, AnswerKey, DomainScope, Tier
+from environments.dharma.judge import ANSWER_KEY, AnswerKey, DomainScope, Tier
 from environments.yaml_file import read_yaml_file
 
 TASK = "dharma"

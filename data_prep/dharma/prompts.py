@@ -19,8 +19,8 @@ from data_prep.dharma.invented import (
 from data_prep.splits import sample_names, split_sets
 from data_prep.text_files import DataError, json_lines, read_source
 from environments.base import PromptRecord, Rollout
+from environments.dharma.judge import ANSWER_KEY, SCOPES, TIERS
 from environments.dharma.policy import Violations
-from environments.dharma.ratings import ANSWER_KEY, SCOPES, TIERS
 
 
 class PromptSettings(DataSettings, extra="forbid", frozen=True):

@@ -14,7 +14,7 @@ from pathlib import Path
 from data_prep.hub import local_copy
 from data_prep.packaged_models import PackagedModelError
 from data_prep.rag.index import build_index, corpus_hash, read_corpus
-from environments.encoder import EncoderSettings
+from environments.contract import EncoderSettings
 from environments.rag.corpus import MANIFEST
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from data_prep.hub import is_folder_name, missing_reason, model_identity
 from data_prep.packaged_models import MINILM, located_encoder
-from environments.encoder import EncoderSettings, Vectors
+from environments.contract import EncoderSettings, Vectors
 
 _BATCH = 32
 #: MedCPT was trained on queries of this length; articles and other models take more.

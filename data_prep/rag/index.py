@@ -16,7 +16,7 @@ import bm25s  # type: ignore[import-untyped]
 import numpy as np
 
 from data_prep.text_files import DataError
-from environments.encoder import Encoder
+from environments.contract import Encoder
 from environments.rag.corpus import (
     BM25_FOLDER,
     MANIFEST,

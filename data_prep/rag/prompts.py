@@ -29,8 +29,7 @@ from environments.base import (
     Rollout,
 )
 from environments.chat import ChatModel, EndpointModel, ModelSettings
-from environments.contract import Environment
-from environments.encoder import Encoder, EncoderSettings
+from environments.contract import Encoder, EncoderSettings, Environment
 from environments.rag import RagEnvironment
 from environments.rag.corpus import read_manifest, words_of
 from environments.rag.queries import NUMBER_OF_QUERIES

@@ -3,17 +3,20 @@
 from environments.chat.endpoint import EndpointModel, try_once
 from environments.chat.model import (
     MATERIAL,
+    Budget,
     BudgetSpentError,
     ChatModel,
     ChatReply,
     ChatRequest,
     ChatSetupError,
+    EndpointSettings,
+    Limits,
+    ModelSettings,
     Source,
     Valid,
     inert,
     quote,
 )
-from environments.chat.settings import Budget, EndpointSettings, Limits, ModelSettings
 
 __all__ = [
     "MATERIAL",

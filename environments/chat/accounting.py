@@ -9,8 +9,7 @@ from dataclasses import InitVar, dataclass, field
 from threading import Lock
 
 from environments.base import FailureKind
-from environments.chat.model import BudgetSpentError, Source
-from environments.chat.settings import Budget
+from environments.chat.model import Budget, BudgetSpentError, Source
 
 _MILLION = 1_000_000
 #: Where a server does not say what it used: bytes of text per token, low enough for a budget.

@@ -24,8 +24,15 @@ from environments.chat.exchange import (
     backoff_seconds,
     exchange,
 )
-from environments.chat.model import UNKNOWN, ChatReply, ChatRequest, ChatSetupError, Source
-from environments.chat.settings import ApiKey, EndpointSettings
+from environments.chat.model import (
+    UNKNOWN,
+    ApiKey,
+    ChatReply,
+    ChatRequest,
+    ChatSetupError,
+    EndpointSettings,
+    Source,
+)
 
 # --- cache ----------------------------------------------------------------------------------------
 # Answers kept on disk, for several threads and processes, whole after a kill at any moment.

@@ -8,8 +8,14 @@ from typing import Any, Self, TypeVar
 
 from environments.chat.accounting import Accounts
 from environments.chat.client import ChatClient, Missing, ReplyCache, ask_through_cache
-from environments.chat.model import ChatModel, ChatReply, ChatRequest
-from environments.chat.settings import ApiKey, EndpointSettings, read_key
+from environments.chat.model import (
+    ApiKey,
+    ChatModel,
+    ChatReply,
+    ChatRequest,
+    EndpointSettings,
+    read_key,
+)
 
 T = TypeVar("T")
 

@@ -11,8 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from environments.base import FailureKind
 from environments.chat.accounting import Usage, guessed_usage
-from environments.chat.model import UNKNOWN, Source
-from environments.chat.settings import Limits
+from environments.chat.model import UNKNOWN, Limits, Source
 
 _READ_BYTES = 65_536
 _ERROR_BYTES = 4_096

@@ -11,7 +11,19 @@ from environments.addresses import AbsolutePath
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Environment, EnvironmentSettings
-from environments.dharma.judge import SHIPPED, Exchange, Judge, ModelJudge, Rubric, read_rubric
+from environments.dharma.judge import (
+    ANSWER_KEY,
+    SHIPPED,
+    AnswerKey,
+    Exchange,
+    Judge,
+    ModelJudge,
+    PromptLabel,
+    Ratings,
+    Rubric,
+    read_answer_key,
+    read_rubric,
+)
 from environments.dharma.key_judge import KeyJudge
 from environments.dharma.metrics import PRESENTATION, DharmaOutcome, Judged, measure_dharma
 from environments.dharma.policy import (
@@ -21,13 +33,6 @@ from environments.dharma.policy import (
     hash_text,
     load_policy,
     policy_input,
-)
-from environments.dharma.ratings import (
-    ANSWER_KEY,
-    AnswerKey,
-    PromptLabel,
-    Ratings,
-    read_answer_key,
 )
 from environments.dharma.sentences import DECLINES
 from environments.measurement import Measurement
@@ -40,7 +45,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 #: The texts that the judge by the answer key goes by.
-_KEY = ("key_judge.py", "lexicon.yaml", "ratings.py", "sentences.py")
+_KEY = ("judge.py", "key_judge.py", "lexicon.yaml", "sentences.py")
 _LABEL_KEYS = PromptLabel.model_fields.keys()
 #: The metadata of a prompt that the answer key can judge.
 _KEYED = _LABEL_KEYS | {ANSWER_KEY}

@@ -1,4 +1,4 @@
-"""The judge: its rubric, what it is asked, and the judge that is a model.
+"""The judge: its answers, read strictly, its rubric, what it is asked, and a model as judge.
 
 A judge labels prompts (tier and scope) and rates responses. What it rates is hostile: it goes
 into the request between delimiters that it cannot close, and the judge is told that nothing
@@ -6,21 +6,120 @@ between them is meant for it.
 
 The words of the rubric are data, `rubric.yaml` beside this module or a user's own file. What is
 fixed is what the policy and the reader of answers depend on: the names of scopes, tiers and
-ratings, the form of an answer, and that nothing in the material is addressed to the judge.
+ratings, the form of an answer, and that nothing in the material is addressed to the judge. Tiers,
+scopes and referral levels are those of ArGen (arXiv 2509.07006).
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args
 
-from pydantic import BaseModel, StringConstraints
+from pydantic import BaseModel, Field, PrivateAttr, StringConstraints, ValidationError
 
 from environments.base import Failure
 from environments.chat import ChatModel, ChatReply, ChatRequest, quote, try_once
-from environments.dharma.ratings import AnswerKey, Judgement, PromptLabel, Ratings, parse_answer
+from environments.chat.model import UNKNOWN, Source
+from environments.replies import UnreadableError, read_object
 from environments.yaml_file import read_yaml_file
+
+Tier = Literal["A", "B", "C"]  # emergency, needs care soon, no urgency
+DomainScope = Literal["S0", "S1", "S2", "S3"]  # clinical, para-clinical, adjacent, outside
+Referral = Literal["none", "routine", "urgent", "emergency"]
+
+TIERS: tuple[Tier, ...] = get_args(Tier)
+SCOPES: tuple[DomainScope, ...] = get_args(DomainScope)
+REFERRALS: tuple[Referral, ...] = get_args(Referral)
+
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Judgement(BaseModel, frozen=True):
+    """A judge's answer with its source, which is no field that a judge could fill in."""
+
+    _source: Source = PrivateAttr(UNKNOWN)
+
+    @property
+    def source(self) -> Source:
+        """The model behind the judge, by its server's words; unknown where none was asked."""
+        return self._source
+
+    def given_by(self, source: Source) -> Self:
+        """The same of this source."""
+        copy = self.model_copy()
+        copy._source = source  # type: ignore[misc]  # it is no field, and not frozen
+        return copy
+
+
+class PromptLabel(Judgement, extra="forbid", frozen=True, strict=True):
+    """How urgent a prompt is and how far from clinical medicine what it asks for lies."""
+
+    tier: Tier
+    scope: DomainScope
+
+
+class Ratings(Judgement, extra="forbid", frozen=True, strict=True):
+    """What a judge finds in one response."""
+
+    harm_avoidance: Share
+    safety_context: Share
+    domain_adherence: Share
+    clarity: Share
+    completeness: Share
+    relevance: Share
+    empathy: Share
+    referral: Referral
+    response_scope: DomainScope
+    out_of_domain_advice: bool
+    refused: bool
+
+
+Answer = TypeVar("Answer", bound=Judgement)
+
+
+def parse_answer(text: str, expected: type[Answer]) -> Answer | Failure:
+    """One JSON object with exactly the fields of `expected`, see `read_object`. Never raises."""
+    try:
+        return expected.model_validate(read_object(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return Failure("invalid_reply", ": ".join([*map(str, first["loc"]), first["msg"]]))
+    except UnreadableError as error:
+        return Failure("invalid_reply", str(error))
+
+
+# --- what a reply should hold ---------------------------------------------------------------------
+
+
+#: The key of a prompt's metadata under which it is.
+ANSWER_KEY = "answer_key"
+
+
+class AnswerKey(BaseModel, extra="forbid", frozen=True, strict=True):
+    """The key to one prompt's right reply; None for what the prompt does not ask for.
+
+    No message holds it, so the policy that is trained never sees it.
+    """
+
+    advice: str | None = None  # what an expert says of the health matter
+    declines: str | None = None  # the field outside healthcare that is to be declined
+    outside: str | None = None  # what an assistant that wanders says of that field
+
+
+def read_answer_key(metadata: Mapping[str, Any]) -> AnswerKey | Failure | None:
+    """The key that a prompt brings, None where it brings none."""
+    if ANSWER_KEY not in metadata:
+        return None
+    try:
+        return AnswerKey.model_validate(metadata[ANSWER_KEY])
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        location = ".".join(map(str, (ANSWER_KEY, *first["loc"])))
+        return Failure("verifier_error", f"the prompt's {location}: {first['msg']}")
+
+
+# --- the rubric -----------------------------------------------------------------------------------
 
 Words = Annotated[str, StringConstraints(min_length=1, max_length=2_000, strip_whitespace=True)]
 
@@ -134,9 +233,6 @@ def read_rubric(path: Path) -> Rubric:
 
 SHIPPED_FILE = Path(__file__).with_name("rubric.yaml")
 SHIPPED = read_rubric(SHIPPED_FILE)
-
-
-Answer = TypeVar("Answer", bound=Judgement)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from environments.base import Failure
-from environments.dharma.judge import Exchange
-from environments.dharma.ratings import AnswerKey, DomainScope, PromptLabel, Ratings, Referral, Tier
+from environments.dharma.judge import (
+    AnswerKey,
+    DomainScope,
+    Exchange,
+    PromptLabel,
+    Ratings,
+    Referral,
+    Tier,
+)
 from environments.dharma.sentences import (
     DECLINES,
     HARMFUL,

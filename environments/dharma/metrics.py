@@ -19,8 +19,8 @@ import numpy as np
 from pydantic import BaseModel
 
 from environments.base import Rollout, Score, outcomes_of
+from environments.dharma.judge import ANSWER_KEY, SCOPES, DomainScope, PromptLabel, Ratings
 from environments.dharma.policy import Decision
-from environments.dharma.ratings import ANSWER_KEY, SCOPES, DomainScope, PromptLabel, Ratings
 from environments.measurement import (
     Array,
     Blocks,

@@ -29,7 +29,7 @@ from environments.base import Failure, SetupError
 from environments.chat.client import proxy_for
 from environments.chat.endpoint import BackgroundLoop
 from environments.chat.exchange import kind_of, read_body
-from environments.dharma.ratings import PromptLabel, Ratings
+from environments.dharma.judge import PromptLabel, Ratings
 
 #: The policy that is used where no other is named.
 SHIPPED = Path(__file__).with_name("rego")

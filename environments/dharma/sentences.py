@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from environments.dharma.ratings import REFERRALS, DomainScope, Referral
+from environments.dharma.judge import REFERRALS, DomainScope, Referral
 from environments.replies import normal_text
 from environments.yaml_file import read_yaml_file
 

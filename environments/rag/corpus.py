@@ -22,7 +22,7 @@ from bm25s.stopwords import STOPWORDS_EN  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from environments.errors import CodedError
+from environments.base import CodedError
 
 #: Changes with the tokens that a text gives, so that an index made by another version is refused.
 TOKENIZER_VERSION = "words-1"

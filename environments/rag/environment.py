@@ -13,8 +13,7 @@ from pydantic import BaseModel, Field
 from environments.addresses import AbsolutePath
 from environments.base import UNPARSEABLE, PromptRecord, Rollout, Score, outcomes_of
 from environments.chat import ChatModel, EndpointModel, ModelSettings
-from environments.contract import Environment, EnvironmentSettings
-from environments.encoder import Encoder, EncoderSettings
+from environments.contract import Encoder, EncoderSettings, Environment, EnvironmentSettings
 from environments.measurement import Measurement, Modes
 from environments.rag.corpus import Corpus
 from environments.rag.metrics import PRESENTATION, Observation, measure

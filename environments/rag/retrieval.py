@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from environments.encoder import Encoder
+from environments.contract import Encoder
 from environments.rag.corpus import (
     BM25_FOLDER,
     VECTORS,

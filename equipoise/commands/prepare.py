@@ -22,9 +22,8 @@ from data_prep.records import (
     write_prompts,
 )
 from data_prep.text_files import DataError
-from environments.base import Message, PromptRecord
+from environments.base import Message, PromptRecord, code_of
 from environments.chat import BudgetSpentError, ChatModel
-from environments.errors import code_of
 from equipoise.config.flags import task_file, tasks
 from equipoise.config.load import add_working_folder
 from equipoise.config.validate import validate

@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from environments.errors import code_of
+from environments.base import code_of
 from environments.yaml_file import fields_at, fields_of, key_path, structure_of
 from equipoise.config.gone import replacement
 from equipoise.config.schema import HONOURED, Config, Section

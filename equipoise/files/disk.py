@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, SequenceNode
 
-from environments.errors import CodedError
+from environments.base import CodedError
 from environments.yaml_file import CheckedLoader
 
 GB = 10**9

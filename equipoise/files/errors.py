@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
-from environments.errors import CodedError
+from environments.base import CodedError
 
 
 class EquipoiseError(CodedError):

@@ -15,7 +15,7 @@ from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from data_prep.hub import model_identity
-from environments.errors import code_of
+from environments.base import code_of
 from equipoise.config.schema import PolicyConfig, TokenizerConfig
 from equipoise.files.disk import DamagedFileError, parse_json
 from equipoise.files.errors import EquipoiseError, UsageError

@@ -13,8 +13,7 @@ from pydantic import BaseModel
 
 from environments.base import SetupError
 from environments.chat import ChatModel
-from environments.contract import Environment
-from environments.encoder import Encoder, EncoderSettings
+from environments.contract import Encoder, EncoderSettings, Environment
 from equipoise.files.errors import EquipoiseError
 from equipoise.models.hub import clear_errors, located
 

@@ -19,9 +19,8 @@ from data_prep.records import (
     write_prompts,
 )
 from data_prep.text_files import DataError, UnsuitablePromptsError
-from environments.base import TRAIN_SPLIT, PromptRecord
+from environments.base import TRAIN_SPLIT, PromptRecord, code_of
 from environments.chat import BudgetSpentError
-from environments.errors import code_of
 from equipoise.config import LOCAL_MODEL, LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.load import set_size
 from equipoise.config.schedule import count_steps, total_steps

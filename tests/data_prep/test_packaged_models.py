@@ -23,7 +23,7 @@ from data_prep.packaged_models import (
 )
 from data_prep.rag.build_index import main as build_index_main
 from data_prep.rag.encoder import HuggingFaceEncoder
-from environments.encoder import EncoderSettings
+from environments.contract import EncoderSettings
 from environments.rag.retrieval import open_retriever
 from equipoise.config.schema import CACHE_DIR
 from equipoise.files.disk import hash_file

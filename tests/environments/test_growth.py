@@ -26,10 +26,16 @@ from environments.base import PromptRecord, Rollout
 from environments.chat import quote
 from environments.chat.exchange import read_answer, retry_after_seconds
 from environments.dharma.environment import unreadable
-from environments.dharma.judge import Exchange
+from environments.dharma.judge import (
+    ANSWER_KEY,
+    AnswerKey,
+    Exchange,
+    PromptLabel,
+    Ratings,
+    parse_answer,
+)
 from environments.dharma.key_judge import rate_by_key
 from environments.dharma.metrics import read_guarded
-from environments.dharma.ratings import ANSWER_KEY, AnswerKey, PromptLabel, Ratings, parse_answer
 from environments.fairness.spine import FORM
 from environments.pubmedqa.reply import Abstract, findings_of, grounds, parse_reply
 from environments.rag import reader

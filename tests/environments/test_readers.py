@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from data_prep.rag.plans import parse_plan
-from environments.dharma.ratings import Ratings, parse_answer
+from environments.dharma.judge import Ratings, parse_answer
 from environments.fairness.decision import Decision
 from environments.fairness.spine import FORM
 from environments.pubmedqa.reply import parse_reply

@@ -21,7 +21,7 @@ from data_prep.dharma.invented import (
 from data_prep.dharma.local_model import MISSES_REFERRAL, WANDERS, answer, imitated_replies
 from data_prep.dharma.prompts import import_prompts
 from environments.base import PromptRecord
-from environments.dharma.ratings import SCOPES
+from environments.dharma.judge import SCOPES
 from environments.dharma.sentences import read_clauses, referral_given
 from equipoise.config import check_prompts, load_config
 from equipoise.config.training_words import parse_flags

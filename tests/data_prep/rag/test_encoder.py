@@ -7,7 +7,7 @@ import pytest
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from data_prep.rag.encoder import HuggingFaceEncoder, encoder_identity
-from environments.encoder import EncoderSettings
+from environments.contract import EncoderSettings
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "amber", "ribbed", "stone", "origin", "."]
 TEXTS = ["amber stone", "amber ribbed stone origin", "stone", "origin origin origin origin origin"]

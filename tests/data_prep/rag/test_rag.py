@@ -18,7 +18,7 @@ from data_prep.rag.local_model import imitated_replies
 from data_prep.rag.prompts import canned_rollout, unplanned_records
 from environments.base import PromptRecord, Rollout
 from environments.chat import quote
-from environments.encoder import EncoderSettings, Vectors
+from environments.contract import EncoderSettings, Vectors
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.corpus import Corpus, word_set
 from tests.data_prep.rag.test_plans import GOOD, Planner

@@ -8,7 +8,7 @@ attack is easily taken for, and must earn nearly all.
 from collections.abc import Callable, Mapping, Sequence
 
 from environments.base import PromptRecord
-from environments.dharma.ratings import ANSWER_KEY
+from environments.dharma.judge import ANSWER_KEY
 
 CARE = {"A": " Call 911 now.", "B": " See your doctor today.", "C": ""}
 Reply = Callable[[PromptRecord], str]

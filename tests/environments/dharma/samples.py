@@ -1,9 +1,8 @@
 """Ratings, exchanges and rollouts that several tests start from."""
 
 from environments.base import Rollout
-from environments.dharma.judge import Exchange
+from environments.dharma.judge import Exchange, PromptLabel, Ratings
 from environments.dharma.policy import policy_input
-from environments.dharma.ratings import PromptLabel, Ratings
 
 SHARES = (
     "harm_avoidance",

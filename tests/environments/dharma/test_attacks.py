@@ -12,10 +12,9 @@ from data_prep.dharma.invented import ADJACENT, CLINICAL, OUTSIDE, PARA_CLINICAL
 from environments.base import PromptRecord, Rollout
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import CONSTANT_REPLIES
-from environments.dharma.judge import Exchange
+from environments.dharma.judge import AnswerKey, Exchange, PromptLabel
 from environments.dharma.key_judge import rate_by_key
 from environments.dharma.metrics import Guarded, read_guarded
-from environments.dharma.ratings import AnswerKey, PromptLabel
 from environments.dharma.sentences import FIELDS_OUTSIDE, polarity, retracts, turns_round
 from equipoise.statistics.trivial import REFUSALS, best_constant
 from tests.environments.dharma import attacks

@@ -3,8 +3,8 @@
 import pytest
 
 from environments.dharma.environment import decline_with_a_sibling
+from environments.dharma.judge import ANSWER_KEY
 from environments.dharma.metrics import read_guarded
-from environments.dharma.ratings import ANSWER_KEY
 from tests.environments.dharma.samples import rollout
 
 FEVER, RASH = "With a fever drink fluids and rest.", "Keep the skin clean and use a mild cream."

@@ -16,11 +16,13 @@ from environments.dharma.judge import (
     SHIPPED,
     SHIPPED_FILE,
     ModelJudge,
+    PromptLabel,
+    Ratings,
     label_request,
+    parse_answer,
     rate_request,
     read_rubric,
 )
-from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
 from tests.environments.dharma.samples import PERFECT, exchange
 from tests.environments.models import Scripted
 from tests.refusals import refusal

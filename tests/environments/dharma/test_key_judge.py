@@ -12,9 +12,8 @@ from data_prep.dharma.invented import ADJACENT, CLINICAL, OUTSIDE, PARA_CLINICAL
 from environments.base import Failure, PromptRecord, Rollout
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import CONSTANT_REPLIES
-from environments.dharma.judge import Exchange, rate_request
+from environments.dharma.judge import ANSWER_KEY, AnswerKey, Exchange, PromptLabel, rate_request
 from environments.dharma.key_judge import KeyJudge, rate_by_key
-from environments.dharma.ratings import ANSWER_KEY, AnswerKey, PromptLabel
 from tests.environments.dharma.attacks import key, right
 
 ENVIRONMENT = DharmaEnvironment(DharmaSettings())

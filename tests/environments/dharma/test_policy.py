@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from environments.base import Failure
+from environments.dharma.judge import REFERRALS, SCOPES, TIERS
 from environments.dharma.policy import (
     SHIPPED,
     Decision,
@@ -20,7 +21,6 @@ from environments.dharma.policy import (
     read_decision,
     rego_policy,
 )
-from environments.dharma.ratings import REFERRALS, SCOPES, TIERS
 from tests.environments.dharma import oracle
 from tests.environments.dharma.samples import SHARES, rated
 from tests.refusals import refusal

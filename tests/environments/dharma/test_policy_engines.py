@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.base import Failure
+from environments.dharma.judge import REFERRALS, SCOPES, TIERS
 from environments.dharma.policy import SHIPPED, Decision, Policy, read_decision
-from environments.dharma.ratings import REFERRALS, SCOPES, TIERS
 from tests.environments.dharma import opa
 from tests.environments.dharma.samples import SHARES, rated
 

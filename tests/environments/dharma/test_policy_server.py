@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from aiohttp import web
 
-from environments.base import Failure, Rollout
+from environments.base import CodedError, Failure, Rollout
 from environments.chat.endpoint import BackgroundLoop
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma import policy as policies
@@ -23,7 +23,6 @@ from environments.dharma.policy import (
     opa_policy,
     rego_policy,
 )
-from environments.errors import CodedError
 from tests.environments.dharma.samples import rated
 from tests.refusals import refusal
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from environments.chat.accounting import Accounts, Usage
-from environments.chat.settings import Budget
+from environments.chat.model import Budget
 from equipoise.evaluate.evaluate import Turn, Work, in_thread, run_concurrently
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from data_prep.text_files import DataError
+from environments.base import CodedError
 from environments.dharma.policy import PolicyError
-from environments.errors import CodedError
 from environments.yaml_file import YamlFileError
 from equipoise.files.disk import DamagedFileError
 from equipoise.files.errors import UsageError

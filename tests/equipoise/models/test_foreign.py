@@ -14,7 +14,7 @@ from data_prep.contract import WarmStart
 from data_prep.rag.encoder import HuggingFaceEncoder
 from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
-from environments.encoder import EncoderSettings
+from environments.contract import EncoderSettings
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.files.errors import EquipoiseError

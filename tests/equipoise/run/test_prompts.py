@@ -10,8 +10,7 @@ from huggingface_hub import constants
 from data_prep.fairness import FairnessData
 from data_prep.records import write_prompts
 from environments.chat import BudgetSpentError
-from environments.contract import Environment
-from environments.encoder import EncoderSettings
+from environments.contract import EncoderSettings, Environment
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.training_words import parse_flags
