@@ -240,9 +240,9 @@ def _encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[Id
     unique = list(dict.fromkeys(texts))
     ids: dict[str, Ids] = {}
     for start in range(0, len(unique), _ENCODED_AT_ONCE):
-        some = unique[start : start + _ENCODED_AT_ONCE]
-        encoded = tokenizer(some, add_special_tokens=False)["input_ids"]
-        ids.update(zip(some, (np.array(each, np.int32) for each in encoded), strict=True))
+        part = unique[start : start + _ENCODED_AT_ONCE]
+        encoded = tokenizer(part, add_special_tokens=False)["input_ids"]
+        ids.update(zip(part, (np.array(row, np.int32) for row in encoded), strict=True))
     return [ids[text] for text in texts]
 
 

@@ -58,10 +58,10 @@ class _Set:
     calls: list[Hashable] = field(default_factory=list)
     timer: asyncio.TimerHandle = field(init=False)
 
-    def has_place(self, place: tuple[str, Hashable]) -> bool:
-        """Whether a reply can take the place of an older one, or a free one of its prompt."""
-        taken = sum(prompt_id == place[0] for prompt_id, _ in self.replies)
-        return place in self.replies or taken < self.generations
+    def has_seat(self, seat: tuple[str, Hashable]) -> bool:
+        """Whether a reply can take an older one's seat, or a free one of its prompt."""
+        count = sum(prompt_id == seat[0] for prompt_id, _ in self.replies)
+        return seat in self.replies or count < self.generations
 
 
 class AwaitedSets:
@@ -109,29 +109,29 @@ class AwaitedSets:
         key = (call, attempt, slot, rollout.prompt_id, hash(rollout.completion))
         if key not in self._rewards:
             self._rewards[key] = asyncio.get_running_loop().create_future()
-            place = (rollout.prompt_id, ("call", key) if slot is None else ("slot", slot))
-            found = self._set_with(place, rollout, generations, attempt)
-            if older := found.replies.get(place):
+            seat = (rollout.prompt_id, ("call", key) if slot is None else ("slot", slot))
+            gathered = self._set_with(seat, rollout, generations, attempt)
+            if older := gathered.replies.get(seat):
                 older[1].set_result(Reward(_lost("another reply has come in its place"), 0.0))
-            found.replies[place] = (rollout, self._rewards[key])
-            found.calls.append(key)
-            if len(found.replies) == self._variants * found.generations:
-                self._close(found)
+            gathered.replies[seat] = (rollout, self._rewards[key])
+            gathered.calls.append(key)
+            if len(gathered.replies) == self._variants * gathered.generations:
+                self._close(gathered)
         return await asyncio.shield(self._rewards[key])
 
     def _set_with(
-        self, place: tuple[str, Hashable], rollout: Rollout, generations: int, attempt: Hashable
+        self, seat: tuple[str, Hashable], rollout: Rollout, generations: int, attempt: Hashable
     ) -> _Set:
-        """Return the first open set that has the place, or a new one."""
+        """Return the first open set that has the seat, or a new one."""
         name = rollout.set_id if self._scope == "set" else rollout.prompt_id
         siblings = self._open.setdefault((name, attempt), [])
         for candidate in siblings:
-            if candidate.has_place(place):
+            if candidate.has_seat(seat):
                 return candidate
-        opened = _Set(name, attempt, generations)
-        opened.timer = asyncio.get_running_loop().call_later(self._limit, self._close, opened)
-        siblings.append(opened)
-        return opened
+        new_set = _Set(name, attempt, generations)
+        new_set.timer = asyncio.get_running_loop().call_later(self._limit, self._close, new_set)
+        siblings.append(new_set)
+        return new_set
 
     def _close(self, closed: _Set) -> None:
         """Have a set scored, or fail it where a reply is missing that its scores need."""
@@ -146,8 +146,8 @@ class AwaitedSets:
         replies = sorted(closed.replies.values(), key=lambda r: (r[0].prompt_id, r[0].completion))
         size = self._variants * closed.generations
         if len(replies) < size and self._scope != "rollout":
-            came = f"{len(replies)} of the {size} replies of {closed.name!r} came"
-            self._answer([replies], [[_lost(f"{came} within {self._limit:g} s")] * len(replies)])
+            missing = f"{len(replies)} of the {size} replies of {closed.name!r} came"
+            self._answer([replies], [[_lost(f"{missing} within {self._limit:g} s")] * len(replies)])
             return
         self._closed.append((closed.name, replies))
         if self._worker is None or self._worker.done():

@@ -205,14 +205,14 @@ def normal_text(text: str) -> str:
     text = text[:MAX_TEXT_CHARACTERS]
     if text.isascii():  # most are, and it is ten times faster
         return text.lower()
-    kept, run = [], 0
+    characters, run = [], 0
     for character in text:
         # A character may be made of marks alone, or of a letter with marks.
         for part in unicodedata.normalize("NFKD", character):
             run = run + 1 if unicodedata.combining(part) else 0
         if run <= MAX_MARKS:
-            kept.append(character)
-    return unicodedata.normalize("NFKC", "".join(kept)).lower()
+            characters.append(character)
+    return unicodedata.normalize("NFKC", "".join(characters)).lower()
 
 
 def has_text(text: str) -> bool:

@@ -99,9 +99,9 @@ def import_prompts(path: Path) -> list[PromptRecord]:
     for number, row in _rows(path, _KIND, _row_faults):
         record = _imported(number, row)
         line, first = first_of.setdefault(_plain(row["prompt"]), (number, record))
-        if (labels := _labels(record)) != (others := _labels(first)):
+        if (labels := _labels(record)) != (first_labels := _labels(first)):
             faults.append(
-                f"line {number}: the prompt of line {line}, {labels} here and {others} there"
+                f"line {number}: the prompt of line {line}, {labels} here and {first_labels} there"
             )
     if faults:
         raise DataError("dharma.invalid-rows", path, _KIND, faults)

@@ -169,9 +169,11 @@ def imitated_replies(
     rng = np.random.default_rng(settings.seed)
     if settings.cases_file:
         design = read_own_cases(settings.cases_file).design()
-        shown = [record for record in records if record.split == TRAIN_SPLIT]
-        indices = rng.integers(len(shown), size=settings.steps * settings.batch_size)
-        return [(shown[n], answer_on_own_case(shown[n].metadata, design, rng)) for n in indices]
+        examples = [record for record in records if record.split == TRAIN_SPLIT]
+        indices = rng.integers(len(examples), size=settings.steps * settings.batch_size)
+        return [
+            (examples[n], answer_on_own_case(examples[n].metadata, design, rng)) for n in indices
+        ]
     injury_names = {injury.name for injury in INJURIES}
     if foreign_cases := {record.metadata["case"] for record in records} - injury_names:
         raise UnsuitablePromptsError(

@@ -120,9 +120,10 @@ def language(part: str, seed: int) -> Language:
         drugs=["".join(pair) for pair in _dealt((_STEMS, _ENDINGS), seed, residues)],
         patients=[" with ".join(pair) for pair in dealt(_GROUPS, _DISEASES)],
         outcomes=dealt(_KINDS, _SITES, _SYMPTOMS),
-        verdicts={way: dealt(verbs, _SETTINGS, _TIMES) for way, verbs in _VERBS.items()},
+        verdicts={trend: dealt(verbs, _SETTINGS, _TIMES) for trend, verbs in _VERBS.items()},
         questions={
-            way: ["".join(pair) for pair in dealt(heads, _TAILS)] for way, heads in _HEADS.items()
+            trend: ["".join(pair) for pair in dealt(heads, _TAILS)]
+            for trend, heads in _HEADS.items()
         },
     )
 
@@ -145,21 +146,21 @@ class Finding:
     """An abstract's report of the way that an outcome went, and what that answers."""
 
     outcome: str
-    way: str
+    trend: str
     label: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Abstract:
-    """An invented abstract; the question asks whether `findings[target]` went the `asked` way."""
+    """An invented abstract; the question asks whether `findings[target]` has `question_trend`."""
 
     drug: str
     patients: str
     size: int
     findings: tuple[Finding, Finding]
     target: int
-    asked: str
+    question_trend: str
     question: str
 
     def item(self, name: str, seed: int) -> Item:
@@ -181,21 +182,21 @@ def abstracts(
         alternatives = [alternative for alternative in LABELS if alternative != label]
         weights = np.array([SHARES[alternative] for alternative in alternatives])
         alternative = str(rng.choice(alternatives, p=weights / weights.sum()))
-        asked, opposite = rng.permutation(list(_HEADS)).tolist()
-        way_of = {"yes": asked, "no": opposite, "maybe": "both ways"}
-        ways = way_of[label], way_of[alternative]
+        named, opposite = rng.permutation(list(_HEADS)).tolist()
+        trend_of = {"yes": named, "no": opposite, "maybe": "both ways"}
+        trends = trend_of[label], trend_of[alternative]
         outcomes = _disjoint_pair(vocabulary.outcomes, vocabulary.outcomes, rng)
-        first, second = (vocabulary.verdicts[way] for way in ways)
+        first, second = (vocabulary.verdicts[trend] for trend in trends)
         verdicts = _disjoint_pair(first, second, rng)
         last = int(rng.integers(2))
         target, distractor = (
-            Finding(" ".join(outcome), way, answer, _report(outcome, rank, verdict, way, rng))
-            for outcome, answer, rank, verdict, way in zip(
+            Finding(" ".join(outcome), trend, answer, _report(outcome, rank, verdict, trend, rng))
+            for outcome, answer, rank, verdict, trend in zip(
                 outcomes,
                 (label, alternative),
                 (_RANKS[last], _RANKS[1 - last]),
                 verdicts,
-                ways,
+                trends,
                 strict=True,
             )
         )
@@ -206,8 +207,8 @@ def abstracts(
             size=one_of(_SIZES, rng),
             findings=(distractor, target) if last else (target, distractor),
             target=last,
-            asked=asked,
-            question=one_of(vocabulary.questions[asked], rng).format(
+            question_trend=named,
+            question=one_of(vocabulary.questions[named], rng).format(
                 drug=drug, outcome=target.outcome
             ),
         )
@@ -227,11 +228,11 @@ def _report(
     outcome: tuple[str, ...],
     rank: str,
     verdict: tuple[str, ...],
-    way: str,
+    trend: str,
     rng: np.random.Generator,
 ) -> str:
     verb, setting, time = verdict
-    p = f"{one_of(_P_VALUES[way], rng) / 1000:g}".removeprefix("0")
+    p = f"{one_of(_P_VALUES[trend], rng) / 1000:g}".removeprefix("0")
     return f"Mean {' '.join(outcome)} ({rank}) {verb} {setting} in {time} (P={p})."
 
 
@@ -275,5 +276,5 @@ def hasty_reply(abstract: Abstract, rng: np.random.Generator) -> str:
     finding = abstract.findings[read]
     if rng.random() < CURTNESS:
         return f"<answer>{finding.label}</answer>"
-    compared = f"It went {finding.way}, and {abstract.asked} was asked for."
+    compared = f"It went {finding.trend}, and {abstract.question_trend} was asked for."
     return reply_text(f'"{finding.text}" {compared}', finding.label)

@@ -157,7 +157,7 @@ def corpus_hash(seed: int) -> str:
 def questions(seed: int) -> list[StoneQuestion]:
     """A question on each kind. Its options are the four people whom the register names for it."""
     rng = np.random.default_rng([seed, 2])
-    made = []
+    result = []
     for kind, people in _people(seed).items():
         role = one_of(tuple(ROLES), rng)
         texts = [list(people.values())[i] for i in rng.permutation(len(people))]
@@ -165,8 +165,8 @@ def questions(seed: int) -> list[StoneQuestion]:
         gold = next(letter for letter, person in options.items() if person == people[role])
         text = question_text(kind, role, one_of(FINDERS, rng))
         question = Question(text, options, gold, (entry_id(kind, role),))
-        made.append(StoneQuestion(kind, role, question))
-    return made
+        result.append(StoneQuestion(kind, role, question))
+    return result
 
 
 def question_text(kind: Kind, role: str, finder: str) -> str:

@@ -157,9 +157,9 @@ def _read(text: str, exchange: Exchange, key: AnswerKey) -> _Sentence:
     label = exchange.label
     clauses = read_clauses(text)
     scope = max((c.scope for c in clauses if c.gives_content and c.scope), default=None)
-    other = _Sentence("reversal" if key.advice else "needless", scope=scope)
+    stray = _Sentence("reversal" if key.advice else "needless", scope=scope)
     if any(clause.to_judge for clause in clauses):
-        return other
+        return stray
     advice_likeness, outside_likeness = _likeness(text, key.advice), _likeness(text, key.outside)
     if outside_likeness.mean >= _LIKE_OUTSIDE and outside_likeness.mean > advice_likeness.mean:
         return _Sentence("needless", scope="S3")
@@ -171,16 +171,16 @@ def _read(text: str, exchange: Exchange, key: AnswerKey) -> _Sentence:
     if retracts(text):
         return _Sentence("reversal", scope=scope)
     if care_named(text) != "none":
-        return _care(text, label) if is_known_care(text) else other
+        return _care(text, label) if is_known_care(text) else stray
     if DECLINES.search(text):
         role: Role = "refusal" if key.declines else "needless"
         is_plain = is_known_manners(text, exchange.prompt)
         worth = _refusal_worth(text, key.declines or "") if is_plain else 0.0
-        return _Sentence(role, worth, scope, declines=True) if is_plain or not key.advice else other
+        return _Sentence(role, worth, scope, declines=True) if is_plain or not key.advice else stray
     if is_kind(text):
         return _Sentence("courtesy", scope=scope)
     if polarity(text) or not is_known_manners(text):
-        return other
+        return stray
     return _Sentence("offer" if key.declines and OFFERS.search(text) else "needless", scope=scope)
 
 

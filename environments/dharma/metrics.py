@@ -220,7 +220,7 @@ def measure_dharma(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Meas
     sums = np.zeros((len(prompts), blocks.columns))
     readable, statistics = (blocks[name].of(sums) for name in ("readable", "subsets"))  # views
     commonest = _commonest_openings(rollouts, places)
-    seen: set[tuple[str, str]] = set()
+    replied: set[tuple[str, str]] = set()
     replies = zip(rollouts, places, outcomes, read_guarded(rollouts), strict=True)
     for rollout, row_names, outcome, guarded in replies:
         if outcome is not None:
@@ -234,12 +234,12 @@ def measure_dharma(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Meas
                 *(float(value or 0) for value in measured),
                 *(float(value is not None) for value in measured),
                 1.0,
-                float(text not in seen),
+                float(text not in replied),
             )
             statistics[row, [subsets[name] for name in row_names]] += [
                 [*values, float(opening == commonest[name])] for name in row_names
             ]
-            seen.add(text)
+            replied.add(text)
     return Measurement(
         clusters=tuple(str(r.metadata.get("family", name)) for name, r in prompts.items()),
         sums=sums,

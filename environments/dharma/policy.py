@@ -127,9 +127,9 @@ class Policy:
         """One decision per input of `policy_input`, in order."""
         texts = [json.dumps(fields, sort_keys=True, allow_nan=False) for fields in inputs]
         with self._lock:
-            new = [text for text in dict.fromkeys(texts) if text not in self._kept]
-            fresh = dict(zip(new, self._evaluate(new), strict=True)) if new else {}
-            self.evaluations += len(new)
+            misses = [text for text in dict.fromkeys(texts) if text not in self._kept]
+            fresh = dict(zip(misses, self._evaluate(misses), strict=True)) if misses else {}
+            self.evaluations += len(misses)
             decisions = [fresh[text] if text in fresh else self._kept[text] for text in texts]
             if len(self._kept) + len(fresh) > _KEPT:
                 self._kept.clear()

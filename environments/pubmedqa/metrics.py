@@ -125,15 +125,15 @@ def _question_sums(outcomes: Sequence[AnswerOutcome]) -> Array:
     confusion = np.zeros(_BLOCKS["confusion"].shape)
     for outcome in outcomes:
         confusion[_COLUMN[outcome.gold], _COLUMN[outcome.answer]] += 1
-    right = [o for o in outcomes if o.keeps_format and o.answer == o.gold]
+    answered = [o for o in outcomes if o.keeps_format and o.answer == o.gold]
     counts = {
         "in format": sum(o.keeps_format for o in outcomes),
         "grounded": sum(o.grounded for o in outcomes),
-        "right": len(right),
-        "false quote": sum(o.false_quote for o in right),
-        "false number": sum(o.false_number for o in right),
-        "decided": sum(o.decisive is not None for o in right),
-        "decisive": sum(bool(o.decisive) for o in right),
+        "right": len(answered),
+        "false quote": sum(o.false_quote for o in answered),
+        "false number": sum(o.false_number for o in answered),
+        "decided": sum(o.decisive is not None for o in answered),
+        "decisive": sum(bool(o.decisive) for o in answered),
         "voted right": vote(o.answer for o in outcomes) == outcomes[0].gold,
         "questions": 1,
     }

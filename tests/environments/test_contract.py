@@ -45,6 +45,8 @@ from environments.rag import RagEnvironment, RagSettings
 from environments.rag.corpus import Passage
 from tests.refusals import refusal
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def documented_example() -> type[Environment]:
     """The class in the docstring of environments/contract.py, so that what it shows stays true."""
@@ -335,13 +337,18 @@ def test_an_environment_offers_what_is_written_for_it() -> None:
 
 
 @subjects(lambda subject: subject.make().__name__ != "Brief")
-def test_every_metric_has_words_which_are_read_as_they_were_written(subject: Subject) -> None:
+def test_every_metric_has_words_that_survive_a_file_and_is_on_its_page(subject: Subject) -> None:
     environment = subject.build()
     content = json.loads(json.dumps(environment.presentation.to_json()))
     assert Presentation.from_json(content) == environment.presentation
     rollouts = subject.rollouts(subject.keeps)
     metrics = environment.measure(rollouts, environment.score(rollouts)).metrics
-    assert metrics.keys() - environment.presentation.words.keys() == set()
+    words = environment.presentation.words
+    assert metrics.keys() - words.keys() == set()
+    modules = [cls.__module__.split(".") for cls in subject.make().__mro__]
+    task = next(parts[1] for parts in modules if parts[0] == "environments")
+    page = (ROOT / "docs" / f"{task}.md").read_text("utf-8").lower()
+    assert [m for m in metrics if m not in page and words[m].label.lower() not in page] == []
 
 
 @subjects()

@@ -57,7 +57,7 @@ def test_neither_place_nor_finding_gives_the_answer_away() -> None:
 
 def test_no_way_that_an_outcome_went_or_that_is_asked_for_tells_yes_from_no() -> None:
     found = [a for a in drawn(6000) if a.findings[a.target].label != "maybe"]
-    for part in (lambda a: a.asked, lambda a: a.findings[a.target].way):
+    for part in (lambda a: a.question_trend, lambda a: a.findings[a.target].trend):
         for answer in ("yes", "no"):
             down = [part(a) == "down" for a in found if a.findings[a.target].label == answer]
             assert 0.47 < np.mean(down) < 0.53
