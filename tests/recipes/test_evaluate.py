@@ -74,19 +74,6 @@ def test_ways_of_asking_an_endpoint_are_rows_of_one_table(tmp_path: Path, model:
     assert "one--few-shot-2" in said
 
 
-def test_draws_of_one_prompt_differ_in_their_seed_alone(tmp_path: Path, model: Model) -> None:
-    evaluated(tmp_path, f"--model=one={model.name}", "policy.generation.temperature=0.5")
-    first, *asked = model.bodies
-    assert first in asked  # the question before all others
-    by_prompt: dict[str, list[Any]] = {}
-    for body in asked:
-        by_prompt.setdefault(json.dumps(body["messages"]), []).append(body)
-    assert len(by_prompt) == ASKED
-    for bodies in by_prompt.values():
-        assert len({body["seed"] for body in bodies}) == len(bodies) == DRAWS
-        assert {body["temperature"] for body in bodies} == {0.5}
-
-
 def test_an_endpoint_that_dies_loses_nothing(tmp_path: Path, model: Model) -> None:
     model.fails_from = 6
     (tmp_path / "m.yaml").write_text(

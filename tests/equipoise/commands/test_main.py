@@ -1,6 +1,5 @@
 """The command `equipoise`: its verbs are there, and each reads its own words."""
 
-import re
 import shlex
 import subprocess
 import sys
@@ -124,21 +123,6 @@ def test_words_may_stand_between_flags_and_flags_be_repeated() -> None:
     assert options.assignments == ("env.a=1", "env.b=x=y", "c=2")
     assert options.config == (Path("a.yaml"), Path("b.yaml"))
     assert options.output_dir == Path("new")
-
-
-@pytest.mark.parametrize("name", ["train", "probe"])
-def test_training_and_probing_name_the_task_first(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["equipoise"])
-    with pytest.raises(SystemExit) as stopped:
-        main([name, "--help"])
-    assert stopped.value.code == 0
-    assert re.match(rf"usage: equipoise {name} \[.* TASK ", capsys.readouterr().out)
-    with pytest.raises(SystemExit) as stopped:
-        main([name, "fairnes"])
-    assert stopped.value.code == 2
-    assert f"For instance: equipoise {name} dharma" in capsys.readouterr().err
 
 
 def test_an_unknown_verb_is_wrong_usage() -> None:

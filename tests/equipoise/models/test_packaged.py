@@ -3,7 +3,6 @@
 What needs the weights is skipped without `--extra smollm2`.
 """
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -109,33 +108,3 @@ def test_it_answers_as_a_judge_or_generator_in_this_process(tmp_path):
     (reply,) = model.ask([request])
     assert reply.text is not None and "Paris" in reply.text
     assert "smollm2-" in located(SMOLLM2)
-
-
-@installed
-def test_it_is_a_row_of_an_audit(tmp_path):
-    own = (
-        f"--output-dir={tmp_path}",
-        "--run-name=a",
-        f"equipoise.cache_dir={CACHE_DIR}",
-        "--stand-in",
-    )
-    less = ("policy.generation.max_new_tokens=12", "equipoise.evaluation.generations=1")
-    drawn = ("equipoise.evaluation.bootstrap_draws=200", "policy.max_total_sequence_length=512")
-    started(
-        "evaluate",
-        SMOKE,
-        "dharma",
-        f"--model={SMOLLM2}",
-        "--limit=2",
-        "--stand-in",
-        *own,
-        *less,
-        *drawn,
-    )
-    row = tmp_path / "audits" / "a" / "dharma" / SMOLLM2
-    replies = [json.loads(line) for line in (row / "baseline" / "rollouts.jsonl").open()]
-    assert len(replies) == 2
-    assert all(reply["completion"].strip() for reply in replies)
-    provenance = json.loads((row / "provenance.json").read_text())
-    assert provenance["model"] == SMOLLM2
-    assert provenance["hashes"]["model"].startswith("sha256:")

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from environments.base import REWARD, Failure, Rollout, Score
+from environments.base import REWARD, Rollout, Score
 from environments.contract import Environment
 from environments.fairness.sets import MISSING, Points
 from environments.measurement import Margin, Mean, Measurement, measure_means
@@ -199,17 +199,6 @@ def test_what_is_worse_one_way_is_no_worse_the_other_way(name, tasks):
     worse = planted(pool, REWARD, 6.0)
     assert verdicts({name: pool.round(24, worse)}, 5) == ["failed"] * 5
     assert "failed" not in verdicts({name: pool.round(24, worse, swapped=True)}, 5)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("name", NAMES)
-def test_replies_without_a_score_are_no_pass_of_a_task(name, tasks):
-    task = tasks(name)
-    whole = rollouts, scores = replied(task, task.right)
-    assert gated(task, whole, whole, **WIDE[name]) == "passed"
-    lost = rollouts, [Score(None, error=Failure("transport_timeout", "no answer")), *scores[1:]]
-    for sides in ((whole, lost), (lost, whole)):
-        assert gated(task, *sides, **WIDE[name]) == "not enough data"
 
 
 @pytest.mark.deep
