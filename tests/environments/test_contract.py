@@ -72,6 +72,11 @@ class Subject:
     unscorable: tuple[str, ...] = ()  # completions of which the first cannot be scored
     gold: str | None = None
 
+    @functools.cached_property
+    def environment(self) -> Environment:
+        """One that tests share: to load a policy for each example takes seconds."""
+        return self.build()
+
     def build(self) -> Environment:
         environment = self.make()
         built = environment(environment.Settings())
@@ -225,7 +230,7 @@ def test_2_order_in_is_order_out(subject: Subject) -> None:
 @given(completions=st.lists(st.text(max_size=300), min_size=1, max_size=8))
 def test_3_no_completion_raises(subject: Subject, completions: list[str]) -> None:
     rollouts = subject.rollouts([*completions, *subject.breaks])
-    assert len(subject.build().score(rollouts)) == len(rollouts)
+    assert len(subject.environment.score(rollouts)) == len(rollouts)
 
 
 @subjects(lambda subject: subject.make().scope == "set")
@@ -233,12 +238,12 @@ def test_4_an_incomplete_set_raises(subject: Subject) -> None:
     rollouts = subject.rollouts(subject.keeps)
     for part in (rollouts[1:], rollouts[:-1]):
         with pytest.raises(IncompleteSetError):
-            subject.build().score(part)
+            subject.environment.score(part)
 
 
 @subjects(lambda subject: subject.unscorable)
 def test_5_what_cannot_be_scored_is_no_number(subject: Subject) -> None:
-    score = subject.build().score(subject.rollouts(subject.unscorable))[0]
+    score = subject.environment.score(subject.rollouts(subject.unscorable))[0]
     assert score.value is None
     assert score.error.kind in FAILURE_KINDS
 
@@ -254,7 +259,7 @@ def test_5_a_score_is_a_number_or_a_failure(value: float | None, error: Failure 
 @subjects(lambda subject: subject.breaks)
 def test_6_a_broken_format_scores_below_every_kept_one(subject: Subject) -> None:
     rollouts = subject.rollouts([*subject.keeps, *subject.breaks])
-    scores = subject.build().score(rollouts)
+    scores = subject.environment.score(rollouts)
     is_broken = [rollout.completion in subject.breaks for rollout in rollouts]
     pairs = list(zip(scores, is_broken, strict=True))
     worst_kept = min(score.value for score, broken in pairs if not broken)
@@ -267,7 +272,7 @@ def test_6_a_broken_format_scores_below_every_kept_one(subject: Subject) -> None
 def test_7_the_gold_answer_scores_the_maximum(subject: Subject) -> None:
     assert subject.gold is not None
     rollouts = subject.rollouts([subject.gold, *subject.keeps, *subject.breaks])
-    values = [score.value for score in subject.build().score(rollouts)]
+    values = [score.value for score in subject.environment.score(rollouts)]
     assert values[0] == max(value for value in values if value is not None)
 
 
@@ -275,7 +280,7 @@ def test_7_the_gold_answer_scores_the_maximum(subject: Subject) -> None:
 @settings(max_examples=15)
 @given(completions=st.lists(st.text(max_size=50), max_size=4))
 def test_rewards_are_in_the_range_that_is_said(subject: Subject, completions: list[str]) -> None:
-    environment = subject.build()
+    environment = subject.environment
     reward_range = environment.reward_range()
     assert reward_range
     lowest, highest = reward_range
@@ -296,7 +301,7 @@ def test_settings_refuse_an_unknown_key(subject: Subject) -> None:
 @given(completions=st.lists(st.text(max_size=50), max_size=4))
 def test_evidence_is_for_readers_alone(subject: Subject, completions: list[str]) -> None:
     """Metrics need values, components and outcomes, also when these were written and read."""
-    environment = subject.build()
+    environment = subject.environment
     given = [*subject.keeps, *subject.breaks, *subject.unscorable, *completions]
     rollouts = subject.rollouts(given)
     scores = environment.score(rollouts)
@@ -309,7 +314,7 @@ def test_evidence_is_for_readers_alone(subject: Subject, completions: list[str])
 @subjects(lambda subject: subject.make().__name__ != "Brief")
 @pytest.mark.parametrize("lost", [None, {"of": "another environment"}], ids=str)
 def test_scores_without_their_outcome_are_not_measured(subject: Subject, lost: Any) -> None:
-    environment = subject.build()
+    environment = subject.environment
     rollouts = subject.rollouts(subject.keeps)
     scores = [replace(score, outcome=lost) for score in environment.score(rollouts)]
     with refusal("score.invalid-evidence"):
@@ -338,7 +343,7 @@ def test_an_environment_offers_what_is_written_for_it() -> None:
 
 @subjects(lambda subject: subject.make().__name__ != "Brief")
 def test_every_metric_has_words_that_survive_a_file_and_is_on_its_page(subject: Subject) -> None:
-    environment = subject.build()
+    environment = subject.environment
     content = json.loads(json.dumps(environment.presentation.to_json()))
     assert Presentation.from_json(content) == environment.presentation
     rollouts = subject.rollouts(subject.keeps)
@@ -354,7 +359,7 @@ def test_every_metric_has_words_that_survive_a_file_and_is_on_its_page(subject: 
 @subjects()
 def test_a_figure_that_has_a_floor_has_its_null(subject: Subject) -> None:
     """What `null_sums` leaves out is NaN: the report would show no figure, and say nothing."""
-    environment = subject.build()
+    environment = subject.environment
     rollouts = subject.rollouts(subject.keeps)
     measurement = environment.measure(rollouts, environment.score(rollouts))
     if measurement.null_sums is None:
