@@ -15,7 +15,7 @@ from data_prep.hub import local_copy
 from data_prep.packaged_models import PackagedModelError
 from data_prep.rag.index import build_index, corpus_hash, read_corpus
 from environments.contract import EncoderSettings
-from environments.rag.corpus import MANIFEST
+from environments.rag.retrieval import MANIFEST
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from data_prep.text_files import DataError
 from environments.contract import Encoder
-from environments.rag.corpus import (
+from environments.rag.retrieval import (
     BM25_FOLDER,
     MANIFEST,
     OFFSETS,

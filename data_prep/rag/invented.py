@@ -19,9 +19,9 @@ import numpy as np
 
 from data_prep.rag.sources import Question
 from data_prep.splits import one_of
-from environments.rag.corpus import Passage
 from environments.rag.queries import NUMBER_OF_QUERIES, three_queries
 from environments.rag.reader import LETTERS
+from environments.rag.retrieval import Passage
 
 
 def _words(text: str) -> tuple[str, ...]:

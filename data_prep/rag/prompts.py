@@ -31,10 +31,9 @@ from environments.base import (
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Encoder, EncoderSettings, Environment
 from environments.rag import RagEnvironment
-from environments.rag.corpus import read_manifest, words_of
 from environments.rag.queries import NUMBER_OF_QUERIES
 from environments.rag.reader import ExtractiveReader
-from environments.rag.retrieval import RetrieverName
+from environments.rag.retrieval import RetrieverName, read_manifest, words_of
 
 TASK = "rag"
 

@@ -15,7 +15,6 @@ from environments.base import UNPARSEABLE, PromptRecord, Rollout, Score, outcome
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Encoder, EncoderSettings, Environment, EnvironmentSettings
 from environments.measurement import Measurement, Modes
-from environments.rag.corpus import Corpus
 from environments.rag.metrics import PRESENTATION, Observation, measure
 from environments.rag.queries import (
     CONSTANT_REPLIES,
@@ -32,6 +31,7 @@ from environments.rag.queries import (
 )
 from environments.rag.reader import Answer, ChatGenerator, Exam, ExtractiveReader, Reader
 from environments.rag.retrieval import (
+    Corpus,
     Documents,
     DocumentSettings,
     RetrieverName,

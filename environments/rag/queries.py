@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from environments.base import Rollout
-from environments.rag.corpus import word_set
+from environments.rag.retrieval import word_set
 from environments.replies import (
     Unparseable,
     UnreadableError,

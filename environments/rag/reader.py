@@ -6,7 +6,7 @@ from typing import Protocol
 
 from environments.base import Failure
 from environments.chat import MATERIAL, ChatModel, ChatReply, ChatRequest, quote, try_once
-from environments.rag.corpus import word_set
+from environments.rag.retrieval import word_set
 from environments.replies import UnreadableError, read_object, undecorated
 
 #: The letters of the options that a question may have.

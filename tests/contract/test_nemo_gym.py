@@ -21,7 +21,7 @@ from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.rag.index import build_index
 from environments.base import PromptRecord
 from environments.fairness import FairnessEnvironment, FairnessSettings
-from environments.rag.corpus import Passage
+from environments.rag.retrieval import Passage
 from tests.contract import packages
 from tests.contract.gym.served import Gym, body, decision, exported, made_run, rollout
 

@@ -42,7 +42,7 @@ from environments.measurement import Mean, measure_means
 from environments.presentation import Presentation
 from environments.pubmedqa import PubMedQAEnvironment
 from environments.rag import RagEnvironment, RagSettings
-from environments.rag.corpus import Passage
+from environments.rag.retrieval import Passage
 from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[2]

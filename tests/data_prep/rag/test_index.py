@@ -16,8 +16,7 @@ from data_prep.rag.index import (
     ensure_index,
     read_corpus,
 )
-from environments.rag.corpus import Corpus, Passage
-from environments.rag.retrieval import Bm25
+from environments.rag.retrieval import Bm25, Corpus, Passage
 from tests.refusals import refusal
 
 

@@ -20,7 +20,7 @@ from environments.base import PromptRecord, Rollout
 from environments.chat import quote
 from environments.contract import EncoderSettings, Vectors
 from environments.rag import RagEnvironment, RagSettings
-from environments.rag.corpus import Corpus, word_set
+from environments.rag.retrieval import Corpus, word_set
 from tests.data_prep.rag.test_plans import GOOD, Planner
 from tests.refusals import refusal
 

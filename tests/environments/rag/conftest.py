@@ -7,7 +7,7 @@ import pytest
 from data_prep.rag.index import build_index
 from environments.base import Rollout
 from environments.rag import RagEnvironment, RagSettings
-from environments.rag.corpus import Passage
+from environments.rag.retrieval import Passage
 
 PASSAGES = (
     Passage("amber-origin", "", "Stones that are amber and ribbed: their origin is Arlen."),

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.rag.sources import Question, read_questions
-from environments.rag.corpus import words_of
 from environments.rag.queries import (
     MAX_QUERY_CHARACTERS,
     NUMBER_OF_QUERIES,
@@ -20,6 +19,7 @@ from environments.rag.queries import (
     query_defects,
     sentences,
 )
+from environments.rag.retrieval import words_of
 from environments.replies import Unparseable
 
 LINES = (files("environments.rag") / "cases.jsonl").read_text("utf-8").splitlines()

@@ -13,11 +13,11 @@ from hypothesis.extra.numpy import arrays
 
 from data_prep.rag.index import build_index
 from environments.rag import retrieval
-from environments.rag.corpus import Corpus, words_of
 from environments.rag.retrieval import (
     NO_HIT,
     Bm25,
     Cached,
+    Corpus,
     Dense,
     Fusion,
     Hits,
@@ -25,6 +25,7 @@ from environments.rag.retrieval import (
     nearest,
     open_retriever,
     top_hits,
+    words_of,
 )
 from tests.environments.rag.conftest import PASSAGES
 from tests.refusals import refusal
