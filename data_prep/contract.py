@@ -99,7 +99,7 @@ class WarmStart(BaseModel, extra="forbid", frozen=True):
     A task's `LocalModelSettings` are these keys with defaults of its own, and what else it needs.
     """
 
-    vocab_size: int = Field(2048, ge=300)  #: of its tokenizer
+    vocab_size: int = Field(2048, ge=300)  #: of its tokenizer, to which phrases are added
     phrases: bool = Field(
         default=True, description="tokens may span words; without, each word is its own"
     )

@@ -139,6 +139,9 @@ class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates the invented clinician."""
 
     steps: int = Field(900, ge=1)
+    vocab_size: int = Field(
+        400, ge=300
+    )  # its sentences are few, and each is one token beside these
     control_share: float = Field(default=0.05, ge=0, le=1, description="answers to control prompts")
     implied_share: float = Field(
         default=0.4, ge=0, le=1, description="of the vignettes, in a run whose prompts imply race"

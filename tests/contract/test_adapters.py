@@ -96,12 +96,10 @@ def case(request: pytest.FixtureRequest, subject: Subject) -> Case:
 def through_trl(case: Case) -> list[float | None]:
     records = case.records
     place = {record.id: n for n, record in enumerate(records)}
-    prompts = [record.messages[0]["content"] for record in records]
     monitor = FailureMonitor(max_rate=1.0, window=1)
-    score = reward_function(
-        case.environment, records, prompts, monitor, lambda _: None, lambda *_: None
-    )
+    score = reward_function(case.environment, records, monitor, lambda _: None, lambda *_: None)
     return score(
+        prompts=[rollout.prompt for rollout in case.rollouts],
         completions=[rollout.completion for rollout in case.rollouts],
         index=[place[rollout.prompt_id] for rollout in case.rollouts],
     )

@@ -71,6 +71,17 @@ def test_a_value_and_the_key_after_it_are_one_token() -> None:
     assert [tokenizer.decode(i) for i in ids] == ['{"mood": ', '"good", "since": ', "3}"]
 
 
+def test_a_recurring_phrase_is_one_token_beside_a_small_vocabulary() -> None:
+    """Without the tokens that merging needs on the way, which nothing uses once it is whole."""
+    phrase = "MRI shows a disc herniation that fills the canal. "
+    examples = [Example(({"role": "user", "content": f"{phrase}{i} "},), "yes") for i in range(9)]
+    tokenizer = train_tokenizer(examples, SETTINGS.model_copy(update={"vocab_size": 300}))
+    assert len(tokenizer(phrase)["input_ids"]) == 1
+    assert len(tokenizer) < 320
+    unseen = "MRI shows no herniation. "
+    assert tokenizer.decode(tokenizer(unseen)["input_ids"]) == unseen
+
+
 def test_without_phrases_a_word_is_the_same_token_in_any_sentence() -> None:
     tokenizer = train_tokenizer(EXAMPLES * 4, SETTINGS.model_copy(update={"phrases": False}))
     seen, unseen = (tokenizer(text)["input_ids"] for text in ("Fine, thank you.", "No thank you!"))

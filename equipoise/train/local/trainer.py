@@ -10,26 +10,35 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
-from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerCallback,
+)
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import utils
 
-from environments.base import Message, PromptRecord, Rollout, Score
+from environments.base import PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.config.learning_rate import Schedule
 from equipoise.config.schedule import plan, total_steps
 from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
-from equipoise.models.causal import LoadedModel, Sampling, complete, in_half, until_end
-from equipoise.models.template import render
+from equipoise.models.causal import (
+    LoadedModel,
+    Sampling,
+    complete,
+    in_half,
+    render_prompt,
+    until_end,
+)
 from equipoise.run.history import Row, step_row
 from equipoise.run.job import FailureMonitor, score_within_budget
 from equipoise.train.local.callbacks import ScheduleCallback
 
-#: Chats and the trainer that asks, to the tokens of prompts and completions; see TRL.
-RolloutFunction = Callable[
-    [Sequence[Sequence[Message]], GRPOTrainer], dict[str, list[list[int]] | None]
-]
+#: Rendered prompts and the trainer that asks, to the tokens of prompts and completions; see TRL.
+RolloutFunction = Callable[[Sequence[str], GRPOTrainer], dict[str, list[list[int]] | None]]
 RewardFunction = Callable[..., list[float | None]]
 #: A checkpoint is deleted only when a newer one is complete, so two must fit.
 _MIN_CHECKPOINTS = 2
@@ -66,7 +75,7 @@ def build_trainer(
             reward_funcs=reward,
             rollout_func=draw_for_training(training_sampling(config)),
             args=grpo_arguments(config, checkpoints, loaded.model),
-            train_dataset=train_rows(records, config),
+            train_dataset=train_rows(records, loaded.tokenizer, config),
             processing_class=loaded.tokenizer,
             callbacks=[ScheduleCallback(schedule), *callbacks],
             optimizers=(schedule.optimizer, schedule.scheduler),
@@ -105,16 +114,13 @@ def draw_for_training(sampling: Sampling) -> RolloutFunction:
     TRL repeats every prompt for each of its completions, next to one another.
     """
 
-    def draw(
-        prompts: Sequence[Sequence[Message]], trainer: GRPOTrainer
-    ) -> dict[str, list[list[int]] | None]:
+    def draw(prompts: Sequence[str], trainer: GRPOTrainer) -> dict[str, list[list[int]] | None]:
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
         tokenizer, n = trainer.processing_class, sampling.generations
         was_training = model.training
         model.eval()
         with torch.no_grad():
-            texts = [render(tokenizer, messages) for messages in prompts[::n]]
-            inputs, new_tokens = complete(model, tokenizer, texts, sampling)
+            inputs, new_tokens = complete(model, tokenizer, prompts[::n], sampling)
         model.train(was_training)
         ends = until_end(new_tokens, tokenizer.eos_token_id)
         return {
@@ -132,13 +138,18 @@ def _masked_rows(tokens: torch.Tensor, mask: torch.Tensor, copies: int = 1) -> l
     return [row for row in rows for _ in range(copies)]
 
 
-def train_rows(records: Sequence[PromptRecord], config: Config) -> Dataset:
-    """One row per prompt and step, in the order of training; `index` points into `records`."""
+def train_rows(
+    records: Sequence[PromptRecord], tokenizer: PreTrainedTokenizerBase, config: Config
+) -> Dataset:
+    """One row per prompt and step, in the order of training; `index` points into `records`.
+
+    Prompts are rendered, because TRL reads every row of a step again for each of its micro-batches
+    and goes through all that is in it. `select` would look each row up once more.
+    """
     grpo, steps = config.grpo, total_steps(len(records), config)
     order = plan(records, grpo.num_prompts_per_step, steps, grpo.seed)
-    prompts = [[dict(message) for message in record.messages] for record in records]
-    rows = {"prompt": prompts, "index": list(range(len(records)))}
-    return Dataset.from_dict(rows).select(order)
+    prompts = [render_prompt(tokenizer, record) for record in records]
+    return Dataset.from_dict({"prompt": [prompts[i] for i in order], "index": order})
 
 
 def grpo_arguments(config: Config, checkpoints: Path, base: PreTrainedModel) -> GRPOConfig:
@@ -222,7 +233,6 @@ def _layers(names: Sequence[str]) -> str:
 def reward_function(
     environment: Environment,
     records: Sequence[PromptRecord],
-    prompts: Sequence[str],
     monitor: FailureMonitor,
     record_step: Callable[[Row], None],
     keep: Callable[[Sequence[Rollout], Sequence[Score]], None],
@@ -233,14 +243,15 @@ def reward_function(
     None: TRL leaves it out of the baseline and gives it advantage 0.
     """
 
-    def score(*, completions: list[Any], index: list[int], **_: Any) -> list[float | None]:
-        rollouts = []
-        for i, completion in zip(index, completions, strict=True):
-            text = completion if isinstance(completion, str) else completion[-1]["content"]
-            record = records[i]
-            rollouts.append(
-                Rollout(record.id, record.set_id, record.split, prompts[i], text, record.metadata)
+    def score(
+        *, prompts: list[str], completions: list[str], index: list[int], **_: Any
+    ) -> list[float | None]:
+        rollouts = [
+            Rollout(record.id, record.set_id, record.split, prompt, completion, record.metadata)
+            for record, prompt, completion in zip(
+                (records[i] for i in index), prompts, completions, strict=True
             )
+        ]
         scores = score_within_budget(environment, rollouts)
         monitor.add([score.error for score in scores])
         record_step(step_row(environment, rollouts, scores))

@@ -12,7 +12,7 @@ from environments.base import TRAIN_SPLIT
 from equipoise.config.schedule import total_steps
 from equipoise.files.disk import write_folder
 from equipoise.files.exits import Stopped, deferring
-from equipoise.models.causal import LoadedModel, render_prompt
+from equipoise.models.causal import LoadedModel
 from equipoise.run import rollouts
 from equipoise.run.history import restore
 from equipoise.run.job import FailureMonitor, Job, Watch, check_signal
@@ -96,8 +96,5 @@ def _trainer(
     callbacks: Sequence[TrainerCallback],
 ) -> GRPOTrainer:
     records = job.split(TRAIN_SPLIT)
-    prompts = [render_prompt(loaded.tokenizer, record) for record in records]
-    reward = reward_function(
-        job.environment, records, prompts, monitor, history.record, rollouts.record
-    )
+    reward = reward_function(job.environment, records, monitor, history.record, rollouts.record)
     return build_trainer(model, loaded, records, reward, job.config, job.run.checkpoints, callbacks)

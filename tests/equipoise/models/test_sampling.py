@@ -30,6 +30,7 @@ from equipoise.models.causal import (
     complete,
     count_tokens,
     load_model,
+    render_prompt,
     sample,
 )
 from equipoise.run.ledger import Meter
@@ -64,7 +65,7 @@ def drawn(loaded: LoadedModel) -> tuple[list[Rollout], Meter, list[int]]:
 def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     torch.manual_seed(0)
     shares = torch.tensor([0.0, 0.5, 0.0, 0.3, 0.15, 0.05, 0.0])
-    scores = shares.log().expand(20_000, -1)
+    scores = shares.log().repeat(20_000, 1)
     drawn = InverseTransformSampling()(torch.empty(0), scores).argmax(dim=-1)
     counts = np.bincount(drawn, minlength=len(shares))
     possible = shares.numpy() > 0
@@ -142,11 +143,15 @@ def test_training_draws_what_an_evaluation_does(model: str) -> None:
         model_wrapped=loaded.model.train(),
         processing_class=loaded.tokenizer,
     )
-    chats = [list(record.messages) for record in RECORDS for _ in range(SAMPLING.generations)]
+    prompts = [
+        render_prompt(loaded.tokenizer, record)
+        for record in RECORDS
+        for _ in range(SAMPLING.generations)
+    ]
     torch.manual_seed(SAMPLING.seed)
-    rows = draw_for_training(SAMPLING)(chats, trainer)
+    rows = draw_for_training(SAMPLING)(prompts, trainer)
     assert loaded.model.training
-    whole = replace(SAMPLING, batch_size=len(chats))
+    whole = replace(SAMPLING, batch_size=len(prompts))
     rollouts = sample(loaded, RECORDS, whole, lambda _: None, lambda *_: None)
     decode = partial(loaded.tokenizer.batch_decode, skip_special_tokens=True)
     assert decode(rows["completion_ids"]) == [rollout.completion for rollout in rollouts]

@@ -20,25 +20,28 @@ def monitor():
 def test_trl_gets_values_in_order_and_none_for_what_failed(monitor) -> None:
     rows = []
     kept = []
-    score = reward_function(
-        Toy(), RECORDS, ["<A>", "<B>"], monitor, rows.append, lambda *step: kept.append(step)
+    score = reward_function(Toy(), RECORDS, monitor, rows.append, lambda *step: kept.append(step))
+    prompts = ["<A>", "<B>", "<B>", "<B>"]
+    values = score(
+        prompts=prompts,
+        completions=["1", "2", "", "1"],
+        index=[0, 1, 1, 1],
+        completion_ids=[],
     )
-    completions = ["1", [{"role": "assistant", "content": "2"}], "", "1"]
-    values = score(prompts=[], completions=completions, index=[0, 1, 1, 1], completion_ids=[])
     assert values == [1.0, 1.0, None, 0.0]
     assert monitor.exceeded
     assert rows[0]["failures"] == 1
     assert rows[0]["reward"] == pytest.approx(2 / 3)
     assert rows[0]["env/accuracy"] == pytest.approx(2 / 3)
     ((rollouts, scores),) = kept
-    assert [rollout.prompt for rollout in rollouts] == ["<A>", "<B>", "<B>", "<B>"]
+    assert [rollout.prompt for rollout in rollouts] == prompts
     assert [score.value for score in scores] == values
 
 
 def test_a_step_in_which_nothing_could_be_scored_has_no_reward(monitor) -> None:
     rows = []
-    score = reward_function(Toy(), RECORDS, ["<A>", "<B>"], monitor, rows.append, lambda *_: None)
-    assert score(completions=["", ""], index=[0, 1]) == [None, None]
+    score = reward_function(Toy(), RECORDS, monitor, rows.append, lambda *_: None)
+    assert score(prompts=["<A>", "<B>"], completions=["", ""], index=[0, 1]) == [None, None]
     assert "reward" not in rows[0]
     assert rows[0]["failures"] == 2
 
