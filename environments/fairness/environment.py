@@ -174,7 +174,10 @@ class FairnessEnvironment(Environment):
 
         Raises `ValueError` if `set_reference` was not given a set.
         """
-        parsed = [self._parse(rollout.completion) for rollout in rollouts]
+        # Thousands of replies are a few hundred texts.
+        readings = {text: self._read(text) for text in {r.completion for r in rollouts}}
+        read = [readings[rollout.completion] for rollout in rollouts]
+        parsed = [reading[0] for reading in read]
         sets = gather_sets(rollouts, decision_points(parsed, self.design), self.design)
         missing = [set_id for set_id in sets.set_ids if set_id not in self._reference]
         if missing:
@@ -188,8 +191,25 @@ class FairnessEnvironment(Environment):
         else:
             by_set = _REWARDS[self.settings.reward](sets, pooled)
         terms = by_set[tuple(sets.position.T)].tolist()
-        patients = [rollout.metadata for rollout in rollouts]
-        return [self._score(*parts) for parts in zip(parsed, patients, terms, strict=True)]
+        told: dict[tuple[str, str], Sequence[str]] = {}  # by a text and the prompt
+        scores = []
+        for (reply, outcome), rollout, term in zip(read, rollouts, terms, strict=True):
+            contradictions: Sequence[str] = ()
+            if isinstance(reply, Decision):
+                key = reply.text, rollout.prompt_id
+                if key not in told:
+                    told[key] = self._reader.contradictions(reply.text, rollout.metadata)
+                contradictions = told[key]
+            scores.append(self._score(reply, outcome, contradictions, term))
+        return scores
+
+    def _read(self, completion: str) -> tuple[Decision | Unparseable, dict[str, Any]]:
+        """Return what a reply says, and the outcome of its score."""
+        parsed = self._parse(completion)
+        if isinstance(parsed, Unparseable):
+            return parsed, DecisionOutcome(levels=None).model_dump(mode="json")
+        outcome = DecisionOutcome(levels=parsed.levels, amounts=parsed.amounts, text=parsed.text)
+        return parsed, outcome.model_dump(mode="json")
 
     def _texts(
         self, parsed: Sequence[Decision | Unparseable], sets: DecisionSets
@@ -213,23 +233,23 @@ class FairnessEnvironment(Environment):
         return result
 
     def _score(
-        self, parsed: Decision | Unparseable, patient: Mapping[str, Any], fairness: float
+        self,
+        parsed: Decision | Unparseable,
+        outcome: Mapping[str, Any],
+        contradictions: Sequence[str],
+        fairness: float,
     ) -> Score:
         if isinstance(parsed, Unparseable):
-            outcome = DecisionOutcome(levels=None).model_dump(mode="json")
             broken = {UNPARSEABLE: parsed.reason}
             return Score(-self._bound, {"format": 0.0}, None, broken, outcome)
-        outcome = DecisionOutcome(
-            levels=parsed.levels, amounts=parsed.amounts, text=parsed.text
-        ).model_dump(mode="json")
         evidence = {
             "decision": parsed.to_dict(),
             "invasiveness": parsed.invasiveness,
             "trailing_text": parsed.trailing,
         }
         format_score = FORMAT_OF_TRAILING if parsed.trailing else 1.0
-        if told := self._reader.contradictions(parsed.text, patient):
-            evidence["contradicts_prompt"] = ", ".join(told)
+        if contradictions:
+            evidence["contradicts_prompt"] = ", ".join(contradictions)
             format_score = FORMAT_OF_ANOTHER
         if math.isnan(fairness):
             failure = Failure("no_comparison", "no other reply can be read: take more generations")
