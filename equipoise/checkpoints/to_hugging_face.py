@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -59,12 +60,15 @@ from equipoise.checkpoints.verify import (
 )
 from equipoise.checkpoints.writer import write_card, write_file, write_model, write_record
 from equipoise.config.nemo_rl.installation import find_megatron_python
-from equipoise.files.console import Reporter
+from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import create_folder, is_being_written, scratch_folder, write_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.hub import explain, located
 from equipoise.models.pretrained import LOADING_ERRORS, NAMES_OF_CODE
+
+_LOG = logging.getLogger(__name__)
+
 
 #: More than the weights: tokenizer, index, record.
 _SPARE_BYTES = 10**8
@@ -87,11 +91,11 @@ class _Plan:
 def convert(
     path: Path,
     destination: Path,
-    reporter: Reporter,
     *,
     base: str | None = None,
     keep_adapter: bool = False,
     verify: bool = True,
+    progress: ShowProgress = no_progress,
 ) -> None:
     """Write the checkpoint at `path` as a model of Hugging Face's, and check what was written.
 
@@ -101,37 +105,37 @@ def convert(
     """
     refuse_taken(destination)
     with opened(path, destination, base) as source:
-        reporter.say(describe(source))
+        _LOG.info(describe(source))
         destination.parent.mkdir(parents=True, exist_ok=True)
         if keep_adapter and source.form in ADAPTERS:
-            fill = partial(_fill_adapter, source, base or source.base, reporter)
+            fill = partial(_fill_adapter, source, base or source.base)
             create_new(destination, fill)
         else:
-            write_whole_model(source, destination, reporter, base=base, verify=verify)
-    reporter.say(f"model: {destination}")
+            write_whole_model(source, destination, progress, base=base, verify=verify)
+    _LOG.info(f"model: {destination}")
 
 
-def show_source(path: Path, destination: Path, reporter: Reporter) -> None:
+def show_source(path: Path, destination: Path) -> None:
     """Say what the checkpoint at `path` is, and write nothing.
 
     Raises `EquipoiseError` for anything else, and for a `destination` that is taken.
     """
     refuse_taken(destination)
     if folders_of_nemo(path):
-        reporter.say(f"{path}: a model of NeMo 2's")
+        _LOG.info(f"{path}: a model of NeMo 2's")
     else:
-        reporter.say(describe(open_source(path)))
-    reporter.say(f"{destination} would be written; this was a dry run")
+        _LOG.info(describe(open_source(path)))
+    _LOG.info(f"{destination} would be written; this was a dry run")
 
 
 def write_whole_model(
-    source: Source, destination: Path, reporter: Reporter, *, base: str | None, verify: bool
+    source: Source, destination: Path, progress: ShowProgress, *, base: str | None, verify: bool
 ) -> None:
     """Convert an open source as `convert` does; an adapter is merged."""
-    with _readable(source, base, destination, reporter) as readable:
-        plan = _plan(readable, base, reporter)
+    with _readable(source, base, destination, progress) as readable:
+        plan = _plan(readable, base)
         refuse_full_disk(plan.tensors, destination.parent)
-        create_new(destination, partial(_fill, plan, verify, reporter))
+        create_new(destination, partial(_fill, plan, verify, progress))
 
 
 def refuse_taken(destination: Path) -> None:
@@ -173,7 +177,7 @@ def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _readable(
-    source: Source, named: str | None, destination: Path, reporter: Reporter
+    source: Source, named: str | None, destination: Path, progress: ShowProgress
 ) -> Iterator[Source]:
     """The source; what Megatron-Bridge or PEFT makes of it, where it cannot be read as it is."""
     if source.form == "adapter" and not is_plain(source.path):
@@ -182,7 +186,7 @@ def _readable(
         _, base = _folders(source, named)
         assert base is not None
         with scratch_folder(destination) as scratch:
-            with reporter.progress("PEFT merges"):
+            with progress("PEFT merges"):
                 merged = merge_by_peft(source.path, base, scratch)
             yield replace(source, merged=merged)
         return
@@ -207,7 +211,7 @@ def _readable(
     refuse_full_disk(source.tensors, destination.parent)
     with scratch_folder(destination) as scratch:
         write_json(scratch / "config.json", json_mapping(_configured(companions) / "config.json"))
-        with reporter.progress(f"Megatron-Bridge reads the {family}"):
+        with progress(f"Megatron-Bridge reads the {family}"):
             versions = export_model(source.path, scratch, scratch)
         yield replace(
             source,
@@ -228,7 +232,7 @@ def _folders(source: Source, named: str | None) -> tuple[tuple[Path, ...], Path 
     return (base, *companions), base
 
 
-def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
+def _plan(source: Source, named: str | None) -> _Plan:
     companions, base = _folders(source, named)
     adapter_base = source.base
     # Shapes do not tell one model from another that was trained further.
@@ -238,7 +242,7 @@ def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
         and adapter_base
         and Path(named).resolve() != Path(adapter_base).resolve()
     ):
-        reporter.warn(f"the adapter was trained on {adapter_base}, and is merged into {named}")
+        _LOG.warning(f"the adapter was trained on {adapter_base}, and is merged into {named}")
     config = _config(companions)
     unstated = _compare_stated(source, _configured(companions), based=base is not None)
     tensors, adapter, reference = source.tensors, None, None
@@ -330,7 +334,7 @@ def refuse_full_disk(tensors: Tensors, folder: Path) -> None:
         )
 
 
-def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
+def _fill(plan: _Plan, verify: bool, progress: ShowProgress, folder: Path) -> None:
     for source in plan.companions:
         copy_beside(source, folder)
     _drop_code(folder / "tokenizer_config.json")
@@ -345,28 +349,28 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
     write_json(folder / "config.json", config)
     unchecked = plan.unstated
     if verify:
-        with reporter.progress("checking the source's checksums"):
+        with progress("checking the source's checksums"):
             has_sums = check_sums(plan.source.path)
         if not has_sums:
             unchecked += (
                 "whether the source is as it was written: no checksum of its kind is read",
             )
         unchecked += verify_beside(folder)
-    with reporter.progress("writing, in MB", megabytes(total_bytes(tensors))) as bar:
+    with progress("writing, in MB", megabytes(total_bytes(tensors))) as bar:
         hashes = write_model(folder, tensors, _adding(bar), check=verify)
     verdict = unverified(tensors, unchecked)
     if verify:
-        with reporter.progress("loading what was written"):
+        with progress("loading what was written"):
             verdict = verify_model(folder, plan.reference, unchecked)
-    reporter.say(f"checked: {verdict}")
+    _LOG.info(f"checked: {verdict}")
     write_record(plan.source, folder, asdict(verdict), hashes)
     write_card(plan.source, folder, plan.base_name, str(verdict))
 
 
-def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: Path) -> None:
+def _fill_adapter(source: Source, base: str | None, folder: Path) -> None:
     """PEFT's own tensors are copied; Megatron's adapter is put into PEFT's form."""
     if source.overrides:
-        reporter.warn(
+        _LOG.warning(
             "the adapter was trained on its base with policy.hf_config_overrides, which no adapter "
             f"can state; load the base with them: {json.dumps(source.overrides)}"
         )
@@ -395,7 +399,7 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
     write_json(folder / CONFIG, config)
     (folder / "config.json").unlink(missing_ok=True)  # of the base, which is another model
     checked = f"an adapter of {len(tensors)} tensors"
-    reporter.say(f"checked: {checked}")
+    _LOG.info(f"checked: {checked}")
     write_card(source, folder, config["base_model_name_or_path"], checked, merged=False)
 
 

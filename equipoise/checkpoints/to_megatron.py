@@ -4,6 +4,7 @@ Megatron-Bridge writes it, for run_config.yaml is read by the version that wrote
 is read back here and compared with the source.
 """
 
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,8 +25,11 @@ from equipoise.checkpoints.to_hugging_face import (
 from equipoise.checkpoints.verify import model_config, tensors_of_model
 from equipoise.checkpoints.writer import write_record
 from equipoise.config.nemo_rl.installation import find_megatron_python
-from equipoise.files.console import Reporter
+from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import scratch_folder, write_text
+
+_LOG = logging.getLogger(__name__)
+
 
 #: What Megatron-Bridge calls a checkpoint that nothing was trained of.
 ITERATION = "iter_0000000"
@@ -58,10 +62,10 @@ class Verdict:
 def convert_to_megatron(
     path: Path,
     destination: Path,
-    reporter: Reporter,
     *,
     base: str | None = None,
     verify: bool = True,
+    progress: ShowProgress = no_progress,
 ) -> None:
     """Write the checkpoint at `path` as a folder for `policy.pretrained_checkpoint`.
 
@@ -76,16 +80,16 @@ def convert_to_megatron(
         opened(path, destination, base) as source,
         scratch_folder(destination) as scratch,
     ):
-        reporter.say(describe(source))
+        _LOG.info(describe(source))
         model, origin = source.path, str(source.path.resolve())
         if source.form != "hugging_face" or not any(model.glob("model*.safetensors")):
             model, origin = scratch / "model", base or source.base or str(path.resolve())
-            write_whole_model(source, model, reporter, base=base, verify=verify)
+            write_whole_model(source, model, progress, base=base, verify=verify)
         originals = tensors_of_model(model_tensors(model), model)
         refuse_full_disk(originals, destination.parent)
 
         def fill(folder: Path) -> None:
-            with reporter.progress("Megatron-Bridge writes"):
+            with progress("Megatron-Bridge writes"):
                 versions = import_model(model, folder)
             # Folders that are gone after the conversion get the names of what stays.
             config = folder / ITERATION / _RUN_CONFIG
@@ -94,13 +98,13 @@ def convert_to_megatron(
             write_text(config, text.replace(str(model.resolve()), origin))
             verdict = Verdict(len(originals), total_bytes(originals), 0, None)
             if verify:
-                with reporter.progress("checking what was written"):
+                with progress("checking what was written"):
                     verdict = read_back(folder / ITERATION, model, originals, destination)
-            reporter.say(f"checked: {verdict}")
+            _LOG.info(f"checked: {verdict}")
             write_record(source, folder, asdict(verdict), {}, made_by=versions)
 
         create_new(destination, fill)
-    reporter.say(f"policy.pretrained_checkpoint: {{path: {destination}, format: megatron_bridge}}")
+    _LOG.info(f"policy.pretrained_checkpoint: {{path: {destination}, format: megatron_bridge}}")
 
 
 def read_back(iteration: Path, model: Path, originals: Tensors, destination: Path) -> Verdict:

@@ -84,7 +84,7 @@ def run(options: ConvertOptions, reporter: Reporter) -> None:
 
     source = checkpoint_at(options.source)
     if options.dry_run:
-        show_source(source, options.destination, reporter)
+        show_source(source, options.destination)
         return
     write = (
         partial(convert, keep_adapter=options.adapter)
@@ -94,9 +94,9 @@ def run(options: ConvertOptions, reporter: Reporter) -> None:
     write(
         source,
         options.destination,
-        reporter,
         base=options.base,
         verify=options.verify,
+        progress=reporter.progress,
     )
 
 

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -136,27 +135,25 @@ class EvaluateOptions:
 
 def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     options.check()
-    from equipoise.commands.stages import report
-    from equipoise.evaluate.evaluate import Documents, run_audit
+    from equipoise.commands.stages import display_of, report
+    from equipoise.evaluate.evaluate import run_audit
     from equipoise.evaluate.plan import TaskAudit, read_audit, write_audit
-    from equipoise.report.renderers import print_stage
 
     audit = read_audit(options.resume) if options.resume else make_audit(options)
     root = options.resume or new_root(options)
-    threads = _check(audit, root, reporter, dry_run=options.dry_run)
+    threads = _check(audit, root, dry_run=options.dry_run)
     if options.dry_run:
-        audits = [TaskAudit(audit, task, root, reporter) for task in audit.tasks]
+        audits = [TaskAudit(audit, task, root) for task in audit.tasks]
         _show_plan(audits, reporter)
         return
     prepare_torch(threads)
     usable_folder(root, "--output-dir")
     write_audit(root, audit)
     reporter.say(f"audit: {root}")
-    documents = Documents(partial(print_stage, reporter), report)
     with kept_log(reporter) as log_to:
         log_to(root / _LOG)
         try:
-            for result in run_audit(audit, root, reporter, documents):
+            for result in run_audit(audit, root, display_of(reporter), report):
                 _show_result(result, root, reporter)
         except Stopped:
             raise Stopped(f"stopped; --resume {root} continues it") from None
@@ -283,14 +280,14 @@ def new_root(options: EvaluateOptions) -> Path:
     return root
 
 
-def _check(audit: "Audit", root: Path, reporter: Reporter, *, dry_run: bool) -> int | None:
+def _check(audit: "Audit", root: Path, *, dry_run: bool) -> int | None:
     """Load every configuration once, so that no mistake waits for a model; the CPU threads."""
     from equipoise.evaluate.plan import TaskAudit, rows_of
 
     threads = None
     for task in audit.tasks:
         for subject in audit.subjects:
-            task_audit = TaskAudit(audit, task, root, reporter)
+            task_audit = TaskAudit(audit, task, root)
             loaded = task_audit.load_plain(subject)
             rows_of(audit, subject, loaded.environment_class)
             threads = loaded.config.equipoise.threads

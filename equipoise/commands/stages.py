@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from environments.base import PromptRecord, Rollout
+from environments.contract import Environment
 from equipoise.commands.tracking import Tracker
 from equipoise.config import Config, LoadedConfig
 from equipoise.files.console import Reporter
@@ -20,6 +22,7 @@ from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.job import (
     BASELINE,
     FINAL,
+    Display,
     Job,
     Watch,
     check_environment,
@@ -62,26 +65,11 @@ def run_pipeline(
     stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
     see `owning`.
     """
+    setup = prepare(loaded, run, reporter, rehearse=rehearse, probe_only=probe_only)
     meter = Meter()
-    with reporter.progress("preparing what the prompts need"):
-        prepare_task(loaded, reporter.say)
-    records = find_prompts(loaded, run)
-    check_steps(loaded, records)
-    config = loaded.config
-    environment = make_environment(loaded.environment_class, loaded.env_settings)
-    name = model_name(loaded, records, reporter)
-    with reporter.progress("loading what gives reward"):
-        provide_models(environment, config.equipoise.cache_dir)
-    if isinstance(run, NewRun) or not run.comparison.exists():
-        check_environment(environment, reporter)
-    with reporter.progress("loading the model"):
-        if loaded.engine == "nemo_rl":
-            stages = prepare_nemo_rl(config, records, name, rehearse=rehearse)
-        else:
-            stages = prepare_local(config, records, name, probe_only=probe_only)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
-            run = run.create(partial(start_run, loaded, records))
+            run = run.create(partial(start_run, loaded, setup.records))
             reporter.say(f"run directory: {run.root}")
             owned.enter_context(owning(run.root))
         log_to(run.log)
@@ -91,25 +79,69 @@ def run_pipeline(
             loaded=loaded,
             run=run,
             records=record_prompts(run),
-            environment=environment,
-            reporter=reporter,
-            model_name=name,
+            environment=setup.environment,
+            model_name=setup.model_name,
             meter=meter,
-            show=partial(print_stage, reporter, environment.presentation),
+            display=setup.display,
         )
         try:
             with reported(job, report):
-                stages(job, partial(tracker.watching, job))
+                setup.stages(job, partial(tracker.watching, job))
                 if not probe_only:
                     write_modes(job)
             if probe_only:
                 report(job)
                 reporter.say(f"\nreport: {run.report}")
             else:
-                finish(job)
+                finish(job, reporter)
         except Stopped:
             raise Stopped(f"stopped; --resume {run.root} continues it") from None
     return run
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """All that a run needs before it is kept: a mistake up to here leaves nothing."""
+
+    records: Sequence[PromptRecord]
+    environment: Environment
+    model_name: str
+    stages: Stages
+    display: Display
+
+
+def prepare(
+    loaded: LoadedConfig,
+    run: RunDirectory | NewRun,
+    reporter: Reporter,
+    *,
+    rehearse: bool,
+    probe_only: bool,
+) -> Setup:
+    """Make or read the prompts, and load what gives reward and the model."""
+    config, display = loaded.config, display_of(reporter)
+    with reporter.progress("preparing what the prompts need"):
+        prepare_task(loaded, reporter.say)
+    records = find_prompts(loaded, run)
+    check_steps(loaded, records)
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    name = model_name(loaded, records, display)
+    with reporter.progress("loading what gives reward"):
+        provide_models(environment, config.equipoise.cache_dir)
+    if isinstance(run, NewRun) or not run.comparison.exists():
+        check_environment(environment, reporter.progress)
+    with reporter.progress("loading the model"):
+        if loaded.engine == "nemo_rl":
+            stages = prepare_nemo_rl(config, records, name, rehearse=rehearse)
+        else:
+            stages = prepare_local(config, records, name, probe_only=probe_only)
+    return Setup(records, environment, name, stages, display)
+
+
+def display_of(reporter: Reporter) -> Display:
+    """Show a run at work on the terminal."""
+    show = partial(print_stage, reporter)
+    return Display(reporter.heading, reporter.progress, show, reporter.writing_to)
 
 
 # --- the engines ----------------------------------------------------------------------------------
@@ -191,7 +223,7 @@ def compare_stages(job: Job) -> dict[str, MetricComparison]:
     """Every metric before and after, from the files of both stages."""
     run, settings = job.run, job.config.equipoise.evaluation.statistics
     baseline, final = (read_scored_rollouts(run.rollouts(stage)) for stage in (BASELINE, FINAL))
-    with job.reporter.progress("comparing"):
+    with job.display.progress("comparing"):
         measure = job.environment.measure
         after = measure(*final)
         del final  # the halves of the baseline take as much
@@ -199,19 +231,19 @@ def compare_stages(job: Job) -> dict[str, MetricComparison]:
         return compare(before, after, settings, frozen=True, halves=halves)
 
 
-def finish(job: Job) -> None:
+def finish(job: Job, reporter: Reporter) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run, environment = job.run, job.environment
     comparison = compare_stages(job)
     write_json(run.comparison, comparison_dict(comparison))
     record_files(run, run.comparison)
     run.ledger.update(finished=now())
-    with job.reporter.progress("writing the report"):
+    with reporter.progress("writing the report"):
         report(job)
-    job.reporter.heading("Result")
-    print_comparison(job.reporter, comparison, environment.presentation.words)
+    reporter.heading("Result")
+    print_comparison(reporter, comparison, environment.presentation.words)
     steps = job.config.grpo.max_num_steps
-    job.reporter.say(f"\nfinished: every stage ran, with {steps:,} steps of training")
-    job.reporter.say(f"report: {run.report}")
+    reporter.say(f"\nfinished: every stage ran, with {steps:,} steps of training")
+    reporter.say(f"report: {run.report}")
     if run.final_checkpoint.exists():
-        job.reporter.say(f"model:  {run.final_checkpoint}")
+        reporter.say(f"model:  {run.final_checkpoint}")

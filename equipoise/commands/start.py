@@ -198,7 +198,7 @@ def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
     """Ask what gives reward one question, and say that it answers."""
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     provide_models(environment, loaded.config.equipoise.cache_dir)
-    check_environment(environment, reporter)
+    check_environment(environment, reporter.progress)
     reporter.say("what gives reward answers")
 
 

@@ -90,12 +90,12 @@ class Tracker:
                 )
             )
 
-        with showing_steps(job.reporter, total, done) as show:
+        with showing_steps(job.display.progress, total, done) as show:
 
             def take(row: Row) -> None:
                 show(row)
                 if alarm := monitor().add(row):
-                    job.reporter.warn(alarm.text)
+                    _LOG.warning(alarm.text)
                     self.alert(alarm.text)
                 if job.loaded.engine == "local":  # NeMo-RL's logger has sent it
                     self.log(row)

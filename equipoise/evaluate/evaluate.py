@@ -8,6 +8,7 @@ results/audits/<name>/
   models/                   what was made of checkpoints and adapters, so that it loads
 """
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
@@ -37,7 +38,6 @@ from equipoise.evaluate.plan import (
     tell_missing_rows,
 )
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
-from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.task_environment import make_environment, provide_models
@@ -46,8 +46,8 @@ from equipoise.run.job import (
     BASELINE,
     NO_REPLY,
     REFERENCE,
+    Display,
     Job,
-    Measured,
     check_environment,
     generate_timed,
     keep_reference,
@@ -66,6 +66,9 @@ from equipoise.run.rollouts import (
 from equipoise.run.seals import check_part, open_run
 from equipoise.run.start import make_prompts, prepare_task, record_prompts, reported, start_run
 from equipoise.statistics.results import EntriesComparison
+
+_LOG = logging.getLogger(__name__)
+
 
 # --- turns ----------------------------------------------------------------------------------------
 # Rows run concurrently. A turn is a generator that yields blocking calls; a thread pool runs them
@@ -163,14 +166,7 @@ class SubjectSetup:
     prompts: Sequence[PromptRecord]
     environment: Environment
     writer: Writer
-    documents: "Documents"
-
-
-@dataclass(frozen=True, slots=True)
-class Documents:
-    """The functions that show what a row has measured, and write its report."""
-
-    show: Callable[[Presentation, str, Measured], None]
+    display: Display
     report: Callable[[Job], None]
 
 
@@ -197,9 +193,9 @@ class TaskResult:
 
 
 def run_audit(
-    audit: Audit, root: Path, reporter: Reporter, documents: Documents
+    audit: Audit, root: Path, display: Display, report: Callable[[Job], None]
 ) -> Iterator[TaskResult]:
-    """Evaluate every row that is missing; yield the result of each task.
+    """Evaluate every row that is missing, and `report` it; yield the result of each task.
 
     Raises `EquipoiseError` at the end for the models and tasks that are not evaluated.
     """
@@ -208,20 +204,20 @@ def run_audit(
 
     def tell(label: str, error: EquipoiseError) -> None:
         if len(audit.subjects) > 1 or isinstance(error, _TaskError):  # the others go on
-            reporter.warn(f"stopped asking {label}: {error.message}")
+            _LOG.warning(f"stopped asking {label}: {error.message}")
 
     for task in audit.tasks:
-        task_audit = TaskAudit(audit, task, root, reporter)
+        task_audit = TaskAudit(audit, task, root)
         # Endpoints first, so that they are asked while models in this process write.
         subjects = sorted(audit.subjects, key=lambda subject: not subject.endpoint)
         subjects = [subject for subject in subjects if subject.label not in errors]
         try:
-            records = _prepare(task_audit, subjects)
+            records = _prepare(task_audit, subjects, display)
         except EquipoiseError as error:
             task_errors[task] = error
-            reporter.warn(f"{task} is not evaluated: {error.message}")
+            _LOG.warning(f"{task} is not evaluated: {error.message}")
             continue
-        turns = {s.label: _subject_turn(task_audit, s, records, documents) for s in subjects}
+        turns = {s.label: _subject_turn(task_audit, s, records, display, report) for s in subjects}
         failed = run_concurrently(turns, tell)
         for label, failure in failed.items():
             if isinstance(failure, _TaskError):
@@ -240,7 +236,7 @@ def run_audit(
         presentation = task_audit.load_plain(rows[0].subject).environment_class.presentation
         compared = None
         if len(rows) > 1 and not errors:
-            with reporter.progress("comparing"):
+            with display.progress("comparing"):
                 words = (f"{row.name}={task_audit.run_of(row.name).root}" for row in rows)
                 compared = compare_entries(list(map(entry_of, words)), Checks())
         yield TaskResult(task, usage, compared, presentation)
@@ -272,7 +268,9 @@ class _TaskError(EquipoiseError):
     """An error that keeps every model from one task, such as a judge that does not answer."""
 
 
-def _prepare(task_audit: TaskAudit, subjects: Sequence[Subject]) -> Sequence[PromptRecord]:
+def _prepare(
+    task_audit: TaskAudit, subjects: Sequence[Subject], display: Display
+) -> Sequence[PromptRecord]:
     """Make a task's prompts and what they need; none where no row is missing."""
     missing = [subject for subject in subjects if _missing_rows(task_audit, subject)]
     for subject in missing:
@@ -280,8 +278,8 @@ def _prepare(task_audit: TaskAudit, subjects: Sequence[Subject]) -> Sequence[Pro
     if not missing:
         return ()
     loaded = task_audit.load_plain(missing[0])
-    with task_audit.reporter.progress("preparing what the prompts need"):
-        prepare_task(loaded, task_audit.reporter.say)
+    with display.progress("preparing what the prompts need"):
+        prepare_task(loaded, _LOG.info)
     return make_prompts(loaded, to_train=False)
 
 
@@ -295,44 +293,48 @@ def _subject_turn(
     task_audit: TaskAudit,
     subject: Subject,
     records: Sequence[PromptRecord],
-    documents: Documents,
+    display: Display,
+    report: Callable[[Job], None],
 ) -> Turn[None]:
     """Evaluate a model in every way that is missing."""
-    reporter = task_audit.reporter
     tell_missing_rows(task_audit, subject, task_audit.load_plain(subject).environment_class)
     missing = _missing_rows(task_audit, subject)
     if not missing:
-        reporter.say(f"{task_audit.task}: {subject.label}: evaluated already")
+        _LOG.info(f"{task_audit.task}: {subject.label}: evaluated already")
         return
     target = task_audit.root / "models" / subject.label
-    model = subject.model if subject.endpoint else as_model_folder(subject, target, reporter)
+    model = subject.model
+    if not subject.endpoint:
+        model = as_model_folder(subject, target, display.progress)
     loaded = task_audit.load(model, subject.label)
     stand_in = loaded.env_settings.stand_in
     if stand_in and model != LOCAL_MODEL:
-        reporter.warn(f"{subject.label}: {stand_in}")
+        _LOG.warning(f"{subject.label}: {stand_in}")
     prompts = prompts_of(loaded, records, task_audit.audit)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     try:
-        with reporter.progress("loading what gives reward"):
+        with display.progress("loading what gives reward"):
             provide_models(environment, loaded.config.equipoise.cache_dir)
-        check_environment(environment, reporter)
+        check_environment(environment, display.progress)
     except EquipoiseError as error:
         raise _TaskError(error.code, error.message, error.remedy) from error
     opened: AbstractContextManager[Writer] = (
         behind_endpoint(loaded, subject, task_audit.root)
         if subject.endpoint
-        else in_process(loaded, records, prompts, reporter)
+        else in_process(loaded, records, prompts, display)
     )
     with opened as writer:
-        setup = SubjectSetup(task_audit, model, records, prompts, environment, writer, documents)
+        setup = SubjectSetup(
+            task_audit, model, records, prompts, environment, writer, display, report
+        )
         for row in missing:
-            reporter.heading(f"{task_audit.task}: {row.name}")
+            display.begin(f"{task_audit.task}: {row.name}")
             yield from _evaluate_row(setup, row, loaded.config.grpo.seed)
 
 
 def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
     """The reference, where the task needs one; then the row's baseline."""
-    environment, writer, reporter = setup.environment, setup.writer, setup.task_audit.reporter
+    environment, writer = setup.environment, setup.writer
     ask = make_ask(row.variant, environment, setup.records, seed)
     unchanged = (writer.render(ask(r)) == writer.render(r) for r in setup.prompts)
     if row.variant != PLAIN and all(unchanged):
@@ -344,17 +346,16 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
         )
     loaded = setup.task_audit.load(setup.model, row.name)
     run, meter = _open_row(setup, loaded, row), Meter()
-    with owning(run.root), meter.writing(run.ledger, reporter.warn):
+    with owning(run.root), meter.writing(run.ledger, _LOG.warning):
         records = record_prompts(run)
-        show = partial(setup.documents.show, environment.presentation)
-        job = Job(loaded, run, records, environment, reporter, row.name, meter, show)
+        job = Job(loaded, run, records, environment, row.name, meter, setup.display)
         run.ledger.record(writer.hashes)
-        with reported(job, setup.documents.report):
+        with reported(job, setup.report):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
             yield from ensure_reference(job, row, plain, writer, ask)
             yield from _take_baseline(job, writer, ask)
-        setup.documents.report(job)
-        reporter.say(f"report: {run.report}")
+        setup.report(job)
+        _LOG.info(f"report: {run.report}")
 
 
 def ensure_reference(
@@ -371,7 +372,7 @@ def ensure_reference(
     job.run.ledger.update(audit={"own_reference": own_reference})
     sample = writer.reference(job)
     if own_reference:
-        job.reporter.warn(
+        _LOG.warning(
             f"{row.name}: too few plain replies can be read to compare with: this row's reference "
             "is its own"
         )
@@ -418,12 +419,12 @@ def _take_baseline(job: Job, writer: Writer, ask: Ask) -> Turn[None]:
     """
     with job.timed(BASELINE):
         if _has_replies(job.run):
-            job.reporter.say("scoring what was generated before")
+            _LOG.info("scoring what was generated before")
         else:
             drawing = partial(generate_timed, job, BASELINE, _apply_ask(writer.draw(job), ask))
             generations = yield from in_thread(job.meter, drawing, writer.stop)
             save_generations(job, BASELINE, generations)
-        job.reporter.heading(f"{job.model_name}: {BASELINE} evaluation")
+        job.display.begin(f"{job.model_name}: {BASELINE} evaluation")
         score(job, BASELINE, to_train=False)
 
 

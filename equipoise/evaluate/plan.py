@@ -1,5 +1,6 @@
 """Plan of an audit: its rows, the prompts of each, and what they would take."""
 
+import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +19,16 @@ from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import Setting
 from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
-from equipoise.files.console import Reporter
+from equipoise.files.console import ShowProgress
 from equipoise.files.disk import read_json, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory, model_label
 from equipoise.run.ledger import PLAIN, Subject, Variant
 from equipoise.run.seals import check_part, checkpoint_at
 from equipoise.run.start import prepare_task, prompts_here
+
+_LOG = logging.getLogger(__name__)
+
 
 # --- subjects -------------------------------------------------------------------------------------
 # Models, adapters, checkpoints and endpoints that are audited, and how each of them is asked.
@@ -133,7 +137,7 @@ def endpoint_settings(
     return _check(settings | {"parameters": parameters, "cache_dir": cache}, subject.label)
 
 
-def as_model_folder(subject: Subject, target: Path, reporter: Reporter) -> str:
+def as_model_folder(subject: Subject, target: Path, progress: ShowProgress) -> str:
     """Return the name or folder that `from_pretrained` loads.
 
     The files of a run or a training backend, and an adapter, are converted into `target`, once.
@@ -156,7 +160,7 @@ def as_model_folder(subject: Subject, target: Path, reporter: Reporter) -> str:
         return str(source.path)
     if not target.exists():
         base = subject.model if subject.adapter else None
-        convert(folder, target, reporter, base=base)
+        convert(folder, target, base=base, progress=progress)
     return str(target)
 
 
@@ -248,12 +252,11 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class TaskAudit:
-    """An audit's part that is of one task: where it is kept, and who is told of it."""
+    """An audit's part that is of one task, and where it is kept."""
 
     audit: Audit
     task: str
     root: Path
-    reporter: Reporter
 
     def run_of(self, row: str) -> RunDirectory:
         return RunDirectory(self.root / self.task / row)
@@ -349,9 +352,7 @@ def tell_missing_rows(
     """Warn of the rows that `rows_of` leaves out."""
     for variant in task_audit.audit.variants:
         if reason := unsuited(variant, environment):
-            task_audit.reporter.warn(
-                f"{task_audit.task}: no row {Row(subject, variant).name}: {reason}"
-            )
+            _LOG.warning(f"{task_audit.task}: no row {Row(subject, variant).name}: {reason}")
 
 
 def refuse_unjudged(task_audit: TaskAudit, subject: Subject) -> None:
@@ -447,7 +448,7 @@ def _plan_rows(task_audit: TaskAudit, subject: Subject) -> list[PlannedRow]:
     refuse_unjudged(task_audit, subject)
     loaded = task_audit.load_plain(subject)
     config, settings = loaded.config, loaded.env_settings
-    prepare_task(loaded, task_audit.reporter.say, dry_run=True)
+    prepare_task(loaded, _LOG.info, dry_run=True)
     records = prompts_of(loaded, prompts_here(loaded, to_train=False), task_audit.audit)
     tested = [r for r in records if r.split == config.equipoise.evaluation.split]
     replies = len(tested) * config.equipoise.evaluation.generations

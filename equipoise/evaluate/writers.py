@@ -1,5 +1,6 @@
 """Writers: models that reply in an audit, in this process or behind an endpoint."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -13,13 +14,14 @@ from environments.chat import ChatReply, ChatRequest, ChatSetupError, EndpointMo
 from environments.chat.exchange import CUT_OFF, REASONING_ONLY
 from equipoise.config import LoadedConfig
 from equipoise.evaluate.plan import endpoint_settings
-from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
-from equipoise.run.job import REFERENCE, Draw, Job, Sample, as_draw
+from equipoise.run.job import REFERENCE, Display, Draw, Job, Sample, as_draw
 from equipoise.run.ledger import Subject
 from equipoise.run.start import model_name
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +64,18 @@ def in_process(
     loaded: LoadedConfig,
     records: Sequence[PromptRecord],
     prompts: Sequence[PromptRecord],
-    reporter: Reporter,
+    display: Display,
 ) -> Iterator[Writer]:
     """A model of Hugging Face's. `records` make the local one; `prompts` are what it will read."""
     # It brings torch and transformers.
     from equipoise.models.causal import render_prompt
     from equipoise.run.policy import open_policy, reference_identity, sampler
 
-    name = model_name(loaded, records, reporter)
-    with reporter.progress("loading the model"):
+    name = model_name(loaded, records, display)
+    with display.progress("loading the model"):
         model = open_policy(loaded.config, prompts, name)
     if note := check_template(model.tokenizer, prompts):
-        reporter.warn(note)
+        _LOG.warning(note)
     yield Writer(
         lambda job: as_draw(sampler(job, model)),
         lambda job: sampler(job, model),
@@ -160,7 +162,7 @@ def make_draw(job: Job, asker: Asker) -> Draw:
         with _counting(job, asker.model) as count:
             check_endpoint(asker, requests[0])
             count(of_row=False)
-            with job.reporter.progress(f"{job.model_name}: {stage}", len(requests)) as bar:
+            with job.display.progress(f"{job.model_name}: {stage}", len(requests)) as bar:
 
                 def advance(done: int) -> None:
                     count(of_row=True)

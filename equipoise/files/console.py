@@ -2,6 +2,9 @@
 
 On a terminal progress is a live bar; in a file or a pipe it is a line now and then. All that is
 printed goes through `Reporter`, which lets no text from outside do anything to a terminal.
+
+Commands alone have a `Reporter`. What computes returns data, shows what lasts by a `ShowProgress`,
+and logs notes and warnings for a person, which `printing_notes` prints.
 """
 
 import logging
@@ -11,11 +14,11 @@ import time
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -71,6 +74,24 @@ _WORD = re.compile(r"^[ \t]*\S+|\S+", re.MULTILINE)
 _LONGEST_WORD = 16
 #: How many of a task's metrics a line of training shows: the first ones, which matter most.
 _METRICS_PER_LINE = 5
+
+
+class ShowProgress(Protocol):
+    """Shows that something goes on; `total` is None where it is not known how long."""
+
+    def __call__(
+        self, label: str, total: int | None = None, done: int = 0
+    ) -> AbstractContextManager[Advance]: ...
+
+
+@contextmanager
+def no_progress(
+    label: str,  # noqa: ARG001
+    total: int | None = None,  # noqa: ARG001
+    done: int = 0,  # noqa: ARG001
+) -> Iterator[Advance]:
+    """Show nothing."""
+    yield lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +202,16 @@ class Reporter:
 
         yield advance
 
+    @contextmanager
+    def writing_to(self, file: TextIO) -> Iterator[None]:
+        """Print to another file while the block runs."""
+        before = self.console.file
+        self.console.file = file
+        try:
+            yield
+        finally:
+            self.console.file = before
+
 
 def duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
@@ -234,11 +265,40 @@ class _EscapingFormatter(logging.Formatter):
         return escaped(super().format(record))
 
 
+_NOTES = logging.getLogger("equipoise")
+
+
+@contextmanager
+def printing_notes(reporter: Reporter) -> Iterator[None]:
+    """Print what Equipoise's modules log from INFO on while the block runs."""
+    handler = _NotesHandler(reporter)
+    level, propagate = _NOTES.level, _NOTES.propagate
+    _NOTES.addHandler(handler)
+    _NOTES.setLevel(logging.INFO)
+    _NOTES.propagate = False
+    try:
+        yield
+    finally:
+        _NOTES.removeHandler(handler)
+        _NOTES.setLevel(level)
+        _NOTES.propagate = propagate
+
+
+class _NotesHandler(logging.Handler):
+    def __init__(self, reporter: Reporter) -> None:
+        super().__init__()
+        self._reporter = reporter
+
+    def emit(self, record: logging.LogRecord) -> None:
+        show = self._reporter.warn if record.levelno >= logging.WARNING else self._reporter.say
+        show(record.getMessage())
+
+
 @contextmanager
 def showing_steps(
-    reporter: Reporter, total: int, done: int
+    progress: ShowProgress, total: int, done: int
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield what shows a row of the history: in the progress, and ten times as a line of means."""
+    """Yield what shows a row of the history: in the progress, and ten times as a note of means."""
     every, started = max(1, total // _LINES_PER_TRAINING), time.monotonic()
     window: deque[Mapping[str, Any]] = deque(maxlen=every)
     last: dict[str, float] = {}
@@ -256,13 +316,13 @@ def showing_steps(
                 parts.append(f"{name.rpartition('/')[2].replace('_', ' ')} {mean:.3f}{change}")
         return "  ".join(parts)
 
-    with reporter.progress("training", total, done) as advance:
+    with progress("training", total, done) as advance:
 
         def show(row: Mapping[str, Any]) -> None:
             window.append(row)
             step = int(row["step"])
             if step % every == 0 or step == total:
-                reporter.say(means(step))
+                _NOTES.info(means(step))
             advance(step)
 
         yield show

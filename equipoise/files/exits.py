@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from equipoise.files.console import Reporter, guard_terminal
+from equipoise.files.console import Reporter, guard_terminal, printing_notes
 from equipoise.files.disk import DamagedFileError
 from equipoise.files.errors import EquipoiseError
 
@@ -120,8 +120,9 @@ def guarded(action: Callable[[Reporter], None]) -> int:
     guard_terminal()
     errors = Reporter.for_errors()
     try:
-        with raising():
-            action(Reporter())
+        reporter = Reporter()
+        with raising(), printing_notes(reporter):
+            action(reporter)
     except EquipoiseError as error:
         errors.say(f"error [{error.code}]: {error}")
         return error.exit_code

@@ -5,20 +5,23 @@ writes, as a `Sample`. What is drawn is kept before it is scored, so that what s
 """
 
 import hashlib
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from data_prep.records import content_hash
 from environments.base import Failure, PromptRecord, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
+from environments.presentation import Presentation
 from equipoise.config import Config, LoadedConfig
 from equipoise.config.schema import EvaluationConfig
-from equipoise.files.console import Reporter
+from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import hash_file, write_json, write_lines
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import Evaluation, Modes, Probe, RunDirectory
@@ -34,18 +37,32 @@ from equipoise.run.rollouts import (
 from equipoise.run.seals import record_files
 from equipoise.statistics.evaluation import evaluation_dict, learning_signal
 
+_LOG = logging.getLogger(__name__)
+
+
 #: Of a run that stops because the requests that its models may be sent are used up.
 BUDGET_REMEDY = "Continue with --resume, which grants the budget anew, or raise it before."
 #: From all steps and those that are done to what takes each row of the history in the block.
 Watch = Callable[[int, int], AbstractContextManager[Callable[[Row], None]]]
 #: What a stage has measured.
 Measured = Evaluation | Modes | Probe
-#: Shows what the stage of that name has measured.
-Show = Callable[[str, Measured], None]
 
 
-def _show_nothing(stage: str, measured: Measured) -> None:
+def _show_nothing(*_: object) -> None:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """What a command shows of a run at work: nothing by default."""
+
+    #: Told the title of a stage as it begins.
+    begin: Callable[[str], None] = _show_nothing
+    progress: ShowProgress = no_progress
+    #: Told what the stage of that name has measured.
+    show: Callable[[Presentation, str, Measured], None] = _show_nothing
+    #: Lets the command print to another file than NeMo-RL's output goes to.
+    writing_to: Callable[[TextIO], AbstractContextManager[object]] = nullcontext
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +73,16 @@ class Job:
     run: RunDirectory
     records: Sequence[PromptRecord]
     environment: Environment
-    reporter: Reporter
     model_name: str
     meter: Meter
-    show: Show = _show_nothing
+    display: Display = Display()
 
     @property
     def config(self) -> Config:
         return self.loaded.config
+
+    def show(self, stage: str, measured: Measured) -> None:
+        self.display.show(self.environment.presentation, stage, measured)
 
     def split(self, name: str) -> list[PromptRecord]:
         return [record for record in self.records if record.split == name]
@@ -102,14 +121,14 @@ def record_sources(job: Job) -> None:
     job.run.ledger.update(sources=current)
 
 
-def check_environment(environment: Environment, reporter: Reporter) -> None:
+def check_environment(environment: Environment, progress: ShowProgress = no_progress) -> None:
     """Ask what gives reward one question, before anything is generated for it.
 
     Raises `EquipoiseError` when it does not answer.
     """
     if not environment.offers(Environment.check):
         return
-    with reporter.progress("asking what gives reward"):
+    with progress("asking what gives reward"):
         problem = environment.check()
     if problem:
         raise EquipoiseError(
@@ -271,7 +290,7 @@ def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
 
 
 def _draw_reference(job: Job, frozen: Sample, path: Path) -> None:
-    job.reporter.heading("Reference: what the frozen model decides")
+    job.display.begin("Reference: what the frozen model decides")
     generations = job.environment.reference_generations
     rollouts = frozen(job.records, generations, REFERENCE)
     write_rollouts(path, rollouts)
@@ -300,7 +319,7 @@ def use_reference(job: Job) -> None:
 def begin_training(job: Job, steps: int) -> None:
     """Say what the baseline promises of GRPO, and that it begins or goes on. See `check_signal`."""
     check_signal(job)
-    job.reporter.heading(f"GRPO training, {steps} steps")
+    job.display.begin(f"GRPO training, {steps} steps")
 
 
 def check_signal(job: Job) -> None:
@@ -318,9 +337,9 @@ def check_signal(job: Job) -> None:
         )
     if signal.none or signal.little:
         amount = "nothing" if signal.none else "little"
-        job.reporter.warn(f"there is {amount} to learn from: {summary}")
+        _LOG.warning(f"there is {amount} to learn from: {summary}")
     else:
-        job.reporter.say(f"signal: {signal}")
+        _LOG.info(f"signal: {signal}")
 
 
 def evaluate(job: Job, stage: str, sample: Sample) -> None:
@@ -333,7 +352,7 @@ def evaluate(job: Job, stage: str, sample: Sample) -> None:
     generations = job.run.generations(stage)
     with job.timed(stage):
         if generations.exists():
-            job.reporter.say(f"scoring what was generated before: {generations}")
+            _LOG.info(f"scoring what was generated before: {generations}")
         else:
             generate(job, stage, sample)
         score(job, stage)
@@ -353,7 +372,7 @@ def as_draw(sample: Sample) -> Draw:
 
 def generate(job: Job, stage: str, sample: Sample) -> None:
     """Sample the evaluation split and write the rollouts, with what that took."""
-    job.reporter.heading(f"{stage} evaluation")
+    job.display.begin(f"{stage} evaluation")
     save_generations(job, stage, generate_timed(job, stage, as_draw(sample)))
 
 
@@ -394,16 +413,16 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     generations = job.run.generations(stage)
     rollouts, failures = read_generations(generations)
     started = time.perf_counter()
-    with job.reporter.progress(f"scoring {len(rollouts):,} replies"):
+    with job.display.progress(f"scoring {len(rollouts):,} replies"):
         scores = score_replies(job.environment, rollouts, failures)
     max_rate, subject = job.config.equipoise.max_failure_rate, f"the {stage} evaluation"
     if to_train:
         refuse_failures(scores, max_rate, subject)
     elif missing := refuse_unmeasured(scores, max_rate, subject):
-        job.reporter.warn(missing)
+        _LOG.warning(missing)
     account = dict(job.run.ledger.read().generation[stage])
     account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
-    with job.reporter.progress("measuring"):
+    with job.display.progress("measuring"):
         model = job.model_name if stage == BASELINE else str(job.run.final_checkpoint)
         settings = job.config.equipoise.evaluation
         evaluation = write_evaluation(

@@ -18,7 +18,7 @@ from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 
 #: Its records are what the terminal has shown already.
-_RUN = logging.getLogger("equipoise.run")
+_RUN = logging.getLogger("run")
 #: Libraries whose records do not reach the root logger once they are imported.
 _APART = ("transformers", "torch")
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

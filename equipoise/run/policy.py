@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import logging
 import platform
 from collections.abc import Sequence
 
@@ -16,6 +17,9 @@ from equipoise.models.template import CHAT_TEMPLATE, check_template, template_ha
 from equipoise.run.job import REFERENCE, Job, Sample
 from equipoise.run.start import refuse_control_tokens
 from equipoise.statistics.trivial import GREEDY
+
+_LOG = logging.getLogger(__name__)
+
 
 #: Of glibc's malloc.h, and the largest threshold that it takes on 64 bits.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -63,12 +67,12 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
 def record_policy(job: Job, loaded: LoadedModel) -> None:
     """Note in the provenance which model it is, and say what of it is not as configured."""
     if job.config.policy.precision == "bfloat16" and not in_half(job.config, loaded.model):
-        job.reporter.say(
+        _LOG.info(
             "the local engine computes in float32 here, not in bfloat16: on a CPU that takes a "
             "LoRA and a processor with bfloat16 instructions"
         )
     if note := check_template(loaded.tokenizer, job.records):
-        job.reporter.warn(note)
+        _LOG.warning(note)
     hashes = {"model": loaded.identity, CHAT_TEMPLATE: template_hash(loaded.tokenizer)}
     job.run.ledger.record(hashes, device=str(loaded.model.device))
 
@@ -83,7 +87,7 @@ def sampler(job: Job, loaded: LoadedModel) -> Sample:
 
     def draw(records: Sequence[PromptRecord], generations: int, stage: str) -> list[Rollout]:
         sampling = _sampling(job.config, stage, generations)
-        with job.reporter.progress(stage, len(records) * generations) as bar:
+        with job.display.progress(stage, len(records) * generations) as bar:
             return sample(loaded, records, sampling, bar, job.meter.add_tokens)
 
     return draw

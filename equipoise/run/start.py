@@ -5,6 +5,7 @@ steps of a run may grow: a longer run takes the schedule of learning rates of it
 the step on that it has reached; NeMo-RL takes the schedule that its checkpoint holds.
 """
 
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,14 +25,13 @@ from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.load import set_size
 from equipoise.config.schedule import count_steps, total_steps
-from equipoise.files.console import Reporter
 from equipoise.files.disk import read_json, read_yaml, write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
 from equipoise.models.hub import clear_errors, located, offline, refuse_missing_tokenizer
 from equipoise.models.task_environment import load_chat_model, load_encoder, make_environment
 from equipoise.run.directory import NewRun, RunDirectory, open_run_directory
-from equipoise.run.job import BASELINE, BUDGET_REMEDY, FINAL, Job, record_sources
+from equipoise.run.job import BASELINE, BUDGET_REMEDY, FINAL, Display, Job, record_sources
 from equipoise.run.ledger import Growth, code_diff, command_line, describe_run, git_state, now
 from equipoise.run.seals import (
     check_files,
@@ -41,6 +41,9 @@ from equipoise.run.seals import (
     forget_files,
     record_files,
 )
+
+_LOG = logging.getLogger(__name__)
+
 
 # --- prompts --------------------------------------------------------------------------------------
 
@@ -193,7 +196,7 @@ def _build(loaded: LoadedConfig) -> list[PromptRecord]:
 def model_name(
     loaded: LoadedConfig,
     records: Sequence[PromptRecord],
-    reporter: Reporter,
+    display: Display,
 ) -> str:
     """The name or folder of the model to train; `local` builds the task's tiny model.
 
@@ -203,20 +206,20 @@ def model_name(
     if config.policy.tokenizer.name != config.policy.model_name:
         refuse_missing_tokenizer(config.policy.tokenizer.name)  # before a model is made
     if config.policy.model_name != LOCAL_MODEL:
-        with reporter.progress("finding the model"):
+        with display.progress("finding the model"):
             check_part(Path(config.policy.model_name))
             return located(config.policy.model_name, config.equipoise.cache_dir)
     maker = loaded.data_module  # which makes one: the configuration refuses any other here
-    reporter.heading("Local model")
-    reporter.say(maker.LOCAL_MODEL_NOTICE)
+    display.begin("Local model")
+    _LOG.info(maker.LOCAL_MODEL_NOTICE)
     cache = Path(config.equipoise.cache_dir).expanduser()
-    reporter.say(f"It is made once, within one to five minutes, and kept in {cache}.")
+    _LOG.info(f"It is made once, within one to five minutes, and kept in {cache}.")
     try:
-        with reporter.progress("making the local model"):
+        with display.progress("making the local model"):
             folder = maker.build_local_model(records, loaded.local_model_settings, cache)
     except UnsuitablePromptsError as error:
         raise UsageError(error.code, str(error), "Name another model with --model-name.") from error
-    reporter.say(f"model: {folder}")
+    _LOG.info(f"model: {folder}")
     return str(folder)
 
 
@@ -351,8 +354,8 @@ def reported(job: Job, report: Callable[[Job], None]) -> Iterator[None]:
     if job.loaded.engine == "nemo_rl":
         lasting += [run.reference, run.history, run.training.parent, run.probe]
         lasting += [run.evaluation(stage).parent for stage in (BASELINE, FINAL)]
-    check_files(run, lasting=frozenset(path.name for path in lasting), warn=job.reporter.warn)
-    grow(run, job.loaded, job.reporter.say)
+    check_files(run, lasting=frozenset(path.name for path in lasting), warn=_LOG.warning)
+    grow(run, job.loaded, _LOG.info)
     record_sources(job)
     try:
         yield

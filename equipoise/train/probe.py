@@ -81,7 +81,7 @@ def probe(job: Job, frozen: Sample) -> None:
     if not settings.prompts or job.run.probe.exists():
         return
     with job.timed(PROBE):
-        job.reporter.heading("Probe: what the reward pays for nothing")
+        job.display.begin("Probe: what the reward pays for nothing")
         untrained = Untrained(
             job.split(job.config.equipoise.evaluation.split),
             *read_scored_rollouts(job.run.rollouts(BASELINE)),
@@ -90,13 +90,13 @@ def probe(job: Job, frozen: Sample) -> None:
         searched = training_sample(job.split(TRAIN_SPLIT), settings.prompts, job.config.grpo.seed)
         written = frozen(searched, PROBE_GENERATIONS, PROBE)
         drawn = _drawn(job, untrained, frozen)
-        with job.reporter.progress("searching for the best constant reply"):
+        with job.display.progress("searching for the best constant reply"):
             untrained = replace(untrained, constants=_constants(job, written, untrained.copies))
-        with job.reporter.progress("scoring trivial baselines"):
+        with job.display.progress("scoring trivial baselines"):
             policies = _without_model(job, untrained) | drawn
             scored = {name: _score(job, name, rollouts) for name, rollouts in policies.items()}
         scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
-        with job.reporter.progress("measuring them"):
+        with job.display.progress("measuring them"):
             statistics = job.config.equipoise.evaluation.statistics
             content = probe_content(job.environment, scored, untrained.constants, statistics)
     write_folder(job.run.probe, partial(fill_probe, scored, content))
@@ -226,7 +226,7 @@ def score_greedy(job: Job) -> None:
         return
     copies = job.loaded.env_settings.least_generations
     rollouts = [rollout for rollout in read_generations(drawn)[0] for _ in range(copies)]
-    with job.reporter.progress("scoring the likeliest replies"):
+    with job.display.progress("scoring the likeliest replies"):
         scored = _score(job, GREEDY, rollouts)
     write_rollouts(job.run.greedy, *scored)
     drawn.unlink()
@@ -281,12 +281,12 @@ def write_modes(job: Job) -> None:
     if job.run.modes.exists():
         return
     settings = job.config.equipoise.evaluation.statistics
-    with job.reporter.progress("comparing with trivial baselines"):
+    with job.display.progress("comparing with trivial baselines"):
         trivial = compare_with_trained(job.run, job.environment, settings)
     task_modes: dict[str, Any] = {}
     if job.environment.offers(Environment.modes):
         scored = {s: read_scored_rollouts(job.run.rollouts(s)) for s in (BASELINE, FINAL)}
-        with job.timed(MODES), job.reporter.progress("answering in other ways"):
+        with job.timed(MODES), job.display.progress("answering in other ways"):
             modes, measure = job.environment.modes(scored[FINAL][0]), job.environment.measure
             stages = {name: measure(*scored[stage]) for stage, name in modes.stages.items()}
             task_modes = modes_dict(modes, stages, settings)

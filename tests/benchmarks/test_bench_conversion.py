@@ -51,7 +51,7 @@ def watch():
 own, imports = [], told("VmHWM")
 threading.Thread(target=watch, daemon=True).start()
 verify.free_memory = lambda: 0  # what fits would be loaded
-convert(Path(sys.argv[1]), Path(sys.argv[2]), Reporter(), base=sys.argv[3])
+convert(Path(sys.argv[1]), Path(sys.argv[2]), base=sys.argv[3])
 # Not ru_maxrss, which begins with the process that started this one.
 print(max(own), imports, told("VmHWM"))
 """

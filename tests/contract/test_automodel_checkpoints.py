@@ -22,7 +22,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE
-from equipoise.files.console import Reporter
 from tests.contract.packages import AUTOMODEL, missing
 from tests.equipoise.checkpoints.samples import same, weights_of
 
@@ -56,7 +55,7 @@ def saved(written):
 
 
 def converted(source, tmp_path, base=None):
-    convert(source, tmp_path / "out", Reporter(), base=base and str(base))
+    convert(source, tmp_path / "out", base=base and str(base))
     return weights_of(tmp_path / "out")
 
 

@@ -43,7 +43,6 @@ from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.memory import model_shape
 from equipoise.config.nemo_rl.installation import find_installation
-from equipoise.files.console import Reporter
 from equipoise.run.directory import RunDirectory
 from equipoise.train.local.trainer import with_adapter
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
@@ -190,7 +189,7 @@ class TestMegatronBridge:
         assert (merged - before).abs().max() > 0.1
 
     def test_its_adapter_becomes_the_merged_model_that_it_sends(self, out, model, tmp_path):
-        convert(out / "weights", tmp_path / "made", Reporter(), base=str(model))
+        convert(out / "weights", tmp_path / "made", base=str(model))
         made, sent = (
             load_file(tmp_path / "made" / "model.safetensors"),
             load_file(out / "refit.safetensors"),
@@ -200,7 +199,7 @@ class TestMegatronBridge:
             assert torch.allclose(made[name], tensor, atol=1e-6), name
 
     def test_its_adapter_becomes_the_one_that_it_exports(self, out, model, tmp_path):
-        convert(out / "weights", tmp_path / "made", Reporter(), base=str(model), keep_adapter=True)
+        convert(out / "weights", tmp_path / "made", base=str(model), keep_adapter=True)
         made, theirs = (
             load_file(folder / "adapter_model.safetensors")
             for folder in (tmp_path / "made", out / "adapter")
@@ -331,13 +330,13 @@ class TestRoundTrips:
         names = ("num_hidden_layers", "num_key_value_heads", "head_dim", "vocab_size", "rms_norm")
         names += ("intermediate_size", "tie_word_emb", "hidden_act", "rope_type", "rope_theta")
         with refusal("stated.other-model", *names):
-            convert(out / "megatron" / PADDED, tmp_path / "made", Reporter(), base=str(base))
+            convert(out / "megatron" / PADDED, tmp_path / "made", base=str(base))
 
     def test_a_folder_of_megatron_lm_s_has_no_run_config(self, models, out, tmp_path):
         theirs = tmp_path / "iter_0000007"
         shutil.copytree(out / "parallel" / ITERATION, theirs)
         (theirs / "run_config.yaml").unlink()
-        convert(theirs, tmp_path / "made", Reporter(), base=str(models / PARALLEL))
+        convert(theirs, tmp_path / "made", base=str(models / PARALLEL))
         assert same(weights_of(tmp_path / "made"), weights_of(models / PARALLEL))
 
     @pytest.mark.parametrize("name", OTHER)
@@ -348,17 +347,17 @@ class TestRoundTrips:
         model, written = models / name, out / "megatron" / name
         checked = read_back(written / ITERATION, model, tensors(model), tmp_path / "read-back")
         assert (checked.read_by, checked.cast) == ("Megatron-Bridge", 0)
-        convert(written, tmp_path / "made", Reporter(), base=str(model))
+        convert(written, tmp_path / "made", base=str(model))
         assert same(weights_of(tmp_path / "made"), weights_of(model))
         base = shutil.copytree(model, tmp_path / "base")
         change_json(base / "config.json", rms_norm_eps=0.25)
         with refusal("megatron.bridge-failure", "layernorm_epsilon is", "0.25 here"):
-            convert(written, tmp_path / "other", Reporter(), base=str(base))
+            convert(written, tmp_path / "other", base=str(base))
 
     def test_adapters_of_two_processes_become_what_megatron_bridge_merges(
         self, models, out, tmp_path
     ):
-        convert(out / "lora", tmp_path / "made", Reporter(), base=str(models / PARALLEL))
+        convert(out / "lora", tmp_path / "made", base=str(models / PARALLEL))
         made, sent = weights_of(tmp_path / "made"), load_file(out / "lora.safetensors")
         assert made.keys() == sent.keys()
         for name, tensor in sent.items():
@@ -374,8 +373,8 @@ def converted(model, tmp_path_factory):
     save_adapter(model, folder / "adapter")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEGATRON_PYTHON", str(megatron_python(folder)))
-        convert_to_megatron(folder / "adapter", folder / "megatron", Reporter(), base=str(model))
-    convert(folder / "adapter", folder / "merged", Reporter(), base=str(model))
+        convert_to_megatron(folder / "adapter", folder / "megatron", base=str(model))
+    convert(folder / "adapter", folder / "merged", base=str(model))
     return folder
 
 
@@ -402,7 +401,7 @@ class TestToMegatron:
         }
 
     def test_comes_back_as_the_merged_model(self, converted, model, tmp_path):
-        convert(converted / "megatron", tmp_path / "made", Reporter(), base=str(model))
+        convert(converted / "megatron", tmp_path / "made", base=str(model))
         assert same(weights_of(tmp_path / "made"), weights_of(converted / "merged"))
 
 
@@ -471,7 +470,7 @@ class TestPolicyWorker:
 
     def test_a_run_ends_with_its_adapter(self, out, model, logprobs):
         adapter = out / "converted"
-        convert(out / "step_2", adapter, Reporter(), base=str(model), keep_adapter=True)
+        convert(out / "step_2", adapter, base=str(model), keep_adapter=True)
         base = AutoModelForCausalLM.from_pretrained(model)
         wanted = self.by_transformers(PeftModel.from_pretrained(base, adapter), logprobs)
         assert torch.allclose(logprobs["trained"][:, 1:], wanted, **CLOSE)

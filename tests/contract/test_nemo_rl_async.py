@@ -359,7 +359,6 @@ def test_the_loop_of_asynchronous_grpo_trains_keeps_a_history_and_stops_with_a_c
         config=load_config("fairness", Options((CONFIG_FOLDER / "medium.yaml",))).config,
         run=run,
         meter=SimpleNamespace(add_tokens=lambda *_: None),
-        reporter=SimpleNamespace(warn=print),
     )
     ours = (job, steps, rows.append, lambda: len(rows) == 1)
     logger = HistoryLogger(mock.MagicMock(), Calls(actor), master.checkpointing, *ours)

@@ -1,7 +1,6 @@
 """A job on a toy task, without a model, and a browser for pages."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 import pytest
@@ -9,10 +8,10 @@ import pytest
 from environments.base import PromptRecord, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
+from equipoise.commands.stages import display_of
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
-from equipoise.files.console import Reporter
-from equipoise.report.renderers import print_stage
+from equipoise.files.console import Reporter, printing_notes
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Job
 from equipoise.run.ledger import Meter, Provenance
@@ -55,9 +54,9 @@ def job(tmp_path):
     run = RunDirectory(tmp_path / "run")
     run.root.mkdir()
     run.ledger.create(Provenance())
-    reporter, environment = Reporter(), Toy()
-    show = partial(print_stage, reporter, environment.presentation)
-    return Job(loaded, run, RECORDS, environment, reporter, "tiny", Meter(), show)
+    reporter = Reporter()
+    with printing_notes(reporter):
+        yield Job(loaded, run, RECORDS, Toy(), "tiny", Meter(), display_of(reporter))
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The training stage of the local engine: TRL's trainer, watched, stopped and resumed."""
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -27,13 +28,15 @@ from equipoise.train.local.callbacks import (
 )
 from equipoise.train.local.trainer import build_trainer, reward_function, trainable
 
+_LOG = logging.getLogger(__name__)
+
 
 def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
     """Train with TRL from the newest whole checkpoint, and save the final one."""
     config, run = job.config, job.run
     steps = total_steps(len(job.split(TRAIN_SPLIT)), config)
     check_signal(job)
-    checkpoint = latest_checkpoint(run.checkpoints, job.reporter.warn)
+    checkpoint = latest_checkpoint(run.checkpoints, _LOG.warning)
     restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
     rollouts.restore(run.training, checkpoint.path / run.training.name if checkpoint else None)
     set_seed(config.grpo.seed)
@@ -57,11 +60,11 @@ def _grpo(
 ) -> PreTrainedModel | PeftModel:
     """The model after its last step. Raises `Stopped` where it was stopped before."""
     config, run = job.config, job.run
-    job.reporter.heading(f"GRPO training, {steps} steps")
+    job.display.begin(f"GRPO training, {steps} steps")
     monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
     with (
         job.timed("training"),
-        deferring(job.reporter.warn) as stop,
+        deferring(_LOG.warning) as stop,
         watch(steps, checkpoint.step if checkpoint else 0) as on_row,
     ):
         history = HistoryCallback(run.history, on_row, job.meter)

@@ -1,6 +1,7 @@
 """The NeMo-RL engine: what is done before NeMo-RL is imported, and after it has trained."""
 
 import io
+import logging
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ from equipoise.config import Config
 from equipoise.config.nemo_rl.conversion import converting
 from equipoise.config.nemo_rl.installation import Installation, find_installation
 from equipoise.config.schedule import total_steps
-from equipoise.files.console import Reporter, escaped
+from equipoise.files.console import escaped
 from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.pretrained import (
@@ -32,7 +33,7 @@ from equipoise.models.pretrained import (
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run import rollouts
 from equipoise.run.history import keep_steps, read_history
-from equipoise.run.job import Job, Watch
+from equipoise.run.job import Display, Job, Watch
 from equipoise.run.seals import record_files
 from equipoise.run.start import refuse_control_tokens
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
@@ -42,22 +43,25 @@ from equipoise.train.nemo_rl.process import before_nemo_rl
 from equipoise.train.nemo_rl.recipe import Rehearsal, run_grpo
 from equipoise.train.nemo_rl.scoring import templated
 
+_LOG = logging.getLogger(__name__)
+
+
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @contextmanager
-def output_to(path: Path, reporter: Reporter) -> Iterator[None]:
+def output_to(path: Path, display: Display) -> Iterator[None]:
     """Append what this process and its workers print, thousands of lines, to `path`.
 
-    The reporter keeps writing to where standard output was. What Python prints, NeMo-RL's samples
+    The display keeps writing to where standard output was. What Python prints, NeMo-RL's samples
     of completions among it, is escaped, since people read the file in a terminal.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     with ExitStack() as stack:
         log = stack.enter_context(path.open("ab"))
-        stack.callback(setattr, reporter.console, "file", reporter.console.file)
-        reporter.console.file = stack.enter_context(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+        terminal = stack.enter_context(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+        stack.enter_context(display.writing_to(terminal))
         for target in (1, 2):
             copy = os.dup(target)
             stack.callback(os.close, copy)
@@ -130,7 +134,7 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
     names = tokenizer_of(policy, job.model_name), template_of(policy.tokenizer)
     tokenizer = load_tokenizer(job.model_name, *names)
     if note := check_template(tokenizer, job.records):
-        job.reporter.warn(note)
+        _LOG.warning(note)
     identity = identity_of(job.model_name, *names)
     hashes = {"model": identity, CHAT_TEMPLATE: template_hash(tokenizer)}
     job.run.ledger.record(hashes, nemo_rl=installation.version)
@@ -159,24 +163,24 @@ def train(
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     keep_steps(job.run.history, steps)  # drops a row that a kill cut off
     taken = int(max(read_history(job.run.history).get("step", ()), default=0))
-    newest = usable_checkpoint(job.run.checkpoints, taken, job.reporter.warn)
+    newest = usable_checkpoint(job.run.checkpoints, taken, _LOG.warning)
     done = newest.step if newest else 0
     if done >= steps and is_drawn(job):
         return
     keep_steps(job.run.history, done)
     rollouts.keep_steps(job.run.training, done)
     log = job.run.root / "nemo_rl.log"
-    job.reporter.say(f"NeMo-RL: {installation.root}, its own output: {log}")
+    _LOG.info(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()
     before_nemo_rl()
     # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
     run_id = job.run.ledger.read().run_id
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
     with (
-        converting(job.config, job.model_name, os.environ, job.reporter.say),
+        converting(job.config, job.model_name, os.environ, _LOG.info),
         watch(steps, done) as take,
         job.timed("nemo_rl"),
-        output_to(log, job.reporter),
+        output_to(log, job.display),
         rehearsal.stand_in(),
         _ray_ended(),
     ):
@@ -208,10 +212,16 @@ def export(job: Job, installation: Installation) -> None:
     assert newest is not None, "NeMo-RL saves a checkpoint at the last step"
     adapter = form == "adapter"
     try:
-        convert(newest.path, destination, job.reporter, base=job.model_name, keep_adapter=adapter)
+        convert(
+            newest.path,
+            destination,
+            base=job.model_name,
+            keep_adapter=adapter,
+            progress=job.display.progress,
+        )
     except ConversionError as error:
         converters = installation.root / "examples" / "converters"
-        job.reporter.warn(
+        _LOG.warning(
             f"{destination} was not made: {error.message}; NeMo-RL's own converters are in "
             f"{converters}: give them {newest.path}"
         )

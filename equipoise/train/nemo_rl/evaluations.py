@@ -55,7 +55,7 @@ class Sampler:
         folder = self.job.run.root / PARTS / f"{self.step}-{label}"
         folder.mkdir(parents=True, exist_ok=True)
         rollouts: list[Rollout] = []
-        with self.job.reporter.progress(label, len(rows)) as bar:
+        with self.job.display.progress(label, len(rows)) as bar:
             for start in range(0, len(rows), size):
                 path = folder / f"{start:09}.jsonl"
                 if not path.exists():

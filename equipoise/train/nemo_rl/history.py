@@ -1,5 +1,6 @@
 """History, checkpoints and stop of a run that NeMo-RL trains."""
 
+import logging
 import math
 import sys
 from collections import deque
@@ -16,6 +17,9 @@ from equipoise.run.job import FailureMonitor, Job
 from equipoise.run.rollouts import TrainingRollouts
 from equipoise.run.seals import CheckpointFolder, find_checkpoints, set_aside
 from equipoise.train.nemo_rl.scoring import StepSummary
+
+_LOG = logging.getLogger(__name__)
+
 
 #: The mean factor, over a step's tokens, by which training's and vLLM's probabilities differ: 1
 #: where they are one policy. A layer that vLLM drops or a wrong kernel need raise nothing else.
@@ -187,4 +191,4 @@ class HistoryLogger:
             return
         worst = sys.float_info.max
         metrics[name] = -worst if self.checkpointing["higher_is_better"] else worst
-        self.job.reporter.warn(f"{name} is not known, so a checkpoint of this step is the worst")
+        self._LOG.warning(f"{name} is not known, so a checkpoint of this step is the worst")

@@ -4,6 +4,7 @@ Nothing of NeMo-RL is replaced. What a run adds is handed over as arguments: pro
 environment's actor, a policy factory and a logger. Evaluations are rollouts of their own.
 """
 
+import logging
 import os
 import time
 import traceback
@@ -23,6 +24,9 @@ from equipoise.train.nemo_rl.evaluations import Sampler, after_last_step, before
 from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.process import WAITING, with_room_to_wait
 from equipoise.train.nemo_rl.scoring import MessageLog
+
+_LOG = logging.getLogger(__name__)
+
 
 #: Seconds of a Slurm job that are kept for the end of a step and for its checkpoint.
 _TO_SAVE = 300
@@ -56,7 +60,7 @@ def run_grpo(
         nemo = _set_up(job, path)
     try:
         # Ray has put its own handler for SIGTERM into this process meanwhile.
-        with deferring(job.reporter.warn) as stop:
+        with deferring(_LOG.warning) as stop:
             use_reference(job)  # the actor of a resumed run has read it itself
             if done == 0:
                 before_first_step(job, _sampler(job, nemo, 0, stop), nemo.environment)

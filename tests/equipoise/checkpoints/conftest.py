@@ -6,7 +6,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from equipoise.files.console import Reporter, printing_notes
 from tests.equipoise.checkpoints.samples import SIZES, random_weights
+
+
+@pytest.fixture(autouse=True)
+def notes():
+    with printing_notes(Reporter()):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.seals import checkpoint_at
 
@@ -76,14 +75,14 @@ def conversion(folder):
 
 def made(source, destination, base=None):
     """The tensors of what `convert` made."""
-    convert(checkpoint_at(source), destination, Reporter(), base=base and str(base))
+    convert(checkpoint_at(source), destination, base=base and str(base))
     return weights_of(destination)
 
 
 def refused(source, destination, base=None):
     """The line and the code of a conversion that leaves nothing behind."""
     with pytest.raises(EquipoiseError) as caught:
-        convert(checkpoint_at(source), destination, Reporter(), base=base and str(base))
+        convert(checkpoint_at(source), destination, base=base and str(base))
     assert not list(destination.parent.glob(f"*{destination.name}*"))
     assert "\n" not in caught.value.message
     return f"{caught.value} [{caught.value.code}]"

@@ -9,7 +9,6 @@ from huggingface_hub import ModelCard
 from equipoise.checkpoints.sources import open_source
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.checkpoints.writer import write_card
-from equipoise.files.console import Reporter
 from tests.equipoise.checkpoints.samples import save_adapter
 
 
@@ -19,7 +18,7 @@ def card_of(folder):
 
 def test_of_a_model(model, tmp_path, monkeypatch):
     monkeypatch.chdir(model.parent)
-    convert(model, tmp_path / "out", Reporter())
+    convert(model, tmp_path / "out")
     card = card_of(tmp_path / "out")
     assert "Converted, not evaluated here" in card.text
     assert f"**Source:** `{model.name}`, `a model of Hugging Face's`" in card.text
@@ -36,7 +35,7 @@ def test_of_an_adapter(keep, model, tmp_path):
     base = shutil.copytree(model, tmp_path / "base")
     (tmp_path / "a" / "README.md").write_text("accuracy: 0.99")
     (base / "README.md").write_text("the best model there is")
-    convert(tmp_path / "a", tmp_path / "out", Reporter(), base=str(base), keep_adapter=keep)
+    convert(tmp_path / "a", tmp_path / "out", base=str(base), keep_adapter=keep)
     card = card_of(tmp_path / "out")
     assert ("in PEFT's form" if keep else "merging the LoRA adapter into its base") in card.text
     assert card.data.library_name == ("peft" if keep else "transformers")

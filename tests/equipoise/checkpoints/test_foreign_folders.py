@@ -16,7 +16,6 @@ from equipoise.checkpoints import lora, verify
 from equipoise.checkpoints.lora import Adapter, merge
 from equipoise.checkpoints.tensors import LazyTensor
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.files.console import Reporter
 from tests.equipoise.checkpoints.samples import (
     change_config,
     change_json,
@@ -175,7 +174,7 @@ class TestLinks:
         for file in model.iterdir():
             shutil.copy(file, blobs / f"hash-of-{file.name}")
             (snapshot / file.name).symlink_to(f"../../blobs/hash-of-{file.name}")
-        convert(snapshot, tmp_path / "out", Reporter())
+        convert(snapshot, tmp_path / "out")
         assert same(weights_of(tmp_path / "out"), weights_of(model))
         (blobs / "environ").symlink_to("/proc/self/environ")
         (snapshot / "chat_template.jinja").symlink_to("../../blobs/environ")

@@ -21,7 +21,6 @@ from equipoise.checkpoints import by_peft, to_hugging_face
 from equipoise.checkpoints.lora import megatron_adapter
 from equipoise.checkpoints.tensors import ConversionError, LazyTensor
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.files.console import Reporter
 from tests.equipoise.checkpoints.samples import (
     SIZES,
     change_config,
@@ -77,7 +76,7 @@ def test_one_that_changes_nothing_neither_merges_nor_stays(module, model, tmp_pa
     assert holds(refused(tmp_path / "a", tmp_path / "out"), "lora.noop-merge")
     if module == "q_proj":
         with refusal("lora.noop-merge"):
-            convert(tmp_path / "a", tmp_path / "out", Reporter(), keep_adapter=True)
+            convert(tmp_path / "a", tmp_path / "out", keep_adapter=True)
 
 
 def test_another_base(model, tied, tmp_path):
@@ -179,7 +178,7 @@ def test_an_adapter_of_no_weights_stays_one(model, tmp_path):
         tmp_path / "a"
     )
     assert holds(refused(tmp_path / "a", tmp_path / "out", model), "lora.unmergeable")
-    convert(tmp_path / "a", tmp_path / "kept", Reporter(), keep_adapter=True)
+    convert(tmp_path / "a", tmp_path / "kept", keep_adapter=True)
     assert (tmp_path / "kept" / "adapter_model.safetensors").exists()
 
 
@@ -216,7 +215,7 @@ def test_in_pytorch_s_own_file(model, tmp_path):
     (adapter / "adapter_model.safetensors").unlink()
     own = made(adapter, tmp_path / "out")
     assert all(torch.equal(own[name], wanted[name]) for name in wanted)
-    convert(adapter, tmp_path / "kept", Reporter(), keep_adapter=True)
+    convert(adapter, tmp_path / "kept", keep_adapter=True)
     assert (tmp_path / "kept" / "adapter_model.safetensors").exists()
     PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), tmp_path / "kept")
 
@@ -400,7 +399,7 @@ def test_can_stay_an_adapter(model, step, tmp_path):
     save_adapter(model, weights)
     change_config(weights, base_model_name_or_path=None)
     out = tmp_path / "out"
-    convert(folder, out, Reporter(), keep_adapter=True)
+    convert(folder, out, keep_adapter=True)
     assert weights_of(out).keys() == weights_of(weights).keys()
     assert {"tokenizer.json", "adapter_config.json"} <= {path.name for path in out.iterdir()}
     base = AutoModelForCausalLM.from_pretrained(model)

@@ -44,7 +44,7 @@ except RuntimeError:
 for source in sys.argv[2:]:
     try:
         to_hugging_face.convert(
-            folder / source, folder / source / "made", Reporter(), base=str(folder / "base")
+            folder / source, folder / source / "made", base=str(folder / "base")
         )
     except Exception:
         traceback.print_exc()

@@ -14,7 +14,6 @@ from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.checkpoints.to_megatron import read_back
 from equipoise.checkpoints.verify import tensors_of_model
-from equipoise.files.console import Reporter
 from tests.equipoise.checkpoints.large import save_megatron, shape
 from tests.equipoise.checkpoints.samples import (
     change_json,
@@ -73,7 +72,7 @@ def folder(tmp_path):
 
 
 def made(folder):
-    convert(folder / "iter_0000000", folder / "out", Reporter(), base=str(folder / "base"))
+    convert(folder / "iter_0000000", folder / "out", base=str(folder / "base"))
     return conversion(folder / "out")["unchecked"]
 
 
@@ -137,7 +136,7 @@ def test_what_is_nowhere_stated_is_said_to_be_the_base_s(folder):
 
 def test_what_megatron_bridge_left_out_is_refused_where_it_is_written(folder):
     """It writes no linear scaling; every byte would be the source's."""
-    convert(folder / "iter_0000000", folder / "out", Reporter(), base=str(folder / "base"))
+    convert(folder / "iter_0000000", folder / "out", base=str(folder / "base"))
     wanted = tensors_of_model(model_tensors(folder / "out"), folder / "out")
     assert read_back(folder / "iter_0000000", folder / "out", wanted, folder / "beside").cast == 0
     linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
@@ -185,19 +184,19 @@ def test_overrides_of_training_that_config_json_lacks_are_refused_by_name(
     overrides, told, step, model, tmp_path
 ):
     with refusal("stated.config-overrides", told):
-        convert(overridden(step, model, **overrides), tmp_path / "out", Reporter())
+        convert(overridden(step, model, **overrides), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_overrides_that_config_json_has_are_what_was_trained(step, model, tmp_path):
     has = AutoConfig.from_pretrained(model)
     agreeing = {"rms_norm_eps": has.rms_norm_eps, "rope_scaling": None, "use_cache": False}
-    convert(overridden(step, model, **agreeing), tmp_path / "same", Reporter())
+    convert(overridden(step, model, **agreeing), tmp_path / "same")
     base = tmp_path / "base"
     shutil.copytree(model, base)
     change_json(base / "config.json", rope_parameters={"rope_type": "default", "rope_theta": 5e5})
     folder = overridden(step, model, rope_theta=5e5)
-    convert(folder, tmp_path / "out", Reporter(), base=str(base))
+    convert(folder, tmp_path / "out", base=str(base))
     (told, *_) = conversion(tmp_path / "out")["unchecked"]
     assert "head_dim" in told and "rope_theta" not in told
 
@@ -207,6 +206,6 @@ def test_an_adapter_says_what_its_base_was_trained_with(step, model, tmp_path, c
     save_adapter(model, weights)
     overridden(step, model, rope_theta=5e5)
     with refusal("stated.config-overrides", "rope_theta is 500000"):
-        convert(folder, tmp_path / "merged", Reporter())
-    convert(folder, tmp_path / "out", Reporter(), keep_adapter=True)
+        convert(folder, tmp_path / "merged")
+    convert(folder, tmp_path / "out", keep_adapter=True)
     assert '{"rope_theta": 500000.0}' in " ".join(capsys.readouterr().out.split())

@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 
 from equipoise.checkpoints import to_hugging_face, writer
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.files.console import Reporter
 from equipoise.run.ledger import Ledger, Provenance
 from tests.equipoise.checkpoints.samples import made, refused, same, weights_of
 from tests.equipoise.sealing import seal_run
@@ -95,7 +94,7 @@ class TestWhatCannotBeConverted:
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "mine").write_text("kept")
         with refusal("convert.existing-destination"):
-            convert(model, tmp_path / "out", Reporter())
+            convert(model, tmp_path / "out")
         assert (tmp_path / "out" / "mine").read_text() == "kept"
 
     def test_no_checkpoint(self, tmp_path):
@@ -204,7 +203,7 @@ def test_what_is_stopped_leaves_nothing_under_the_name_and_the_next_one_is_whole
     writing = "equipoise.checkpoints.to_hugging_face", "write_model"
     with halted(*writing, model, tmp_path / "out") as process:
         with refusal("convert.busy-destination"):
-            convert(model, tmp_path / "out", Reporter())
+            convert(model, tmp_path / "out")
         process.send_signal(number)
     _, errors = process.communicate()
     assert not (tmp_path / "out").exists()
@@ -235,7 +234,7 @@ def test_a_disk_that_is_full_in_the_middle(model, tmp_path):
         "from equipoise.files.console import Reporter\n"
         "to_hugging_face._SPARE_BYTES = -(10**9)\n"
         "try:\n"
-        "    to_hugging_face.convert(Path(sys.argv[1]), Path(sys.argv[2]), Reporter())\n"
+        "    to_hugging_face.convert(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "except ConversionError as error:\n"
         "    print(error, list(Path(sys.argv[2]).parent.iterdir()))\n"
     )

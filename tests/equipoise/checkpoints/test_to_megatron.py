@@ -25,13 +25,13 @@ def no_bridge(monkeypatch, tmp_path):
 class TestWithoutMegatronBridge:
     def test_it_is_said_where_to_run_the_command(self, model, tmp_path, no_bridge):
         with refusal("nemo-rl.no-megatron-bridge", "Megatron-Bridge", "nvcr.io/nvidia/nemo-rl"):
-            convert_to_megatron(model, tmp_path / "made", Reporter())
+            convert_to_megatron(model, tmp_path / "made")
         assert list(tmp_path.iterdir()) == []
 
     def test_a_named_python_must_be_there(self, model, tmp_path, monkeypatch):
         monkeypatch.setenv("MEGATRON_PYTHON", str(tmp_path / "python"))
         with refusal("nemo-rl.no-megatron-bridge", "MEGATRON_PYTHON is "):
-            convert_to_megatron(model, tmp_path / "made", Reporter())
+            convert_to_megatron(model, tmp_path / "made")
 
     def test_what_a_failing_one_said_is_shown_and_nothing_is_left(
         self, model, tmp_path, monkeypatch
@@ -41,7 +41,7 @@ class TestWithoutMegatronBridge:
         python.chmod(0o755)
         monkeypatch.setenv("MEGATRON_PYTHON", str(python))
         with refusal("megatron.bridge-failure", "no module called megatron"):
-            convert_to_megatron(model, tmp_path / "made", Reporter())
+            convert_to_megatron(model, tmp_path / "made")
         assert list(tmp_path.iterdir()) == [python]
 
     def test_nemo_2_comes_there_as_a_model_of_hugging_face_s(self, tmp_path, monkeypatch):
@@ -52,7 +52,7 @@ class TestWithoutMegatronBridge:
         python.chmod(0o755)
         monkeypatch.setenv("MEGATRON_PYTHON", str(python))
         with refusal("megatron.bridge-failure", "it is there"):
-            convert_to_megatron(nemo, tmp_path / "made", Reporter())
+            convert_to_megatron(nemo, tmp_path / "made")
         assert list(tmp_path.iterdir()) == [python]
 
     def test_whatever_a_killed_conversion_leaves_is_what_the_next_one_removes(
@@ -65,7 +65,7 @@ class TestWithoutMegatronBridge:
         monkeypatch.setenv("MEGATRON_PYTHON", str(python))
         save_adapter(model, tmp_path / "adapter")
         with refusal("megatron.bridge-failure"):
-            convert_to_megatron(tmp_path / "adapter", place / "made", Reporter(), base=str(model))
+            convert_to_megatron(tmp_path / "adapter", place / "made", base=str(model))
         beside = (tmp_path / "beside").read_text().split()
         assert len(beside) == 2  # the merged model, and what would have been DEST
         assert all(fnmatch(name, ".made.*.partial") for name in beside)

@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM
 
 from equipoise.checkpoints import verify, writer
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.files.console import Reporter
 from tests.equipoise.checkpoints.samples import change_json, conversion, refused, same, weights_of
 from tests.refusals import holds, refusal
 
@@ -23,7 +22,7 @@ def test_without_it_nothing_is_read_back_or_loaded_and_that_is_said(
 
     monkeypatch.setattr(os, "preadv", never)
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", never)
-    convert(model, tmp_path / "out", Reporter(), verify=False)
+    convert(model, tmp_path / "out", verify=False)
     assert same(weights_of(tmp_path / "out"), weights_of(model))
     checked = conversion(tmp_path / "out")
     assert (checked["read_back"], checked["loads"]) == (False, False)
@@ -33,7 +32,7 @@ def test_without_it_nothing_is_read_back_or_loaded_and_that_is_said(
 
 def test_a_model_that_does_not_fit_is_not_loaded_and_that_is_said(model, tmp_path, monkeypatch):
     monkeypatch.setattr(verify, "free_memory", lambda: 10**6)
-    convert(model, tmp_path / "out", Reporter())
+    convert(model, tmp_path / "out")
     checked = conversion(tmp_path / "out")
     assert checked["read_back"]
     assert not checked["loads"]
@@ -56,7 +55,7 @@ def test_names_in_the_wrong_order_are_seen(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(writer, "_header", swapped)
     with refusal("writer.other-header"):
-        convert(model, tmp_path / "out", Reporter())
+        convert(model, tmp_path / "out")
 
 
 def test_other_weights_in_memory_than_on_the_disk_are_seen(model, tmp_path, monkeypatch):
@@ -70,14 +69,14 @@ def test_other_weights_in_memory_than_on_the_disk_are_seen(model, tmp_path, monk
 
     monkeypatch.setattr(verify, "load_whole", changed)
     with refusal("verify.other-weights", "model.norm.weight"):
-        convert(model, tmp_path / "out", Reporter())
+        convert(model, tmp_path / "out")
 
 
 def test_a_tokenizer_that_does_not_load_is_seen_before_anything_is_written(source, tmp_path):
     (source / "tokenizer.json").write_text("{}")
     (source / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     with refusal("verify.unloadable-companion"):
-        convert(source, tmp_path / "out", Reporter())
+        convert(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -85,7 +84,7 @@ def test_code_of_others_is_neither_copied_nor_named(source, tmp_path):
     (source / "modeling_own.py").write_text("raise SystemExit('ran')")
     code = {"AutoConfig": "modeling_own.Own", "AutoModelForCausalLM": "modeling_own.Own"}
     change_json(source / "config.json", auto_map=code, architectures=["OwnModel"])
-    convert(source, tmp_path / "out", Reporter())
+    convert(source, tmp_path / "out")
     made = json.loads((tmp_path / "out" / "config.json").read_text())
     assert "auto_map" not in made
     assert made["architectures"] == ["LlamaForCausalLM"]
@@ -127,7 +126,7 @@ def test_of_torch_s_own_file(model, tmp_path):
 
 
 def test_of_a_model_that_was_converted_here(model, tmp_path):
-    convert(model, tmp_path / "made", Reporter())
+    convert(model, tmp_path / "made")
     file = tmp_path / "made" / "model.safetensors"
     flip(file, numbers(weights_of(model)[NORM]))
     message = refused(tmp_path / "made", tmp_path / "out")
@@ -136,9 +135,9 @@ def test_of_a_model_that_was_converted_here(model, tmp_path):
 
 def test_what_was_not_checked_is_said(step, model, tmp_path):
     folder, weights = step
-    convert(model, tmp_path / "plain", Reporter())
+    convert(model, tmp_path / "plain")
     dcp.save(weights_of(model), checkpoint_id=weights)
-    convert(folder, tmp_path / "sums", Reporter())
+    convert(folder, tmp_path / "sums")
     said = {name: conversion(tmp_path / name)["unchecked"] for name in ("plain", "sums")}
     untold = "whether the source is as it was written: no checksum of its kind is read"
     assert untold in said["plain"]

@@ -15,13 +15,12 @@ from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.evaluate import evaluate
 from equipoise.evaluate.plan import Audit, Subject, TaskAudit, refuse_unjudged, select_prompts
-from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
+from equipoise.run.job import Display
 from equipoise.run.ledger import Provenance
 from tests.refusals import refusal
 
-NO_DOCUMENTS = evaluate.Documents(lambda *_: None, lambda *_: None)
 LOCAL, REAL = Subject("local", "local"), Subject("real", "org/real")
 
 
@@ -30,7 +29,7 @@ def audit(*subjects: Subject, tasks: Sequence[str] = ("dharma",)) -> Audit:
 
 
 def task_audit(subject: Subject, folder: Path, **settings: object) -> TaskAudit:
-    return TaskAudit(replace(audit(subject), **settings), "dharma", folder, Reporter())
+    return TaskAudit(replace(audit(subject), **settings), "dharma", folder)
 
 
 def test_a_few_prompts_are_of_each_stratum_as_many_prompts_are() -> None:
@@ -87,7 +86,7 @@ def test_one_task_that_cannot_be_had_ends_alone(
 ) -> None:
     asked = []
 
-    def prepare(of_task: TaskAudit, _: object) -> Sequence[PromptRecord]:
+    def prepare(of_task: TaskAudit, *_: object) -> Sequence[PromptRecord]:
         if of_task.task == "rag":
             raise EquipoiseError("data.missing", "no such data set", "Fetch it.")
         asked.append(of_task.task)
@@ -98,11 +97,11 @@ def test_one_task_that_cannot_be_had_ends_alone(
     monkeypatch.setattr(evaluate, "_usage_of", lambda *_: None)
     three = audit(REAL, tasks=("pubmedqa", "rag", "fairness"))
     with refusal("audit.failed-tasks", "1 of 3", "rag: no such data set"):
-        list(evaluate.run_audit(three, tmp_path, Reporter(), NO_DOCUMENTS))
+        list(evaluate.run_audit(three, tmp_path, Display(), print))
     assert asked == ["pubmedqa", "fairness"]
     only = audit(REAL, tasks=("rag",))
     with refusal("data.missing"):
-        list(evaluate.run_audit(only, tmp_path, Reporter(), NO_DOCUMENTS))
+        list(evaluate.run_audit(only, tmp_path, Display(), print))
 
 
 def test_the_folder_of_results_is_that_of_the_key_or_the_flag(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.files import console
-from equipoise.files.console import Column, Reporter, showing_steps
+from equipoise.files.console import Column, Reporter, printing_notes, showing_steps
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import guarded
 
@@ -127,7 +127,7 @@ class TestProgress:
 
 def test_steps_are_summed_up_with_their_changes():
     reporter, out = piped()
-    with showing_steps(reporter, 20, 0) as show:
+    with printing_notes(reporter), showing_steps(reporter.progress, 20, 0) as show:
         for step in range(1, 21):
             loss = 0.25 if step < 3 else None  # where the engine has one
             show({"step": step, "reward": step / 2, "loss": loss, "env/ratio": float("nan")})

@@ -22,9 +22,10 @@ from equipoise.config import load_config
 from equipoise.config.schema import CACHE_DIR
 from equipoise.config.training_words import parse_flags
 from equipoise.evaluate.plan import Subject, as_model_folder
-from equipoise.files.console import Reporter
+from equipoise.files.console import Reporter, no_progress
 from equipoise.models.hub import located
 from equipoise.models.task_environment import load_chat_model
+from equipoise.run.job import Display
 from equipoise.run.start import model_name, prepare_task
 from tests.recipes.audits import SMOKE, started
 from tests.refusals import refusal
@@ -58,7 +59,7 @@ class TestAbsent:
 
     def test_the_policy(self, tmp_path):
         named = loaded(tmp_path, "--model-name", SMOLLM2)
-        refused(lambda: model_name(named, [], Reporter()))
+        refused(lambda: model_name(named, [], Display()))
         refused(lambda: dry_run(named, "x", Reporter()))
         assert not list(tmp_path.rglob("*.safetensors"))
 
@@ -92,9 +93,9 @@ def test_an_adapter_is_merged_into_the_folder_that_was_made(tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr("data_prep.packaged_models.find_spec", lambda _: None)
         patch.setattr("data_prep.packaged_models.smollm2_folder", lambda _: tmp_path / "none")
-        refused(lambda: as_model_folder(subject, tmp_path / "made", Reporter()))
+        refused(lambda: as_model_folder(subject, tmp_path / "made", no_progress))
     monkeypatch.setattr("equipoise.models.hub.located_model", lambda name, cache: str(base))
-    made = Path(as_model_folder(subject, tmp_path / "made", Reporter()))
+    made = Path(as_model_folder(subject, tmp_path / "made", no_progress))
     before, after = (load_file(path / "model.safetensors") for path in (base, made))
     changed = [name for name in after if not (before[name] == after[name]).all()]
     assert changed == ["model.layers.0.self_attn.q_proj.weight"]

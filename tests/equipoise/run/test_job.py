@@ -84,9 +84,9 @@ class Judged(Plain):
 
 def test_it_is_told_before_anything_is_generated(job: Job) -> None:
     with refusal("environment.no-answer", "judge: HTTP 401"):
-        check_environment(Judged("judge: HTTP 401"), job.reporter)
-    check_environment(Judged(), job.reporter)
-    check_environment(job.environment, job.reporter)  # which asks nobody
+        check_environment(Judged("judge: HTTP 401"))
+    check_environment(Judged())
+    check_environment(job.environment)  # which asks nobody
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

@@ -10,7 +10,7 @@ import pytest
 from data_prep.splits import sample_names
 from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.files.disk import read_json
-from equipoise.run.job import Job, before_training, evaluate
+from equipoise.run.job import BASELINE, Job, evaluate, take_reference
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import damage_of
 from equipoise.train.probe import (
@@ -74,7 +74,8 @@ def skilled(job: Job) -> Job:
 
 
 def probed(job: Job, model: Model) -> dict:
-    before_training(job, model, None)
+    take_reference(job, model, None)
+    evaluate(job, BASELINE, model)
     probe(job, model)
     return read_json(job.run.probe / "probe.json")
 
@@ -160,7 +161,8 @@ def test_none_is_made_where_none_is_wanted(job: Job) -> None:
     none = section.probe.model_copy(update={"prompts": 0})
     config = job.config.model_copy(update={"equipoise": section.model_copy(update={"probe": none})})
     job = replace(job, loaded=replace(job.loaded, config=config))
-    before_training(job, Model(), None)
+    take_reference(job, Model(), None)
+    evaluate(job, BASELINE, Model())
     probe(job, Model())
     assert not job.run.probe.exists()
     statistics = job.config.equipoise.evaluation.statistics

@@ -1,5 +1,6 @@
 """Runs a rehearsal: half of the steps, a stop with a checkpoint, the other half, a comparison."""
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ from equipoise.train.nemo_rl.recipe import Rehearsal
 from equipoise.train.nemo_rl.rehearsal.cpu import start_ray
 from equipoise.train.nemo_rl.scoring import MessageLog
 
+_LOG = logging.getLogger(__name__)
+
+
 NOTICE = """\
 This is a rehearsal on this CPU of NeMo-RL's own loop, with a tiny model: its result says nothing of
 any model. What it replaces and what it does not cover is in docs/nemo-rl.md#the-rehearsal.
@@ -46,7 +50,7 @@ def run(job: Job, watch: Watch) -> None:
     Raises `EquipoiseError` where training, generation and the exported model are not one policy.
     """
     job.run.ledger.update(rehearsal=True)
-    job.reporter.say(NOTICE)
+    _LOG.info(NOTICE)
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     workers = partial(cpu_workers, job.config.cluster.gpus)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
@@ -56,7 +60,7 @@ def run(job: Job, watch: Watch) -> None:
             newest = latest_checkpoint(job.run.checkpoints)
             if newest is None or newest.step != steps // 2:
                 raise
-            job.reporter.say(f"stopped after step {newest.step} as a signal would, going on there")
+            _LOG.info(f"stopped after step {newest.step} as a signal would, going on there")
     whole = Rehearsal(workers)
     engine.run(job, watch, whole)
     compare_policies(job, whole.replies[:64])
@@ -94,7 +98,7 @@ def compare_policies(job: Job, replies: Sequence[MessageLog]) -> None:
     run = job.run
     figures = {"training": read_history(run.history)["token_mult_prob_error"][-1] - 1}
     if not (replies and run.final_checkpoint.exists()):
-        job.reporter.warn(f"{run.final_checkpoint.name} is not compared with what was generated")
+        _LOG.warning(f"{run.final_checkpoint.name} is not compared with what was generated")
     else:
         # An adapter comes with the model that it names.
         exported = AutoModelForCausalLM.from_pretrained(
@@ -104,7 +108,7 @@ def compare_policies(job: Job, replies: Sequence[MessageLog]) -> None:
         figures[run.final_checkpoint.name] = difference(exported, replies, sampling)
     run.ledger.update(logprobs_differ_by=figures)
     sides = ", ".join(f"{side} {nats:.1e}" for side, nats in figures.items())
-    job.reporter.say(f"logprobs differ from the generation's by: {sides}")
+    _LOG.info(f"logprobs differ from the generation's by: {sides}")
     worst = max(figures, key=figures.__getitem__)
     if not figures[worst] <= TOLERANCE:
         raise EquipoiseError(

@@ -11,8 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
-from equipoise.files.console import Reporter
+from equipoise.files.console import Reporter, printing_notes
 from equipoise.run.directory import RunDirectory
+from equipoise.run.job import Display
 from equipoise.run.ledger import Provenance
 from equipoise.run.seals import Manifest, damage_of
 from equipoise.train.nemo_rl.engine import export
@@ -26,7 +27,7 @@ def job(folder, base, form):
     setting = Setting("", "equipoise.export", form)
     loaded = load_config("fairness", Options((CONFIG_FOLDER / "small.yaml",), (setting,)))
     run.ledger.create(Provenance())
-    return SimpleNamespace(config=loaded.config, run=run, model_name=str(base), reporter=Reporter())
+    return SimpleNamespace(config=loaded.config, run=run, model_name=str(base), display=Display())
 
 
 @pytest.fixture
@@ -79,7 +80,8 @@ def test_what_cannot_be_made_is_said_and_ends_no_run(step, model, capsys):  # no
     weights = step / "policy" / "weights" / "model"
     dcp.save(weights_of(model), checkpoint_id=weights)
     next(weights.glob("*.distcp")).unlink()
-    assert not exported(step, model, "hf").exists()
+    with printing_notes(Reporter()):
+        assert not exported(step, model, "hf").exists()
     told = "".join(capsys.readouterr())
     assert "final_checkpoint was not made" in told.replace("\n", " ")
     assert "examples/converters" in told and "step_4" in told

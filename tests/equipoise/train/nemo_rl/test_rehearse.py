@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
+from equipoise.files.console import Reporter, printing_notes
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import append_row
 from equipoise.run.ledger import Provenance
@@ -67,11 +68,11 @@ def compared(base, tmp_path, capsys):
         if exports:
             model.save_pretrained(run.final_checkpoint)
         policy = SimpleNamespace(generation=SAMPLING)
-        reporter = SimpleNamespace(warn=print, say=print)
         config = SimpleNamespace(policy=policy)
-        job = SimpleNamespace(run=run, config=config, model_name=str(base), reporter=reporter)
+        job = SimpleNamespace(run=run, config=config, model_name=str(base))
         try:
-            compare_policies(job, conversations(sampled or model))
+            with printing_notes(Reporter()):
+                compare_policies(job, conversations(sampled or model))
         finally:
             differ = json.loads(run.provenance.read_text())["logprobs_differ_by"]
         return differ, capsys.readouterr().out
