@@ -115,7 +115,7 @@ class Method:
     trainer: Callable[..., Any] | None = None  # what makes TRL's trainer
 
 
-def trained_by(trainer: Callable[..., Any], job: Any, loaded: Any) -> None:
+def trained_by(trainer: Callable[..., Any], job: Any, loaded: Any, _watch: Any) -> None:
     """Train with another of TRL's trainers than GRPO's, and save the final checkpoint."""
     from datasets import disable_progress_bars
     from transformers import PrinterCallback, set_seed
