@@ -43,6 +43,8 @@ VERBS: Mapping[str, Verb] = {
     "gate": Verb(
         "say whether a model is worse than another one", "equipoise.commands.compare", "gate"
     ),
+    "runs": Verb("list runs", "equipoise.commands.runs", "runs"),
+    "view": Verb("open the report of a run", "equipoise.commands.runs", "view"),
     "calibrate": Verb("measure how far a judge errs", "equipoise.commands.compare", "calibrate"),
     "convert": Verb("make a checkpoint a model that loads", "equipoise.commands.convert"),
     "merge-lora": Verb("merge an adapter into its base", "equipoise.commands.convert", "merge"),

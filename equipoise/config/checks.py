@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord
 from equipoise.config.memory import model_shape
@@ -306,9 +307,23 @@ def _local_can_run(case: Case) -> Iterator[Problem]:
             "weights in 4 bits cannot be trained, only a LoRA above them: add --lora-rank 32",
         )
 
+    missing = [name for name in case.config.logger.report_to if find_spec(name) is None]
+    if case.engine == "local" and missing:
+        yield Problem(
+            "local.missing-tracker",
+            ("logger.report_to",),
+            f"not installed here: {', '.join(missing)}; run `uv pip install {' '.join(missing)}`",
+        )
+
 
 def _nemo_rl_can_run(case: Case) -> Iterator[Problem]:
     ours = case.config.equipoise
+    if case.engine == "nemo_rl" and case.config.logger.report_to:
+        yield Problem(
+            "nemo-rl.trl-trackers",
+            ("logger.report_to",),
+            "this is TRL's; NeMo-RL has logger.tensorboard_enabled and logger.wandb_enabled",
+        )
     if case.engine == "nemo_rl" and ours.load_in_4bit:
         yield Problem(
             "nemo-rl.4-bit-policy",

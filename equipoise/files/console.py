@@ -8,15 +8,18 @@ and logs notes and warnings for a person, which `printing_notes` prints.
 """
 
 import logging
+import math
 import re
+import sys
 import textwrap
 import time
 import unicodedata
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
+from statistics import fmean
 from threading import Lock
 from typing import Any, Protocol, TextIO
 
@@ -63,7 +66,9 @@ def escaped(text: str) -> str:
 
 
 Advance = Callable[[int], None]
-_LINES_PER_TRAINING = 10
+_SPARKLINES_PER_TRAINING = 10
+_SPARKLINE_WIDTH = 40
+_BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH_OF_FILES = 160
 _WIDTH_OF_RULE = 80
 #: Seconds without a line in a file after which a stage says how far it is.
@@ -294,35 +299,46 @@ class _NotesHandler(logging.Handler):
         show(record.getMessage())
 
 
+def sparkline(values: Sequence[float]) -> str:
+    """Draw values as a row of blocks, each the mean of neighbours where they are many."""
+    width = min(_SPARKLINE_WIDTH, len(values))
+    bounds = [n * len(values) // width for n in range(width + 1)]
+    means = [fmean(values[start:end]) for start, end in pairwise(bounds)]
+    low, span = min(means), max(means) - min(means)
+    return "".join(_BLOCKS[round((mean - low) / span * 7) if span else 0] for mean in means)
+
+
 @contextmanager
 def showing_steps(
     progress: ShowProgress, total: int, done: int
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield what shows a row of the history: in the progress, and ten times as a note of means."""
-    every, started = max(1, total // _LINES_PER_TRAINING), time.monotonic()
-    window: deque[Mapping[str, Any]] = deque(maxlen=every)
-    last: dict[str, float] = {}
+    """Yield the function that prints a step's row as a line, and the rewards so far as blocks."""
+    every, started = max(1, total // _SPARKLINES_PER_TRAINING), time.monotonic()
+    rewards: list[float] = []
 
-    def means(step: int) -> str:
+    def line(row: Mapping[str, Any]) -> str:
+        step = int(row["step"])
         parts = [f"step {step:>4}/{total}", time_left(started, step - done, total - step)]
-        metrics = [name for name in window[-1] if name.startswith("env/")][:_METRICS_PER_LINE]
-        for name in ("reward", "loss", *metrics):
-            values = [row[name] for row in window if row.get(name) is not None]
-            values = [value for value in values if value == value]  # NaN is not
-            if values:
-                mean = sum(values) / len(values)
-                change = f" ({mean - last[name]:+.3f})" if name in last else ""
-                last[name] = mean
-                parts.append(f"{name.rpartition('/')[2].replace('_', ' ')} {mean:.3f}{change}")
+        metrics = [name for name in row if name.startswith("env/")][:_METRICS_PER_LINE]
+        parts += [
+            f"{name.rpartition('/')[2].replace('_', ' ')} {value:.3f}"
+            for name in ("reward", "loss", *metrics)
+            if (value := row.get(name)) is not None and not math.isnan(value)
+        ]
         return "  ".join(parts)
 
     with progress("training", total, done) as advance:
 
         def show(row: Mapping[str, Any]) -> None:
-            window.append(row)
             step = int(row["step"])
-            if step % every == 0 or step == total:
-                _NOTES.info(means(step))
+            _NOTES.info(line(row))
+            reward = row.get("reward")
+            if reward is not None and math.isfinite(reward):
+                rewards.append(reward)
+            due = (step % every == 0 or step == total) and len(rewards) > 1
+            if due and (sys.stdout.encoding or "").lower().startswith("utf"):
+                blocks = sparkline(rewards)
+                _NOTES.info(f"reward {blocks}  {rewards[0]:.3f} to {rewards[-1]:.3f}")
             advance(step)
 
         yield show

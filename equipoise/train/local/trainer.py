@@ -1,6 +1,7 @@
 """From the configuration's NeMo-RL keys to `trl.GRPOTrainer`."""
 
 import logging
+import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -182,7 +183,9 @@ def grpo_arguments(config: Config, checkpoints: Path, base: PreTrainedModel) -> 
         save_strategy="steps" if config.checkpointing.enabled else "no",
         save_steps=config.checkpointing.save_period,
         save_total_limit=max(_MIN_CHECKPOINTS, config.checkpointing.keep_top_k or 0),
-        report_to="none",
+        report_to=list(config.logger.report_to) or "none",
+        run_name=checkpoints.parent.name,
+        project=config.logger.wandb.project,
         disable_tqdm=True,
     )
 
@@ -240,11 +243,17 @@ def reward_function(
     """Make the function that `GRPOTrainer` calls once per step with whole sets.
 
     The dataset's column `index` says which record a completion belongs to. A score of None stays
-    None: TRL leaves it out of the baseline and gives it advantage 0.
+    None: TRL leaves it out of the baseline and gives it advantage 0. `log_metric` hands the
+    environment's metrics to TRL's trackers.
     """
 
     def score(
-        *, prompts: list[str], completions: list[str], index: list[int], **_: Any
+        *,
+        prompts: list[str],
+        completions: list[str],
+        index: list[int],
+        log_metric: Callable[[str, float], None] = lambda *_: None,
+        **_: Any,
     ) -> list[float | None]:
         rollouts = [
             Rollout(record.id, record.set_id, record.split, prompt, completion, record.metadata)
@@ -254,7 +263,11 @@ def reward_function(
         ]
         scores = score_within_budget(environment, rollouts)
         monitor.add([score.error for score in scores])
-        record_step(step_row(environment, rollouts, scores))
+        row = step_row(environment, rollouts, scores)
+        record_step(row)
+        for name, value in row.items():
+            if name.startswith("env/") and math.isfinite(value):
+                log_metric(name, value)
         keep(rollouts, scores)
         return [item.value for item in scores]
 

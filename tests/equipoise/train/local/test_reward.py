@@ -21,13 +21,14 @@ def test_trl_gets_values_in_order_and_none_for_what_failed(monitor) -> None:
     rows = []
     kept = []
     score = reward_function(Toy(), RECORDS, monitor, rows.append, lambda *step: kept.append(step))
-    prompts = ["<A>", "<B>", "<B>", "<B>"]
+    prompts, logged = ["<A>", "<B>", "<B>", "<B>"], {}
     values = score(
         prompts=prompts,
         completions=["1", "2", "", "1"],
         index=[0, 1, 1, 1],
-        completion_ids=[],
+        log_metric=logged.__setitem__,
     )
+    assert logged == {"env/accuracy": pytest.approx(2 / 3)}
     assert values == [1.0, 1.0, None, 0.0]
     assert monitor.exceeded
     assert rows[0]["failures"] == 1
