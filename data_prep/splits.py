@@ -103,7 +103,10 @@ def whole_sets(num_samples: int, set_size: int, available: int) -> int:
 def split_counts(sets: int, fractions: Mapping[str, float]) -> dict[str, int]:
     """How many sets each split gets: one at least, then whichever lacks most of its fraction."""
     if sets < len(fractions):
-        raise ValueError(f"{sets} counterfactual sets are too few for {', '.join(fractions)}")
+        raise ValueError(
+            f"{len(fractions)} questions or sets are needed at least, one for each of "
+            f"{', '.join(fractions)}, and there are {sets}"
+        )
     counts = dict.fromkeys(fractions, 1)
     for _ in range(sets - len(counts)):
         counts[max(counts, key=lambda split: fractions[split] * sets - counts[split])] += 1

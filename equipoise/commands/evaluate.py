@@ -78,6 +78,10 @@ class EvaluateOptions:
         option("a LoRA adapter, merged into the one --model or into its base; another row", "DIR"),
     ] = ()
     limit: Annotated[int | None, option("about so many prompts, in whole sets", "N")] = None
+    plan: Annotated[
+        Path | None,
+        option("prompts and replies of each task, from `equipoise gate --plan`", "FILE"),
+    ] = None
     system: Annotated[
         Repeated,
         option("one more row: with this text or file as or after the system message", "NAME=TEXT"),
@@ -127,6 +131,8 @@ class EvaluateOptions:
                 f"there is no task {self.task}",
                 f"Take one of {', '.join(task_names)}.",
             )
+        if self.plan and self.limit:
+            raise UsageError("audit.plan-and-limit", "--plan says how many prompts, as --limit", "")
         if min((*self.few_shot, 1 if self.limit is None else self.limit)) < 1:
             raise UsageError(
                 "audit.too-small-number", "--limit and --few-shot take a number of at least 1", ""
@@ -207,7 +213,7 @@ def _discard_unbegun(root: Path) -> None:
 
 def make_audit(options: EvaluateOptions) -> "Audit":
     """The audit in its own words. Raises `UsageError`."""
-    from equipoise.evaluate.plan import Audit, read_subjects, refuse_equal_names
+    from equipoise.evaluate.plan import Audit, read_plan, read_subjects, refuse_equal_names
 
     subjects = read_subjects(options.model, options.adapter)
     files = [str(file.resolve()) for file in options.config]
@@ -218,8 +224,10 @@ def make_audit(options: EvaluateOptions) -> "Audit":
         ("--seed", "grpo.seed", options.seed),
         ("--device", "equipoise.device", options.device),
     )
+    task = str(options.task)
+    plan = read_plan(options.plan, task) if options.plan else {}
     audit = Audit(
-        tasks=tuple(tasks()) if options.task == "all" else (str(options.task),),
+        tasks=tuple(plan or tasks()) if task == "all" else (task,),
         subjects=subjects,
         variants=tuple(_variants(options)),
         limit=options.limit,
@@ -227,6 +235,7 @@ def make_audit(options: EvaluateOptions) -> "Audit":
         settings=tuple(flag for flag in flags if flag[2] is not None),
         assignments=options.assignments,
         stand_in=options.stand_in,
+        plan=plan,
     )
     refuse_equal_names(audit)
     return audit

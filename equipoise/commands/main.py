@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,18 +71,7 @@ def main(arguments: Sequence[str] | None = None, about: str | None = None) -> No
         sys.exit(0)
     name = next((name for name in VERBS if words[: name.count(" ") + 1] == name.split()), None)
     if name is None:
-        from equipoise.config.gone import VERBS as GONE
-
-        if words[0] in GONE:
-            sys.stderr.write(f"error: there is no verb {words[0]}: {GONE[words[0]]}\n")
-            sys.exit(2)
-        actions = [verb for verb in VERBS if verb.startswith(f"{words[0]} ")]
-        message = (
-            f"say what to {words[0]}: {' or '.join(actions)}"
-            if actions
-            else f"there is no verb {words[0]}"
-        )
-        sys.stderr.write(f"error: {message}\n{_usage()}")
+        sys.stderr.write(f"error: {_no_such_verb(words[0])}\n")
         sys.exit(2)
     words = words[name.count(" ") + 1 :]
     script = Path(sys.argv[0])
@@ -138,6 +128,20 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
         run(kind(task, options) if about else options, reporter)
 
     return guarded(act)
+
+
+def _no_such_verb(word: str) -> str:
+    """Say what to use in place of an unknown verb, or else which verbs there are."""
+    from equipoise.config.gone import VERBS as GONE
+    from equipoise.files import foreign_names
+
+    if actions := [verb for verb in VERBS if verb.startswith(f"{word} ")]:
+        return f"say what to {word}: {' or '.join(actions)}"
+    if text := GONE.get(word) or foreign_names.VERBS.get(foreign_names.normalized(word)):
+        return f"there is no verb {word}: {text}"
+    near = get_close_matches(word, VERBS, n=1)
+    meant = f", did you mean {near[0]}?" if near else f"\n{_usage()}"
+    return f"there is no verb {word}{meant}"
 
 
 def _usage() -> str:

@@ -25,6 +25,7 @@ from equipoise.config.gone import replacement
 from equipoise.config.schema import HONOURED, Config, Section
 from equipoise.config.secrets import has_secret, is_secret_name, masked
 from equipoise.files.errors import UsageError
+from equipoise.files.foreign_names import OPTIONS, normalized
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -227,13 +228,15 @@ def _message(detail: ErrorDetails) -> str:
 def suggest(model: type[BaseModel], path: Sequence[str | int], prefix: str) -> str:
     """Guess the key meant by the unknown one at `path` of `model`, as the end of a message.
 
-    It is the nearest key beside it, the same name in another section, or else what there is.
-    `prefix` is the key of the model itself.
+    It is what replaces a key that is gone or another program's, the nearest key beside it, the same
+    name in another section, or else what there is. `prefix` is the key of the model itself.
     """
     *parents, name = [str(part) for part in path]
     above = [prefix] if prefix else []
     if gone := replacement(SEPARATOR.join([*above, *parents, name])):
         return gone
+    if text := OPTIONS.get(normalized(name)):
+        return text
     siblings = list(fields_at(model, parents))
     if near := difflib.get_close_matches(name, siblings, n=1):
         return f"did you mean {SEPARATOR.join([*above, *parents, near[0]])}?"

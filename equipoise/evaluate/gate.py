@@ -3,9 +3,11 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from environments.base import TRAIN_SPLIT, Message
 from equipoise.evaluate.entries import (
@@ -15,13 +17,20 @@ from equipoise.evaluate.entries import (
     read_stage,
     shared_items,
 )
-from equipoise.evaluate.plan import FILE, read_audit
+from equipoise.evaluate.plan import FILE, PlannedTask, read_audit
 from equipoise.files.errors import UsageError
 from equipoise.run.directory import RunDirectory, task_of
 from equipoise.run.job import BASELINE, FINAL
 from equipoise.run.ledger import AuditRow
 from equipoise.run.start import read_records
-from equipoise.statistics.gate import GatedMetric, Watched, gate
+from equipoise.statistics.gate import (
+    LEAST_CLUSTERS,
+    GatedMetric,
+    Spread,
+    Watched,
+    gate,
+    times_needed,
+)
 from equipoise.statistics.results import GatedTask, GateResult
 
 _TOGETHER = (
@@ -217,6 +226,88 @@ def _text(messages: Sequence[Message]) -> str:
     return json.dumps(messages, sort_keys=True)
 
 
+# --- plan -----------------------------------------------------------------------------------------
+# How many prompts and replies let an unchanged model pass.
+
+
+_SHIPPED = Path(__file__).with_name("spreads.json")
+#: How often an unchanged model is to pass, in all metrics of all tasks.
+PASSES = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Spreads:
+    """A task's evaluation of one model, as a plan needs it.
+
+    `replies` and `reference` are to each prompt, `tokens` and `seconds` of a reply.
+    """
+
+    prompts: int
+    replies: int
+    reference: int
+    tokens: float
+    seconds: float
+    metrics: Mapping[str, Spread | None]
+
+
+def plan_gate(word: str | None, margins: Margins) -> dict[str, PlannedTask]:
+    """Plan the evaluations of a gate from a stored one, or else from our local models'."""
+    tasks = _measured_spreads(word, margins) if word else shipped_spreads()
+    names = {(task, name): None for task, spreads in tasks.items() for name in spreads.metrics}
+    _refuse_unknown(margins, names)
+    power = PASSES ** (1 / len(tasks))
+    return {task: _planned(s, _margins_of(task, margins), power) for task, s in tasks.items()}
+
+
+def shipped_spreads() -> dict[str, Spreads]:
+    return TypeAdapter(dict[str, Spreads]).validate_json(_SHIPPED.read_bytes())
+
+
+def _measured_spreads(word: str, margins: Margins) -> dict[str, Spreads]:
+    return {task: measure_spreads(f, task, margins) for task, f in stages_of(word).items()}
+
+
+def measure_spreads(folder: Path, task: str, margins: Margins) -> Spreads:
+    """Read a stored evaluation. Raises `EquipoiseError` like `read_stage`."""
+    stage = read_stage(folder)
+    replies = stage.rollouts, stage.scores
+    watched = Watched(stage.environment(), _margins_of(task, margins))
+    metrics = watched.with_errors(watched.compare(replies, replies), replies)
+    account = stage.provenance.generation.get(stage.stage, {})
+    number = len(stage.rollouts)
+    return Spreads(
+        prompts=len(stage.items),
+        replies=round(number / len(stage.items)),
+        reference=stage.loaded.env_settings.reference_size,
+        tokens=account.get("completion_tokens", 0) / number,
+        seconds=account.get("generation_time_seconds", 0) / number,
+        metrics={name: Spread.of(metric) for name, metric in metrics.items()},
+    )
+
+
+def _planned(spreads: Spreads, margins: Mapping[str, float], power: float) -> PlannedTask:
+    known = {
+        name: replace(spread, by=margins.get(name, spread.by))
+        for name, spread in spreads.metrics.items()
+        if spread
+    }
+    times = times_needed(known.values(), power)
+    needed = spreads.prompts * spreads.replies * times
+    least = max((LEAST_CLUSTERS / spread.clusters for spread in known.values()), default=1.0)
+    prompts = math.ceil(max(min(spreads.prompts, needed), least * spreads.prompts))
+    replies = math.ceil(needed / prompts)
+    total = prompts * (replies + spreads.reference)
+    return PlannedTask(
+        prompts=prompts,
+        replies=replies,
+        total=total,
+        tokens=round(total * spreads.tokens),
+        seconds=total * spreads.seconds,
+        decisive=min(known, key=lambda name: known[name].power(times), default=""),
+        unknown=tuple(name for name, spread in spreads.metrics.items() if spread is None),
+    )
+
+
 # --- margins -------------------------------------------------------------------------------------
 
 
@@ -230,7 +321,7 @@ def _margins_of(task: str, margins: Margins) -> dict[str, float]:
     }
 
 
-def _refuse_unknown(margins: Margins, metrics: Mapping[tuple[str, str], GatedMetric]) -> None:
+def _refuse_unknown(margins: Margins, metrics: Collection[tuple[str, str]]) -> None:
     for task, name in margins:
         if not any(metric == name and task in ("", metric_task) for metric_task, metric in metrics):
             names = ", ".join(

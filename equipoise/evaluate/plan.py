@@ -4,7 +4,7 @@ import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -247,6 +247,7 @@ class Audit:
     settings: tuple[tuple[str, str, Any], ...] = ()  # flag, key, value
     assignments: tuple[str, ...] = ()
     stand_in: bool = False  # whether a script may judge real models
+    plan: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # task: prompts, replies
     schema: int = _SCHEMA
 
 
@@ -270,13 +271,16 @@ class TaskAudit:
         config = self.run_of(row).config
         if config.is_file():
             return load_config(self.task, Options((config,)), to_train=False)
-        row_settings = (
+        row_settings: tuple[tuple[str, str, Any], ...] = (
             ("--model", "policy.model_name", model),
             ("--output-dir", "equipoise.output_dir", str(self.root)),
             ("--run-name", "equipoise.run_name", row),
             ("--engine", "equipoise.engine", "local"),
             ("--no-wandb", "logger.wandb_enabled", False),
         )
+        if self.task in self.audit.plan:
+            replies = self.audit.plan[self.task][1]
+            row_settings += (("--plan", "equipoise.evaluation.generations", replies),)
         settings = tuple(Setting(*setting) for setting in (*row_settings, *self.audit.settings))
         files = tuple(map(Path, self.audit.config_files))
         options = Options(files, settings, self.audit.assignments)
@@ -316,6 +320,49 @@ def refuse_equal_names(audit: Audit) -> None:
 
 def write_audit(root: Path, audit: Audit) -> None:
     write_json(root / FILE, asdict(audit))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """The replies that a task needs of each model, and what they take.
+
+    `unknown` metrics have no error yet: their replies are too few or have no score.
+    """
+
+    prompts: int
+    replies: int
+    total: int
+    tokens: int
+    seconds: float
+    decisive: str
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GatePlan:
+    """The content of plan.json, which `equipoise gate --plan` writes."""
+
+    tasks: Mapping[str, PlannedTask]
+    schema: int = _SCHEMA
+
+
+def read_plan(path: Path, task: str) -> dict[str, tuple[int, int]]:
+    """Read the prompts and replies of a task, or of all, from `equipoise gate --plan`."""
+    try:
+        plan = TypeAdapter(GatePlan).validate_python(read_json(path)).tasks
+    except (OSError, ValueError, ValidationError) as error:
+        raise UsageError(
+            "audit.no-plan",
+            f"{path} is not a plan: {str(error).splitlines()[0]}",
+            "Make one with `equipoise gate --plan`.",
+        ) from None
+    if task != "all" and task not in plan:
+        raise UsageError(
+            "audit.unplanned-task",
+            f"{path} plans {', '.join(plan)}, not {task}",
+            "Leave --plan out, or plan with a stored evaluation of the task.",
+        )
+    return {name: (t.prompts, t.replies) for name, t in plan.items() if task in ("all", name)}
 
 
 def read_audit(root: Path) -> Audit:
@@ -472,4 +519,5 @@ def prompts_of(
     """Those of the task's prompts that the audit asks."""
     split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
     stratum = loaded.environment_class.presentation.one_of_each
-    return select_prompts(records, split, audit.limit, seed, stratum)
+    limit = audit.plan[task][0] if (task := loaded.config.equipoise.task) in audit.plan else None
+    return select_prompts(records, split, limit or audit.limit, seed, stratum)

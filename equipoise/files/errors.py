@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from environments.base import CodedError
+from equipoise.files.foreign_names import OPTIONS, normalized
 
 
 class EquipoiseError(CodedError):
@@ -26,17 +27,10 @@ class UsageError(EquipoiseError):
     exit_code: ClassVar[int] = 2
 
 
-#: What a user looks for among the flags -> where it is.
-_ELSEWHERE = {
-    "--push-to-hub": "`hf upload REPOSITORY RUN/final_checkpoint` publishes a finished run",
-    "--task": "the task is the first word, as in `equipoise evaluate TASK`",
-}
-
-
 def no_such_flag(word: str, flags: Iterable[str]) -> str:
-    """Say that a flag is not there, and which one is nearest."""
-    name = word.partition("=")[0].replace("_", "-")
-    if name in _ELSEWHERE:
-        return f"there is no {name}: {_ELSEWHERE[name]}"
-    near = difflib.get_close_matches(word.partition("=")[0], list(flags), n=1)
+    """Say that a flag is not there, and what to use."""
+    name = word.partition("=")[0]
+    if text := OPTIONS.get(normalized(word)):
+        return f"there is no {name}: {text}"
+    near = difflib.get_close_matches(name, list(flags), n=1)
     return f"there is no {word}" + (f", did you mean {near[0]}?" if near else "; see --help")

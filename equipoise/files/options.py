@@ -87,7 +87,7 @@ def read_options(
         sys.stdout.write(f"\n{text}{heading.lower()}{as_called(examples)}\n")
         raise
     if flags := [word for word in unread if word.startswith("-")]:
-        raise UsageError("options.unknown-flag", no_such_flag(flags[0], _flags(kind)), "")
+        raise UsageError("options.unknown-flag", no_such_flag(flags[0], flags_of(kind)), "")
     return cast(Options, _with_unread(options, unread, prog))
 
 
@@ -104,11 +104,11 @@ def _with_unread(options: Any, unread: Sequence[str], prog: str) -> Any:
     return replace(options, assignments=(*options.assignments, *unread))
 
 
-def _flags(kind: Any) -> Iterator[str]:
+def flags_of(kind: Any) -> Iterator[str]:
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         if is_dataclass(group := getattr(hints[field.name], "__origin__", None)):
-            yield from _flags(group)
+            yield from flags_of(group)
         elif Positional not in getattr(hints[field.name], "__metadata__", ()):
             yield f"--{'no-' if field.default is True else ''}{field.name.replace('_', '-')}"
 

@@ -24,7 +24,7 @@ from equipoise.statistics.results import GatedTask, GateResult
 
 SCHEMA = 1
 _COLUMNS = ("Task", "Metric", "Before", "After", "Change", "Margin", "Status")
-#: A test case of JUnit's; what is inconclusive is an error, for a skipped test counts as passed.
+#: A test case of JUnit's; what is inconclusive is an error, because a skipped test passes.
 _OUTCOMES = {"not preserved": "failure", "inconclusive": "error"}
 
 
@@ -189,8 +189,11 @@ def _metric(task: GatedTask, name: str, gated: GatedMetric) -> Mapping[str, Any]
     }
 
 
-def junit_of(result: GateResult) -> str:
-    """A test suite for each task and a test case for each metric, as CI shows them."""
+def junit_of(result: GateResult, undecided: str = "fail") -> str:
+    """A test suite for each task and a test case for each metric, as CI shows them.
+
+    Where `undecided` is to pass, a metric without enough data is skipped and not an error.
+    """
     root = ET.Element("testsuites", name="equipoise gate")
     for name, task in result.tasks.items():
         cases = {
@@ -203,6 +206,12 @@ def junit_of(result: GateResult) -> str:
     for name, side in result.missing.items():
         message = f"{printable(side)} was not evaluated on it"
         _add_suite(root, name, {"evaluated": ("inconclusive", message)})
+    if undecided == "pass":
+        for suite in root:
+            suite.set("skipped", suite.get("errors", "0"))
+            suite.set("errors", "0")
+        for error in root.iter("error"):
+            error.tag = "skipped"
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

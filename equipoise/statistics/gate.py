@@ -7,6 +7,7 @@ over all metrics of all tasks; else it is *inconclusive*. Everything preserved i
 needs no correction, for each of the tests has to reject (Berger 1982).
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -69,6 +70,49 @@ class WatchedMetric:
         power = POWER if margin.better else (1 + POWER) / 2
         errors = normal.inv_cdf(SETTINGS.confidence) + normal.inv_cdf(power)
         return max((margin.error * errors / margin.by) ** 2, LEAST_CLUSTERS / self.clusters)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The standard error of a change of 0, its margin, and the clusters that it was measured on.
+
+    `ways` is 1 where a change for the better may be of any size, else 2.
+    """
+
+    error: float
+    by: float
+    ways: int
+    clusters: int
+
+    @classmethod
+    def of(cls, metric: WatchedMetric) -> "Spread | None":
+        """Return None where the error is not known."""
+        margin = metric.comparison.margin
+        if margin is None or margin.error is None:
+            return None
+        return cls(margin.error, margin.by, 1 if margin.better else 2, metric.clusters)
+
+    def power(self, times: float) -> float:
+        """Return how likely an unchanged model passes with this many times the replies."""
+        if not self.error:
+            return 1.0
+        normal = NormalDist()
+        reach = self.by / self.error * math.sqrt(times) - normal.inv_cdf(SETTINGS.confidence)
+        return max(0.0, 1 - self.ways * normal.cdf(-reach))
+
+
+def times_needed(spreads: Iterable[Spread], power: float) -> float:
+    """Return how many times the replies let an unchanged model pass in all metrics at once.
+
+    The metrics are taken as independent. Those of one task rise and fall together, so it asks for
+    too many replies rather than too few.
+    """
+    spreads, low, high = list(spreads), 1e-4, 1e6
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        enough = math.prod(spread.power(middle) for spread in spreads) >= power
+        low, high = (low, middle) if enough else (middle, high)
+    return high
 
 
 #: The watched metrics of a task by name.

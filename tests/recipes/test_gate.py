@@ -102,6 +102,31 @@ def test_a_model_against_itself(
     assert f"about {reward['prompts_needed']:,} prompts in place of 48" in said
 
 
+def test_undecided_may_pass_and_is_skipped_in_junit(
+    gate: Callable[..., str], results: Path, row: Path, tmp_path: Path
+) -> None:
+    junit = tmp_path / "gate.xml"
+    said = gate(f"{results}/a-1:one", row, "--undecided=pass", f"--junit={junit}", code=0)
+    assert "not enough data" in said
+    suites = ET.fromstring(junit.read_text())
+    assert not list(suites.iter("error"))
+    assert len(list(suites.iter("skipped"))) == int(suites[0].get("skipped") or 0) > 0
+
+
+def test_a_plan_says_the_replies_of_each_task(
+    gate: Callable[..., str], results: Path, tmp_path: Path
+) -> None:
+    said = gate(f"{results}/a-1:one", "--plan", code=0)
+    assert "equipoise evaluate all --plan" in said
+    plan = json.loads((tmp_path / "gate" / "plan.json").read_text())
+    (planned,) = plan["tasks"].values()
+    assert planned["prompts"] == 48 and planned["replies"] > 2
+    wide = gate(f"{results}/a-1:one", "--plan", *WIDE, code=0)
+    narrow = planned["total"]
+    plan = json.loads((tmp_path / "gate" / "plan.json").read_text())
+    assert plan["tasks"]["pubmedqa"]["total"] < narrow and wide
+
+
 def test_what_is_worse_fails_and_says_so_to_machines(
     gate: Callable[..., str], results: Path, tmp_path: Path
 ) -> None:

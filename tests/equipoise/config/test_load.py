@@ -103,7 +103,9 @@ class TestAValidConfiguration:
 OF_THE_SCHEMA = """
 grpo.num_promts_per_step=8 -> did you mean grpo.num_prompts_per_step?
 gropo.seed=1 -> did you mean grpo?
-policy.lr=1e-4 -> did you mean policy.optimizer.kwargs.lr?
+policy.lr=1e-4 -> use policy.optimizer.kwargs.lr, or --learning-rate
+grpo.num_iterations=2 -> each step makes one update
+beta=0.1 -> use loss_fn.reference_policy_kl_penalty
 policy.dtensor_cfg.lora_cfg.rank=8 -> unknown key
 policy.dtensor_cfg.v2=true -> did you mean policy.dtensor_cfg._v2?
 policy.generation.vllm_cfg.asynch_engine=true -> vllm_cfg.async_engine?

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,32 @@ from environments.base import PromptRecord
 from equipoise.commands.evaluate import EvaluateOptions, new_root
 from equipoise.commands.prepare import find_task
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.evaluate import evaluate
-from equipoise.evaluate.plan import Audit, Subject, TaskAudit, refuse_unjudged, select_prompts
+from equipoise.evaluate.gate import plan_gate
+from equipoise.evaluate.plan import (
+    Audit,
+    GatePlan,
+    Subject,
+    TaskAudit,
+    prompts_of,
+    read_plan,
+    refuse_unjudged,
+    select_prompts,
+)
+from equipoise.files.disk import write_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Display
 from equipoise.run.ledger import Provenance
+from equipoise.run.start import prompts_here
 from tests.refusals import refusal
 
 LOCAL, REAL = Subject("local", "local"), Subject("real", "org/real")
 
 
-def audit(*subjects: Subject, tasks: Sequence[str] = ("dharma",)) -> Audit:
-    return Audit(tuple(tasks), subjects, config_files=(str(CONFIG_FOLDER / "small.yaml"),))
+def audit(*subjects: Subject, names: Sequence[str] = ("dharma",)) -> Audit:
+    return Audit(tuple(names), subjects, config_files=(str(CONFIG_FOLDER / "small.yaml"),))
 
 
 def task_audit(subject: Subject, folder: Path, **settings: object) -> TaskAudit:
@@ -95,11 +107,11 @@ def test_one_task_that_cannot_be_had_ends_alone(
     monkeypatch.setattr(evaluate, "_prepare", prepare)
     monkeypatch.setattr(evaluate, "_subject_turn", lambda *_: iter(()))
     monkeypatch.setattr(evaluate, "_usage_of", lambda *_: None)
-    three = audit(REAL, tasks=("pubmedqa", "rag", "fairness"))
+    three = audit(REAL, names=("pubmedqa", "rag", "fairness"))
     with refusal("audit.failed-tasks", "1 of 3", "rag: no such data set"):
         list(evaluate.run_audit(three, tmp_path, Display(), print))
     assert asked == ["pubmedqa", "fairness"]
-    only = audit(REAL, tasks=("rag",))
+    only = audit(REAL, names=("rag",))
     with refusal("data.missing"):
         list(evaluate.run_audit(only, tmp_path, Display(), print))
 
@@ -109,3 +121,19 @@ def test_the_folder_of_results_is_that_of_the_key_or_the_flag(tmp_path: Path) ->
     assert new_root(EvaluateOptions(run_name="a", assignments=key)) == tmp_path / "audits" / "a"
     flagged = EvaluateOptions(run_name="a", assignments=key, output_dir=tmp_path / "b")
     assert new_root(flagged) == tmp_path / "b" / "audits" / "a"
+
+
+def test_the_shipped_plan_is_taken_by_an_evaluation(tmp_path: Path) -> None:
+    planned = plan_gate(None, {})
+    write_json(tmp_path / "plan.json", asdict(GatePlan(planned)))
+    plan = read_plan(tmp_path / "plan.json", "all")
+    assert plan == {name: (task.prompts, task.replies) for name, task in planned.items()}
+    assert sorted(plan) == tasks() and not any(task.unknown for task in planned.values())
+    planned_audit = task_audit(LOCAL, tmp_path, plan={"dharma": (39, 7)})
+    loaded = planned_audit.load_plain(LOCAL)
+    assert loaded.config.equipoise.evaluation.generations == 7
+    asked = prompts_of(loaded, prompts_here(loaded, to_train=False), planned_audit.audit)
+    assert len(asked) == 39
+    write_json(tmp_path / "plan.json", asdict(GatePlan({"rag": planned["rag"]})))
+    with refusal("audit.unplanned-task", "dharma"):
+        read_plan(tmp_path / "plan.json", "dharma")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from environments.base import REWARD, Rollout, Score
 from environments.contract import Environment
 from environments.fairness.sets import MISSING, Points
 from environments.measurement import Margin, Mean, Measurement, measure_means
+from equipoise.statistics.compare import error_of
 from equipoise.statistics.gate import (
     LEAST_CLUSTERS,
     POWER,
     Replies,
+    Spread,
     Verdict,
     Watched,
     WatchedMetric,
@@ -22,6 +25,7 @@ from equipoise.statistics.gate import (
     compare_watched,
     gate,
     objective_margin,
+    times_needed,
     verdict_of,
     watched,
 )
@@ -145,6 +149,35 @@ class TestMissing:
         known = metric_of(needed)
         assert known.comparison.guard == "preserved" and known.times == pytest.approx(1, abs=0.1)
         assert known.comparison.margin.power == pytest.approx(POWER, abs=0.03)
+
+
+def spread(error: float, ways: int = 1) -> Spread:
+    return Spread(error, 0.05, ways, 100)
+
+
+def test_a_plan_is_as_large_as_lets_an_unchanged_model_pass_so_often():
+    spreads = [spread(0.02), spread(0.01, 2), spread(0.0)]
+    for power in (0.5, 0.8, 0.95):
+        times = times_needed(spreads, power)
+        assert np.prod([s.power(times) for s in spreads]) == pytest.approx(power, abs=0.005)
+    # by / (error / sqrt(times)) is the sum of both quantiles
+    assert times_needed([spread(0.02)], 0.8) == pytest.approx((0.4 * 2.4865) ** 2, rel=0.01)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["pubmedqa", "rag"])
+def test_a_planned_gate_passes_an_unchanged_model_in_most_cases(name, tasks):
+    """The spread of 8 replies to each prompt says how many pass in 80%."""
+    pool = Pool.of(tasks(name))
+    quantile = NormalDist().inv_cdf(0.95)
+    spreads = []
+    for metric in pool.round(8, Change())(RNG(5)).values():
+        margin = replace(metric.comparison.margin, error=error_of(metric.comparison, quantile))
+        comparison = replace(metric.comparison, margin=margin)
+        spreads.append(Spread.of(replace(metric, comparison=comparison)))
+    replies = int(np.ceil(8 * times_needed(spreads, 0.8)))
+    _, passed = shares(verdicts({name: pool.round(replies, Change())}, 40, seed=9))
+    assert passed >= 0.7
 
 
 # --- attacks on tasks ----------------------------------------------------------------------------
