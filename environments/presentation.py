@@ -21,6 +21,21 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence on one metric in the terms of the people concerned.
+
+    `text` holds {value}, the metric times `scale`. With a `breakdown` it also holds {most} and
+    {least}, the keys of that section with the largest and the smallest `measure`.
+    """
+
+    metric: str
+    text: str
+    scale: float = 1.0
+    breakdown: str = ""
+    measure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
     """One metric at both stages, with its intervals.
 
@@ -43,16 +58,13 @@ class SetView:
 
     `variant` is the metadata key in which they differ. In the evidence of a reply `figure` is the
     key of the number that is compared, `fields` that of an object with such values, and `text` the
-    one of these values that is there to be read. An answer is another one where it differs in what
-    `scored` names, in any value where it names nothing. Of values that are equally frequent the
-    usual one has the lower mean `figure`.
+    one of these values that is there to be read.
     """
 
     variant: str
     figure: str
     fields: str
     text: str = ""
-    scored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +93,15 @@ class Presentation:
     """All that a task says of itself.
 
     `title` is its name in a heading, `words` the names of metrics, of breakdowns and of metadata
-    keys; what they lack goes by its own name, underscores as spaces. The first metric is the
-    headline. Without `charts` the metrics that share its scale are drawn. `one_of_each` is a
-    metadata key: sets are shown of each of its values, and the viewer has it as a filter.
+    keys; what they lack goes by its own name, underscores as spaces. The report begins with the
+    `findings`, or without them with the first metric. Without `charts` the metrics that share its
+    scale are drawn. `one_of_each` is a metadata key: sets are shown of each of its values, and the
+    viewer has it as a filter.
     """
 
     title: str = ""
     words: Mapping[str, Words] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
     charts_title: str = ""
     charts: tuple[Chart, ...] = ()
     one_of_each: str = ""

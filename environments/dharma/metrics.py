@@ -31,7 +31,7 @@ from environments.measurement import (
     mean_of,
     quotient,
 )
-from environments.presentation import Presentation, Words
+from environments.presentation import Finding, Presentation, Words
 
 # --- guards ---------------------------------------------------------------------------------------
 # Three measures that no reward is given for: right advice, needless referral, help in an emergency.
@@ -474,5 +474,14 @@ PRESENTATION = Presentation(
         "by_topics": Words("By topics, seen or unseen in training"),
         "response_scopes": Words("Scopes of the responses"),
     },
+    findings=(
+        Finding(
+            "under_refusal_rate",
+            "of 100 questions outside healthcare {value} were answered in place of declined",
+            100,
+        ),
+        Finding("over_refusal_rate", "of 100 questions within it {value} were refused", 100),
+        Finding("emergency_sent_rate", "of 100 emergencies {value} were sent to urgent care", 100),
+    ),
     one_of_each="scope",
 )

@@ -632,6 +632,10 @@ def _race_metrics(race: int, names: _Names) -> dict[str, Metric]:
 
     return {
         "mean_invasiveness": Metric(lambda t: _race_means(names, t)[..., race]),
+        **{
+            name: of_race(partial(_race_rates, names, 0, o))
+            for o, name in enumerate(names.layout.design.rates)
+        },
         names.layout.design.relative_name: Metric(relative_to_first),
         "above_reference": Metric(above_reference),
         **{

@@ -1,8 +1,8 @@
-"""Presentation of the task: means by value, the ratio beside its noise, whole sets."""
+"""Presentation of the task: a rate by value, its gap beside noise, whole sets."""
 
 from environments.fairness.decision import Design
 from environments.fairness.spine import SPINE
-from environments.presentation import Chart, Presentation, SetView, Words
+from environments.presentation import Chart, Finding, Presentation, SetView, Words
 
 #: Figures of the cases that come with the project, which have these names in no other.
 _OF_SPINE = {
@@ -26,22 +26,30 @@ _OF_SPINE = {
 def presentation_of(design: Design) -> Presentation:
     """The words, charts and sets of a design."""
     name = design.attribute.replace("_", " ")
+    section, rate = f"by_{design.attribute}", next(iter(design.rates))
+    if design is SPINE:
+        told = "{most} patients were sent to surgery {value} percentage points more often than"
+        told, axis = f"{told} {{least}} patients", "percent of replies that send to surgery"
+    else:
+        field = design.rates[rate].replace("_", " ")
+        told = f"the most {field} was chosen {{value}} percentage points more often for {{most}}"
+        told, axis = f"{told} than for {{least}} patients", f"percent with the most {field}"
     return Presentation(
         words=_words(design, name) | (_OF_SPINE if design is SPINE else {}),
-        charts_title="Disparity",
+        findings=(Finding(f"{rate}_gap", told, breakdown=section, measure=rate),),
+        charts_title=f"By {name}",
         charts=(
             Chart(
-                metric="mean_invasiveness",
-                breakdown=f"by_{design.attribute}",
-                axis=f"mean invasiveness, 0 to {design.form.most_invasive}",
-                caption=f"Mean invasiveness by {name}, with intervals. Where {name} makes no "
-                "difference the marks line up.",
+                metric=rate,
+                breakdown=section,
+                axis=axis,
+                caption=f"By {name}, with intervals. If {name} makes no difference the marks line "
+                "up.",
             ),
             Chart(
-                metric="disparity_ratio",
-                axis="disparity ratio, 1 is equal",
-                caption="Disparity ratio.",
-                equal=1.0,
+                metric=f"{rate}_gap",
+                axis=f"gap between the {name} with most and least, percentage points",
+                caption="The gap.",
                 null=f"{name} permuted within sets",
             ),
         ),
@@ -51,7 +59,6 @@ def presentation_of(design: Design) -> Presentation:
             figure="invasiveness",
             fields="decision",
             text="rationale",
-            scored=tuple(design.form.scored),
         ),
     )
 
@@ -65,9 +72,9 @@ def _words(design: Design, name: str) -> dict[str, Words]:
     }
     return {
         "blind_distance": Words(
-            f"distance from {name}-blind",
-            f"energy distance of each {name}'s whole decisions from the mixture of the model "
-            "before training; 0 is equal",
+            f"energy distance to the {name}-blind reference",
+            f"of each {name}'s whole decisions from the pooled replies of the model before "
+            "training; 0 is equal",
         ),
         "disparity_ratio": Words(
             "disparity ratio", f"largest {name} mean over smallest; 1 is equal"
@@ -132,7 +139,7 @@ def _words(design: Design, name: str) -> dict[str, Words]:
             rate: Words(rate.replace("_", " "), f"percent of replies with the most {field}")
             for rate, field in fields.items()
         },
-        "by_hold_out": Words("By what was held out"),
+        "by_hold_out": Words("By type of unseen case"),
         "by_cue": Words(f"{name.capitalize()} named or implied"),
         "by_severity": Words("By severity"),
         f"by_{design.attribute}_and_severity": Words(f"By {name} and severity"),

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from environments.base import Rollout, Score, outcomes_of
 from environments.measurement import Array, Blocks, Direction, Margin, Measurement, Metric, quotient
-from environments.presentation import Presentation, Words
+from environments.presentation import Finding, Presentation, Words
 from environments.pubmedqa.reply import LABELS, Label
 
 _UNREADABLE = len(LABELS)
@@ -314,5 +314,13 @@ PRESENTATION = Presentation(
         "gold": Words("right answer"),
         "confusion": Words("Confusion matrix, in replies"),
     },
+    findings=(
+        Finding("accuracy", "of 100 questions {value} were answered correctly", 100),
+        Finding(
+            "grounded_rate",
+            "of 100 replies {value} quoted the finding that decides and made nothing up",
+            100,
+        ),
+    ),
     one_of_each="gold",
 )

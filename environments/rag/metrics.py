@@ -6,7 +6,7 @@ from dataclasses import replace
 from pydantic import BaseModel
 
 from environments.measurement import Direction, Margin, Mean, Measurement, measure_means
-from environments.presentation import Column, Presentation, ReplyTable, Words
+from environments.presentation import Column, Finding, Presentation, ReplyTable, Words
 
 _METRICS: Mapping[str, Direction | None] = {
     "accuracy": "higher",
@@ -104,12 +104,16 @@ PRESENTATION = Presentation(
         "copied_plan": Words("copied plan", "searches for the words of the plan"),
         "copied_question": Words("copied question", "searches for the sentences of the question"),
         "copied_options": Words("copied options", "searches for the options of the question"),
-        "by_stratum": Words("By what was held out"),
+        "by_stratum": Words("By type of unseen case"),
         "stratum": Words("hold-out"),
         "format_rate": Words("format rate", "replies that keep the whole format"),
         "defect_rate": Words("defect rate", "queries with a defect"),
         "documents_read": Words("documents read", "mean number for one question"),
     },
+    findings=(
+        Finding("accuracy", "of 100 questions {value} were answered correctly", 100),
+        Finding("retrieval_recall", "of 100 relevant documents {value} were found", 100),
+    ),
     one_of_each="stratum",
     table=ReplyTable(
         "Questions side by side",

@@ -16,8 +16,9 @@ from equipoise.files.disk import write_json
 from equipoise.files.exits import Stopped
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.card import write_card
-from equipoise.report.renderers import print_comparison, print_stage
+from equipoise.report.renderers import print_result, print_stage
 from equipoise.report.report import write_report
+from equipoise.report.run_files import read_run
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.job import (
     BASELINE,
@@ -233,7 +234,7 @@ def compare_stages(job: Job) -> dict[str, MetricComparison]:
 
 def finish(job: Job, reporter: Reporter) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
-    run, environment = job.run, job.environment
+    run = job.run
     comparison = compare_stages(job)
     write_json(run.comparison, comparison_dict(comparison))
     record_files(run, run.comparison)
@@ -241,7 +242,7 @@ def finish(job: Job, reporter: Reporter) -> None:
     with reporter.progress("writing the report"):
         report(job)
     reporter.heading("Result")
-    print_comparison(reporter, comparison, environment.presentation.words)
+    print_result(reporter, read_run(run.root, replies=False))
     steps = job.config.grpo.max_num_steps
     reporter.say(f"\nfinished: every stage ran, with {steps:,} steps of training")
     reporter.say(f"report: {run.report}")

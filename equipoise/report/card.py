@@ -18,7 +18,7 @@ from equipoise.models.pretrained import check_folder
 from equipoise.report.head import alerts, evaluated_on, run_name, run_notes, run_title
 from equipoise.report.renderers import escaped, grid, templates
 from equipoise.report.run_files import Json, RunFiles, read_run
-from equipoise.report.tables import confidence, outcome, verdict_summary, verdict_table
+from equipoise.report.tables import confidence, outcome, summary, verdict_table
 from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
 from equipoise.run.seals import forget_files
@@ -60,12 +60,11 @@ def _card(run: RunFiles, adapter: Json) -> str:
             metadata=Markup(_metadata(run, adapter).to_yaml()),  # noqa: S704  YAML between two lines
             title=run_title(run),
             notes=run_notes(run),
-            outcome=outcome(run),
+            outcome=f"{outcome(run)} {summary(run)}",
             alerts=alerts(run),
             evaluated_on=evaluated_on(run),
             confidence=confidence(run),
             verdicts=verdict_table(run),
-            verdict_summary=verdict_summary(run),
             facts=tuple(_facts(run, adapter)),
             adapter=bool(adapter),
         )
@@ -96,7 +95,7 @@ def _facts(run: RunFiles, adapter: Json) -> Iterator[tuple[str, str]]:
     facts = {
         "Base": record.model,
         "Identity of the base": record.hashes.get("model"),
-        "Method": "GRPO",
+        "Method": f"GRPO, {len(steps):,} steps" if (steps := run.history.get("step")) else "GRPO",
         "LoRA": lora,
         "Prompts": record.hashes.get("prompts"),
         "Seed": record.seed,

@@ -4,9 +4,8 @@
 that are drawn.
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from equipoise.report.words import MISSING, printable
@@ -62,22 +61,24 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section: links lead to its anchor, and its kind names what draws its content."""
+    """A section: links lead to its anchor, and its kind names what draws its content.
+
+    A `folded` one is closed until a reader opens it.
+    """
 
     kind: ClassVar[str]
     title: str
     anchor: str
     note: str = ""
+    folded: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Tables(Section):
-    """Tables with a heading each, below which they may be folded; texts before and after them."""
+    """Tables with a heading each, and small print below them."""
 
     kind = "tables"
     tables: tuple[tuple[str, Table], ...] = ()
-    folded: bool = False
-    lead: str = ""
     small_print: str = ""
 
 
@@ -108,6 +109,7 @@ class Document:
     outcome: str
     sections: tuple[Section, ...]
     facts: tuple[tuple[str, str], ...] = ()
+    summary: str = ""
     alerts: tuple[Alert, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -118,10 +120,6 @@ class Document:
     @property
     def viewer(self) -> Section | None:
         return next((section for section in self.sections if section.kind == "viewer"), None)
-
-
-def anchor_of(*names: str) -> str:
-    return re.sub(r"\W+", "-", " ".join(names))
 
 
 def describe(value: Any) -> Described:

@@ -4,7 +4,7 @@ Alerts say what a reader must not miss: what got worse, what failed, and a lack 
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
@@ -14,7 +14,6 @@ from equipoise.report.document import Alert
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.tables import BAD_NEWS
 from equipoise.report.words import (
-    Stage,
     figure,
     heading,
     plain_name,
@@ -206,20 +205,19 @@ def policy_alerts(run: RunFiles) -> Iterator[Alert]:
 def _unusable(run: RunFiles) -> Iterator[Alert]:
     """Many replies that could not be scored, or not be read."""
     for stage in run.stages:
-        failed, total = run.evaluations[stage].n_failed, run.evaluations[stage].n_rollouts
-        if failed and total and failed / total >= _MANY_FAILED:
-            yield _share_alert(run, stage, failed, total, "could not be scored")
-    for stage in run.stages:
-        replies = run.replies[stage]
-        unreadable = sum(reply.unparseable is not None for reply in replies)
-        if replies and unreadable / len(replies) >= _MANY_UNREADABLE:
-            yield _share_alert(run, stage, unreadable, len(replies), "could not be read")
-
-
-def _share_alert(run: RunFiles, stage: Stage, count: float, total: float, problem: str) -> Alert:
-    share = f"{count:,.0f} of {total:,.0f} generations ({count / total:.0%})"
-    text = f"{share} {problem}." if run.audited else f"{run.title_of(stage)} {share} {problem}."
-    return Alert(text, "failures")
+        evaluation, replies = run.evaluations[stage], run.replies[stage]
+        reasons = Counter(reply.unparseable for reply in replies if reply.unparseable is not None)
+        problems = (
+            ("could not be scored", evaluation.failures, evaluation.n_failed, _MANY_FAILED),
+            ("could not be read", reasons, reasons.total(), _MANY_UNREADABLE),
+        )
+        for problem, kinds, count, many in problems:
+            if count and (total := evaluation.n_rollouts or len(replies)) and count / total >= many:
+                share = f"{count:,} of {total:,} generations ({count / total:.0%}) {problem}"
+                often = max(kinds, key=kinds.__getitem__, default="")
+                reason = f", most often: {printable(plain_name(often))}" if often else ""
+                when = "" if run.audited else f"{run.title_of(stage)} "
+                yield Alert(f"{when}{share}{reason}.", "replies")
 
 
 def _no_signal(run: RunFiles) -> Iterator[Alert]:

@@ -1,13 +1,13 @@
 """Renderers of a document: one self-contained page, Markdown, tables on a terminal."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from environments.presentation import Presentation, Words
+from environments.presentation import Presentation
 from equipoise.files.console import Column, Reporter
 from equipoise.report.document import Cell, Document, Table, Tables
 from equipoise.report.head import policy_alerts
@@ -18,23 +18,23 @@ from equipoise.report.tables import (
     mode_sections,
     outcome,
     probe_sections,
+    summary,
     verdict_table,
 )
 from equipoise.report.words import MINUS, MISSING, NO_BREAK, Stage, printable
 from equipoise.run.directory import Evaluation, Probe
 from equipoise.run.job import Measured
-from equipoise.statistics.compare import MetricComparison
 
 # --- html -----------------------------------------------------------------------------------------
 # One self-contained page, all text of which the template escapes.
 
 
 _VERDICT_MARKS = {
-    **dict.fromkeys(("worse", "guard not preserved"), "\N{BALLOT X}"),
-    **dict.fromkeys(("better", "guard preserved"), "\N{CHECK MARK}"),
+    **dict.fromkeys(("worse", "guard not preserved", "not preserved"), "\N{BALLOT X}"),
+    **dict.fromkeys(("better", "guard preserved", "preserved"), "\N{CHECK MARK}"),
     "changed": "\N{LEFT RIGHT ARROW}",
-    "no evidence": "\N{EN DASH}",
-    "guard inconclusive": "?",
+    **dict.fromkeys(("no evidence", "not measured"), "\N{EN DASH}"),
+    **dict.fromkeys(("guard inconclusive", "inconclusive"), "?"),
 }
 
 
@@ -108,8 +108,8 @@ _ALONE = "noise alone"
 def print_sections(reporter: Reporter, sections: Iterable[Tables]) -> None:
     """Print the tables of sections."""
     for section in sections:
-        for summary, table in section.tables:
-            title = ": ".join(filter(None, (section.title, summary)))
+        for name, table in section.tables:
+            title = ": ".join(filter(None, (section.title, name)))
             print_table(reporter, title, table)
         if section.note:
             reporter.say(section.note.translate(_PLAIN))
@@ -175,16 +175,17 @@ def print_evaluation(reporter: Reporter, evaluation: Evaluation, stage: Stage) -
     objective = evaluation.metrics.get(run.objective)
     if objective and objective.value is None:
         reporter.warn(outcome(run).translate(_PLAIN))
-    sections = [charted_breakdown(run, c) for c in run.presentation.charts if c.breakdown]
-    print_sections(reporter, filter(None, sections))
+    breakdowns = [charted_breakdown(run, c) for c in run.presentation.charts if c.breakdown]
+    for title, table in filter(None, breakdowns):
+        print_table(reporter, title, table)
 
 
-def print_comparison(
-    reporter: Reporter, comparison: Mapping[str, MetricComparison], words: Mapping[str, Words]
-) -> None:
-    """Both sides of a comparison with the verdict, metric by metric; then guards and cuts."""
-    table = comparison_table(comparison, words, ("Before", "After"))
+def print_result(reporter: Reporter, run: RunFiles) -> None:
+    """Print every metric with its verdict, and at the end what happened in plain sentences."""
+    table = comparison_table(run.comparison, run.presentation.words, ("Before", "After"))
     print_table(reporter, "Before and after, on the same items", table)
+    for text in filter(None, (outcome(run), summary(run))):
+        reporter.say(f"\n{text}".translate(_PLAIN))
 
 
 def print_beside(reporter: Reporter, run: RunFiles) -> None:

@@ -1,4 +1,4 @@
-"""Replies in words: what was wrong with one, those to some prompts, and why others failed.
+"""Replies in words: what was wrong with one, those to some prompts, and all of them to browse.
 
 Texts here come from a model. They are clipped and made visible, and the template escapes them.
 """
@@ -21,11 +21,11 @@ from environments.base import UNPARSEABLE
 from environments.presentation import Column
 from equipoise.report.document import Cell, Section, Table, Tables
 from equipoise.report.run_files import Json, Reply, RunFiles
-from equipoise.report.words import STAGES, Stage, heading, number, plain_name, printable
+from equipoise.report.words import Stage, heading, number, plain_name, printable
 
 #: Prompts are taken in the order of the evaluation, at even distances: none is picked.
 _PROMPTS_SHOWN = 6
-_QUESTION_LIMIT, _CELL_LIMIT, _ITEMS_SHOWN, _REASONS_SHOWN = 400, 600, 5, 5
+_QUESTION_LIMIT, _CELL_LIMIT, _ITEMS_SHOWN = 400, 600, 5
 #: The metadata key of what a prompt asks, for tasks whose prompts hold more than that.
 QUESTION = "question"
 
@@ -63,7 +63,7 @@ def differing_keys(rows: Sequence[Mapping[K, str]]) -> set[K]:
 
 
 def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
-    """The table of replies that the task wants; none where it wants none."""
+    """Replies of both stages to one prompt, and folded away to some more, as the task wants."""
     table = run.presentation.table
     stages: dict[Stage, dict[str, Reply]] = {stage: {} for stage in run.stages}
     for stage, first_replies in stages.items():
@@ -83,8 +83,11 @@ def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
         )
         title = printable(reply.metadata.get(QUESTION, prompt_id), _QUESTION_LIMIT)
         tables.append((title, Table(columns, rows)))
-    note = f"{printable(table.note)}, at even distances through the evaluation."
-    return (Tables(printable(table.title), "reply-table", note, tuple(tables), folded=True),)
+    title, note = printable(table.title), printable(table.note)
+    first = Tables(title, "reply-table", f"{note}.", tuple(tables[:1]))
+    note += ", at even distances through the evaluation."
+    more = Tables(f"{title}: more", "more-replies", note, tuple(tables[1:]), folded=True)
+    return tuple(section for section in (first, more) if section.tables)
 
 
 def _cells(reply: Reply, columns: Sequence[Column]) -> Iterator[Cell]:
@@ -110,60 +113,6 @@ def _listed(value: Any) -> str:
     items = "; ".join(map(str, value[:_ITEMS_SHOWN]))
     more = f" and {len(value) - _ITEMS_SHOWN} more" * (len(value) > _ITEMS_SHOWN)
     return printable(items + more, _CELL_LIMIT)
-
-
-# --- failures ------------------------------------------------------------------------------------
-
-
-def failures(run: RunFiles) -> tuple[tuple[str, Table], ...]:
-    """Tables of the most frequent reasons why replies could not be scored, and not be read."""
-    unscored = _reasons(
-        run,
-        "By kind of failure, with the most frequent text of each.",
-        lambda reply: None if reply.error is None else heading(plain_name(reply.failure_kind)),
-        lambda reply: reply.error or "",
-    )
-    unreadable = _reasons(
-        run,
-        "They are scored, as the worst. The most frequent reasons:",
-        lambda reply: reply.unparseable,
-        lambda _: "",
-    )
-    titles = ("Replies that could not be scored", "Replies that could not be read")
-    tables = zip(titles, (unscored, unreadable), strict=True)
-    return tuple((title, table) for title, table in tables if table.rows)
-
-
-def _reasons(
-    run: RunFiles,
-    note: str,
-    name_of: Callable[[Reply], str | None],
-    text_of: Callable[[Reply], str],
-) -> Table:
-    """A row for each reason: its most frequent text, how many before and after, and one reply."""
-    counts: dict[str, Counter[Stage]] = {}
-    texts: dict[str, Counter[str]] = {}
-    examples: dict[tuple[str, str], str] = {}
-    for stage in run.stages:
-        for reply in run.replies[stage]:
-            if (name := name_of(reply)) is not None:
-                text = text_of(reply)
-                counts.setdefault(name, Counter())[stage] += 1
-                texts.setdefault(name, Counter())[text] += 1
-                examples.setdefault((name, text), reply.completion)
-    ranked = sorted(counts, key=lambda name: (-counts[name].total(), name))
-    rows = []
-    for name in ranked[:_REASONS_SHOWN]:
-        text = texts[name].most_common(1)[0][0]
-        rows.append(
-            (
-                Cell(printable(name), note=printable(text)),
-                *(Cell(f"{counts[name][stage]}", kind="number") for stage in STAGES),
-                Cell(printable(examples[name, text], _CELL_LIMIT), kind="quoted"),
-            )
-        )
-    columns = ("Reason", *map(heading, STAGES), "One such reply")
-    return Table(columns, tuple(rows), note=note)
 
 
 # --- viewer ---------------------------------------------------------------------------------------
@@ -240,6 +189,7 @@ def viewer(run: RunFiles) -> Viewer | None:
         script=script,
         script_hash=f"sha256-{base64.b64encode(digest).decode()}",
         followed=tuple(_followed(trained)),
+        folded=True,
     )
 
 

@@ -7,7 +7,9 @@ The same files give the same bytes.
 import math
 import shlex
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from statistics import fmean
 
 from equipoise.files.disk import write_text
 from equipoise.report import charts
@@ -17,7 +19,6 @@ from equipoise.report.document import (
     Described,
     Document,
     Origins,
-    Tables,
     describe,
 )
 from equipoise.report.head import (
@@ -28,17 +29,18 @@ from equipoise.report.head import (
     usage_facts,
 )
 from equipoise.report.renderers import page
-from equipoise.report.replies import failures, reply_sections, viewer
+from equipoise.report.replies import reply_sections, viewer
 from equipoise.report.run_files import RunFiles, read_run
-from equipoise.report.sets import changed_sets, set_sections
+from equipoise.report.sets import set_sections
 from equipoise.report.tables import (
+    breakdown_sections,
     confidence,
     headline_metric,
     metric_names,
     mode_sections,
     outcome,
     probe_sections,
-    sections,
+    summary,
     verdict_sections,
 )
 from equipoise.report.words import (
@@ -53,13 +55,10 @@ from equipoise.report.words import (
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Provenance
 
-_CURVES_FIRST = (
-    *("reward", "env/", "kl", "completion_length", "truncated", "failures"),
-    "token_mult_prob_error",
-)
+_CURVES_FIRST = ("kl", "token_mult_prob_error")
 _CONFIG_LIMIT = 200_000
 #: More metrics than this are not drawn; all of them are in the tables.
-_METRICS_DRAWN, _METRIC_CURVES = 8, 6
+_METRICS_DRAWN = 8
 
 
 def write_report(run_dir: Path) -> Path:
@@ -75,32 +74,31 @@ def write_report(run_dir: Path) -> Path:
 
 def run_document(run: RunFiles) -> Document:
     """All that a run has to say."""
-    examples = set_sections(run)
+    examples, replies = set_sections(run), reply_sections(run)
     every_reply = viewer(run)
     return Document(
         title=run_title(run),
         facts=(*run_facts(run), *usage_facts(run)),
         alerts=alerts(run),
         outcome=outcome(run),
+        summary=summary(run),
         notes=run_notes(run),
         sections=(
-            *examples[:1],
             *_metric_charts(run),
-            *verdict_sections(run),
+            *(*examples, *replies)[:1],
             *_training(run),
-            *changed_sets(run),
+            *verdict_sections(run),
             *probe_sections(run),
             *mode_sections(run),
-            *reply_sections(run),
-            *sections(run),
-            *examples[1:],
+            *breakdown_sections(run),
+            *(*examples, *replies)[1:],
             *((every_reply,) if every_reply else ()),
-            *_failures(run),
             Origins(
                 "Provenance",
                 "provenance",
                 facts=describe_provenance(run.provenance),
                 config=printable(run.config, _CONFIG_LIMIT),
+                folded=True,
             ),
         ),
     )
@@ -188,22 +186,33 @@ def _training(run: RunFiles) -> tuple[Charts, ...]:
     columns = [n for n, values in history if n not in hidden and any(map(math.isfinite, values))]
     if not columns:
         return ()
-    # The reward, the first metrics and guards come first, and all others are folded away.
-    later = [name for name in columns if name.startswith("env/")][_METRIC_CURVES:]
-    first = [
-        name
-        for start in _CURVES_FIRST
-        for name in columns
-        if name == start or (start.endswith("/") and name.startswith(start) and name not in later)
-    ]
+    watched = run.latest.watched
+    metric = f"env/{watched.metric if watched else headline_metric(run)}"
+    first = [name for name in ("reward", metric, *_CURVES_FIRST) if name in columns]
     more = [name for name in columns if name not in first]
     span = charts.window(len(run.history.get("step", ())))
-    note = f"Over training steps. Thin line: each step. Strong line: mean over {span} steps."
+    note = f"{_training_in_words(run)} Thin line: each step. Strong line: mean over {span} steps."
     if "reward_std" in run.history:
         note += " Band: reward plus and minus its standard deviation."
-    note += " A step sees few prompts, so its metrics are noisier than an evaluation's."
     drawn, folded = (tuple(_curve(run, name) for name in names) for names in (first, more))
-    return (Charts("Training", "training", note, drawn, folded, small=True),)
+    return (Charts("Training, stage by stage", "training", note, drawn, folded, small=True),)
+
+
+def _training_in_words(run: RunFiles) -> str:
+    """Say which stages ran and how long, and what GRPO did to its reward."""
+    seconds = run.provenance.seconds.items()
+    times = [f"{plain_name(name)} {timedelta(seconds=round(s))}" for name, s in seconds]
+    stages = f"Stages and their time: {', '.join(times)}. " if times else ""
+    steps = len(run.history["step"]) if "step" in run.history else 0
+    rewards = [value for value in run.history.get("reward", ()) if math.isfinite(value)]
+    if not rewards:
+        return f"{stages}GRPO took {steps:,} steps."
+    span = charts.window(len(rewards))
+    means = fmean(rewards[:span]), fmean(rewards[-span:])
+    return (
+        f"{stages}GRPO took {steps:,} steps: the mean reward of its first and last {span} went "
+        f"from {figure(means[0])} to {figure(means[1])}."
+    )
 
 
 def _curve(run: RunFiles, column: str) -> Chart:
@@ -212,29 +221,14 @@ def _curve(run: RunFiles, column: str) -> Chart:
     kind, _, name = column.rpartition("/")
     words = run.name_of(name) if kind == "env" else plain_name(name)
     parts = [kind, words] if kind in ("reward", "failures") else [words]
-    title = printable(heading(": ".join(parts)), 40)
+    title = printable(heading(": ".join(parts)), 46)
     numbers = [value for value in values if math.isfinite(value)]
     label = f"{title} over training steps: from {figure(numbers[0])} to {figure(numbers[-1])}"
     spread = run.history.get("reward_std") if column == "reward" else None
     return Chart(charts.curve(steps, values, title=title, label=label, spread=spread))
 
 
-# --- failures and provenance --------------------------------------------------------------------
-
-
-def _failures(run: RunFiles) -> tuple[Tables, ...]:
-    """How many generations could not be scored, in both evaluations and in training, and why."""
-    parts = []
-    for stage in run.stages:
-        evaluation, title = run.evaluations[stage], run.title_of(stage).lower()
-        if evaluation.n_rollouts:
-            parts.append(f"{evaluation.n_failed:,} of {evaluation.n_rollouts:,} {title}")
-    during = [value for value in run.history.get("failures", ()) if math.isfinite(value)]
-    if during:
-        parts.append(f"{sum(during):,.0f} during training")
-    count = f"Generations that could not be scored: {', '.join(parts)}." if parts else ""
-    tables = failures(run)
-    return (Tables("Failures", "failures", tables=tables, lead=count),) if count or tables else ()
+# --- provenance ---------------------------------------------------------------------------------
 
 
 def describe_provenance(record: Provenance) -> Described:

@@ -1,12 +1,15 @@
-"""Counterfactual sets to read side by side, as the task's `SetView` says, and whose answer flips.
+"""One patient in all variants, side by side, as the task's `SetView` says.
 
 Texts here come from a model. They are clipped and made visible, and the template escapes them.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
 
 from environments.presentation import SetView
 from equipoise.report.document import Section
@@ -16,28 +19,25 @@ from equipoise.report.words import Stage, figure, heading, number, plain_name, p
 
 _SETS_SHOWN = 3
 _TEXT_LIMIT, _REPLY_LIMIT, _PROMPT_LIMIT = 300, 600, 3000
-_NOT_PARSED, _NOT_SCORED = "\N{MULTIPLICATION SIGN}", "!"
+_MOST_BARS = 21
+_COUNTS = {2: "two", 3: "three", 4: "four"}
 
-#: Field -> value -> how many replies have it, the most frequent value first.
-Counts = Mapping[str, Mapping[str, int]]
-#: Sets that are shown; the others are counted.
-MOST_SETS = 20
-TEXT_LIMIT = 3000
+Edges = NDArray[np.float64]
 #: Set id -> variant -> the replies to it.
 BySetAndVariant = Mapping[str, Mapping[str, Sequence[Reply]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One variant at one stage: the first reply in words, and how all replies are distributed."""
+    """One variant at one stage: its first reply, and bars for all, the tallest of the set 1."""
 
     fields: tuple[Field, ...]
     figure: str
     text: str
     problem: str
     reply: str
-    distribution: str
-    mean: str
+    bars: tuple[float, ...]
+    summary: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +80,18 @@ def set_sections(run: RunFiles) -> tuple[SetExamples, ...]:
         for set_id in choose_sets(before, view, group)
     )
     name = run.name_of(view.figure)
-    subject = f"Of each {run.name_of(group)} the set" if group else "Sets"
-    when = "" if run.audited else " before training"
-    rule = (
-        f"{subject} whose {run.name_of(view.variant)} means of {name} lay furthest apart{when}, "
-        f"and of those the {_SETS_SHOWN} furthest apart. They were chosen for being extreme, so a "
-        "part of what changes here is chance; the tables say how much the model changed."
+    kind = f" of each {run.name_of(group)}" if group else ""
+    note = (
+        f"Chosen{kind}{'' if run.audited else ' before training'}: the set whose means of {name} "
+        "lie furthest apart. Part of what changes here is therefore chance."
     )
     legend = (
-        "Each cell shows the first reply; what differs within its row is bold. All replies: the "
-        f"{name} of each, {_NOT_PARSED} where it could not be read, {_NOT_SCORED} where it could "
-        "not be scored."
+        f"Each cell: the first reply, bold where the row differs, and the {name} of all replies."
     )
-    title = "One counterfactual set"
-    first = SetExamples(title, "example", rule, legend, heading(name), sets[:1])
-    more = SetExamples("More counterfactual sets", "examples", "", "", heading(name), sets[1:])
+    number_ = _COUNTS.get(len(variants), len(variants))
+    title = f"One patient, {number_} {run.name_of(view.variant)}s"
+    first = SetExamples(title, "example", note, legend, heading(name), sets[:1])
+    more = SetExamples("More patients", "examples", "", "", heading(name), sets[1:], folded=True)
     return tuple(section for section in (first, more) if section.sets)
 
 
@@ -112,7 +109,7 @@ def choose_sets(sets: BySetAndVariant, view: SetView, group: str) -> list[str]:
     """The ids of the sets that the rule names; equal ones by id."""
     distances = {}
     for set_id, variants in sets.items():
-        means = [mean_of(replies, view.figure) for replies in variants.values()]
+        means = [mean_of(replies, view) for replies in variants.values()]
         numbers = [mean for mean in means if mean is not None]
         # Nothing lies apart where fewer than two variants have a mean.
         distances[set_id] = round(max(numbers) - min(numbers), 9) if len(numbers) > 1 else -1.0
@@ -123,14 +120,10 @@ def choose_sets(sets: BySetAndVariant, view: SetView, group: str) -> list[str]:
     return list(furthest.values())[:_SETS_SHOWN]
 
 
-def mean_of(replies: Sequence[Reply], key: str) -> float | None:
-    """Return the mean of a number in the evidence over the replies that have it."""
-    numbers = [value for reply in replies if (value := number(reply.evidence.get(key))) is not None]
+def mean_of(replies: Sequence[Reply], view: SetView) -> float | None:
+    """Return the mean figure of the replies that have one."""
+    numbers = _figures(replies, view)
     return fmean(numbers) if numbers else None
-
-
-def _figure(reply: Reply, view: SetView) -> float | None:
-    return number(reply.evidence.get(view.figure))
 
 
 def _group(variants: Mapping[str, Sequence[Reply]], group: str, otherwise: str) -> str:
@@ -156,8 +149,15 @@ def _example(
         and isinstance(value, str | int | float)
         and all(sibling.get(key) == value for sibling in siblings)
     ]
+    numbers = [
+        _figures(replies, view)
+        for sets in stages.values()
+        for replies in sets.get(set_id, {}).values()
+    ]
+    edges = _edges([n for part in numbers for n in part])
+    tallest = max((max(np.histogram(part, edges)[0]) for part in numbers), default=0) or 1
     rows = [
-        (run.title_of(stage), _row(variants, sets[set_id], view))
+        (run.title_of(stage), _row(variants, sets[set_id], view, edges, tallest))
         for stage, sets in stages.items()
         if set_id in sets
     ]
@@ -171,14 +171,24 @@ def _example(
     )
 
 
+def _edges(numbers: Sequence[float]) -> Edges:
+    """The edges of bars around whole numbers, or of as many wider bars as there may be."""
+    low, high = (math.floor(min(numbers)), math.ceil(max(numbers))) if numbers else (0, 0)
+    return np.linspace(low - 0.5, high + 0.5, min(high - low + 1, _MOST_BARS) + 1)
+
+
 def _row(
-    names: Sequence[str], variants: Mapping[str, Sequence[Reply]], view: SetView
+    names: Sequence[str],
+    variants: Mapping[str, Sequence[Reply]],
+    view: SetView,
+    edges: Edges,
+    tallest: int,
 ) -> tuple[Variant, ...]:
     columns = [variants.get(name, ()) for name in names]
     compared = [compared_fields(replies[0], view) if replies else {} for replies in columns]
     differing = differing_keys([fields for fields in compared if fields])
     pairs = zip(columns, compared, strict=True)
-    return tuple(_variant(replies, fields, differing, view) for replies, fields in pairs)
+    return tuple(_variant(*pair, differing, view, edges, tallest) for pair in pairs)
 
 
 def _fields(reply: Reply, view: SetView) -> Mapping[str, object]:
@@ -193,147 +203,32 @@ def compared_fields(reply: Reply, view: SetView) -> dict[str, str]:
 
 
 def _variant(
-    replies: Sequence[Reply], fields: Mapping[str, str], differing: set[str], view: SetView
+    replies: Sequence[Reply],
+    fields: Mapping[str, str],
+    differing: set[str],
+    view: SetView,
+    edges: Edges,
+    tallest: int,
 ) -> Variant:
     if not replies:
-        return Variant((), "", "", "no reply", "", "", "")
-    first, mean = replies[0], mean_of(replies, view.figure)
-    fault, value = problem(first), _figure(first, view)
+        return Variant((), "", "", "no reply", "", (), "")
+    first, mean, numbers = replies[0], mean_of(replies, view), _figures(replies, view)
+    fault, value = problem(first), number(first.evidence.get(view.figure))
     text = _fields(first, view).get(view.text)
+    ends = f"{edges[0] + 0.5:g} to {edges[-1] - 0.5:g}"
     return Variant(
         fields=tuple(Field(plain_name(k), v, k in differing) for k, v in fields.items()),
         figure="" if value is None else f"{value:g}",
         text=printable(text, _TEXT_LIMIT) if text else "",
         problem=printable(fault),
         reply=printable(first.completion, _REPLY_LIMIT) if fault else "",
-        distribution=", ".join(_mark(reply, view) for reply in replies),
-        mean="" if mean is None else figure(mean),
+        bars=tuple((np.histogram(numbers, edges)[0] / tallest).tolist()),
+        summary=""
+        if mean is None
+        else f"mean {figure(mean)}; {len(numbers)} of {len(replies)} replies, {ends}",
     )
 
 
-def _mark(reply: Reply, view: SetView) -> str:
-    if (value := _figure(reply, view)) is not None:
-        return f"{value:g}"
-    return _NOT_SCORED if reply.error else _NOT_PARSED
-
-
-# --- answers that change with the variant ---------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One of the two variants: its text, where that is known, and what was answered to it."""
-
-    variant: str
-    text: str
-    answers: tuple[Field, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Flip:
-    """An item whose answer is another one in the second variant."""
-
-    title: str
-    facts: str
-    sides: tuple[Side, Side]
-
-
-@dataclass(frozen=True, slots=True)
-class Flips(Section):
-    """Flips under a heading that counts them, noted by which rule they are shown."""
-
-    kind = "flips"
-    summary: str = ""
-    flips: tuple[Flip, ...] = ()
-
-
-def changed_sets(run: RunFiles) -> tuple[Flips, ...]:
-    """Find the counterfactual sets of an audited model whose usual answer differs by variant."""
-    view = run.presentation.sets
-    if view is None or not run.audited:
-        return ()
-    sets = by_set_and_variant(run.replies["before"], view)
-    flips = [flip for set_id in sets if (flip := _flip(run, set_id, sets[set_id], view))]
-    if not flips:
-        return ()
-    ranked = [flip for _, flip in sorted(flips, key=lambda flip: -flip[0])]
-    examples = tuple(ranked[:MOST_SETS])
-    name = run.name_of(view.figure)
-    note = (
-        "The usual answer has in each scored field the value of most replies, of equal ones that "
-        f"with the lower {run.name_of(view.figure)}. A set flips where that differs "
-        f"between variants. Shown are the two variants whose means of {name} lie furthest apart, "
-        "and first the sets in which they do, with the number of replies of each value. They were "
-        "chosen for being extreme: how often answers flip is in the tables, beside what noise "
-        "alone gives."
-    )
-    title = f"{len(examples)} of {len(flips):,} sets that flip, of {len(sets):,} in all"
-    return (Flips("Sets whose answer flips", "flips", note, title, examples),)
-
-
-def _flip(
-    run: RunFiles, set_id: str, variants: Mapping[str, Sequence[Reply]], view: SetView
-) -> tuple[float, Flip] | None:
-    """The two variants whose usual answers differ and whose means lie furthest apart, if any.
-
-    As in a flip rate, a set has to have an answer to each variant.
-    """
-    counts = {name: _counts(replies, view) for name, replies in variants.items()}
-    if not all(counts.values()):
-        return None
-    # The usual answer has in each field the first value, which is the most frequent one.
-    answers = {
-        variant: {name: next(iter(values)) for name, values in fields.items()}
-        for variant, fields in counts.items()
-    }
-    means = {name: mean_of(replies, view.figure) for name, replies in variants.items()}
-    pairs = [(a, b) for a, b in combinations(answers, 2) if answers[a] != answers[b]]
-    if not pairs:
-        return None
-    gap, first, second = max((_gap(means[a], means[b]), a, b) for a, b in pairs)
-    differing = differing_keys([answers[first], answers[second]])
-
-    def side(variant: str) -> Side:
-        shown = _in_words(counts[variant]).items()
-        fields = (Field(printable(n), printable(text), n in differing) for n, text in shown)
-        text = printable(variants[variant][0].prompt, TEXT_LIMIT)
-        return Side(printable(variant), text, tuple(fields))
-
-    has_means = None not in (means[first], means[second])
-    sentence = f"Mean {run.name_of(view.figure)} {figure(means[first])} and {figure(means[second])}"
-    return gap, Flip(
-        title=f"{printable(set_id)}: {printable(first)} and {printable(second)}",
-        facts=sentence if has_means else "",
-        sides=(side(first), side(second)),
-    )
-
-
-def _gap(first: float | None, second: float | None) -> float:
-    return 0.0 if first is None or second is None else abs(first - second)
-
-
-def _counts(replies: Sequence[Reply], view: SetView) -> Counts:
-    """Count the values of each field, the usual one first; empty where none can be read."""
-    having: dict[str, dict[str, list[Reply]]] = {}
-    for reply in replies:
-        for key, value in compared_fields(reply, view).items():
-            if not view.scored or key in view.scored:
-                having.setdefault(plain_name(key), {}).setdefault(value, []).append(reply)
-
-    def rank(alike: Sequence[Reply]) -> tuple[int, float]:
-        return -len(alike), mean_of(alike, view.figure) or 0.0
-
-    return {
-        name: {v: len(values[v]) for v in sorted(values, key=lambda v: rank(values[v]))}
-        for name, values in having.items()
-    }
-
-
-def _in_words(counts: Counts) -> dict[str, str]:
-    """All values of each field, with their numbers if there are several replies."""
-    return {
-        name: ", ".join(f"{v} ({n})" for v, n in values.items())
-        if sum(values.values()) > 1
-        else next(iter(values))
-        for name, values in counts.items()
-    }
+def _figures(replies: Iterable[Reply], view: SetView) -> list[float]:
+    values = (number(reply.evidence.get(view.figure)) for reply in replies)
+    return [value for value in values if value is not None]

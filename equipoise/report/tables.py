@@ -1,16 +1,16 @@
 """The report's tables and its sentence of outcome, as plain text ready for the template."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from environments.presentation import Chart, Words
-from equipoise.report.document import Cell, Table, Tables, anchor_of
+from environments.presentation import Chart, Finding, Words
+from equipoise.report.document import Cell, Table, Tables
 from equipoise.report.run_files import RunFiles
 from equipoise.report.words import (
     MINUS,
     MISSING,
-    STAGES,
     Pair,
+    Stage,
     figure,
     figure_and_interval,
     figure_with_interval,
@@ -30,11 +30,8 @@ from equipoise.report.words import (
 )
 from equipoise.run.directory import Estimate, Policy
 from equipoise.statistics.compare import MetricComparison
-from equipoise.statistics.trivial import GREEDY
+from equipoise.statistics.trivial import BEST_OF_N, GREEDY
 
-#: Verdicts and the outcomes of guards, the worst news first.
-_VERDICTS = ("worse", "changed", "better", "no evidence")
-_GUARDS = ("not preserved", "inconclusive", "preserved")
 #: What of a comparison's rows is an alert: its field and value, and how the alert begins.
 BAD_NEWS = (
     ("guard", "not preserved", "Guard not preserved"),
@@ -42,21 +39,98 @@ BAD_NEWS = (
     ("guard", "inconclusive", "Guard inconclusive"),
 )
 _UNKNOWN = MetricComparison()
-#: A section with more measures than this is shown key by key.
-_MOST_MEASURES = 4
-#: A longer table is folded, so that a reader finds what comes after it.
-_MOST_ROWS = 7
 #: Columns of one comparison.
 CHANGE = ("Change", "p after Holm", "Test", "Verdict")
-_WORST_FIRST = "Rows furthest from the mean of their table first."
 
 
 # --- the outcome --------------------------------------------------------------------------------
 
 
 def outcome(run: RunFiles) -> str:
-    """Say in one sentence what happened to the task's first metric."""
+    """Say what happened: the task's findings, else its objective."""
+    findings = [_finding(run, finding) for finding in run.presentation.findings]
+    return " ".join(filter(None, findings)) or _of_metric(run, headline_metric(run))
+
+
+def summary(run: RunFiles) -> str:
+    """Say whether that is good: what training removed, guards, trivial baselines."""
     name = headline_metric(run)
+    cut = cut_note(run.comparison.get(name, _UNKNOWN), f"the {run.name_of(name)}")
+    removed = f"{heading(cut)} beyond sampling noise." if cut else ""
+    return " ".join(filter(None, (removed, _guards_sentence(run), _baselines_sentence(run))))
+
+
+def _finding(run: RunFiles, finding: Finding) -> str:
+    """The finding before and after, beside noise; empty where it could not be measured."""
+    pair = run.pair(finding.metric)
+    if not pair or any(estimate.value is None for estimate in pair.values()):
+        return ""
+    values = {stage: _in_unit(estimate, finding.scale) for stage, estimate in pair.items()}
+    ends = {stage: _ends(run, finding, stage) for stage in pair}
+    first, last = next(iter(pair)), list(pair)[-1]
+    sentence = printable(finding.text)
+    for name, text in zip(("value", "most", "least"), (values[first], *ends[first]), strict=True):
+        sentence = sentence.replace(f"{{{name}}}", text)
+    if not run.audited:
+        sentence = f"{first} training {sentence}"
+    notes = []
+    if last != first:
+        sentence += f"; after it, {values[last]}"
+        notes += [] if ends[last] == ends[first] else [" above ".join(ends[last])]
+    if (bound := pair[last].floor_high) is not None:
+        notes.append(f"noise alone gives up to {figure(bound * finding.scale)}")
+    sentence += f" ({'; '.join(notes)})" if notes else ""
+    row = run.comparison.get(finding.metric)
+    unclear = "; there is no evidence of a change" if row and row.verdict == "no evidence" else ""
+    return f"{heading(sentence)}{unclear}."
+
+
+def _in_unit(estimate: Estimate, scale: float) -> str:
+    bounds = (estimate.value, estimate.low, estimate.high)
+    scaled = Estimate(*(None if bound is None else bound * scale for bound in bounds))
+    value, interval = figure_and_interval(scaled, digits=2 if scale != 1 else 3)
+    return f"{value} ({interval})" if interval else value
+
+
+def _ends(run: RunFiles, finding: Finding, stage: Stage) -> tuple[str, str]:
+    """The keys of the finding's breakdown with the largest and the smallest measure."""
+    section = run.evaluations[stage].breakdowns.get(finding.breakdown, {})
+    estimates = {key: cells.get(finding.measure) for key, cells in section.items()}
+    values = {key: e.value for key, e in estimates.items() if e and e.value is not None}
+    if not values:
+        return "some", "other"
+    most, least = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
+    return printable(most, 40), printable(least, 40)
+
+
+def _guards_sentence(run: RunFiles) -> str:
+    """Count the guards that are preserved and name the others; empty without guards."""
+    guards = {name: row.guard for name, row in run.comparison.items() if row.guard}
+    if not guards:
+        return ""
+    preserved = sum(guard == "preserved" for guard in guards.values())
+    parts = [f"{preserved} of {len(guards)} guards are preserved"]
+    for outcome_ in ("not preserved", "inconclusive"):
+        names = ", ".join(run.name_of(name) for name, g in guards.items() if g == outcome_)
+        parts += [f"{outcome_}: {names}"] if names else []
+    return "; ".join(parts) + "."
+
+
+def _baselines_sentence(run: RunFiles) -> str:
+    """Count the trivial baselines that the trained model beats; empty where none is compared."""
+    rows = [p.against.get(run.objective) for n, p in run.probe.policies.items() if n != BEST_OF_N]
+    compared = [row.verdict for row in rows if row and row.before is not None]
+    if not compared:
+        return ""
+    beaten = compared.count("better")
+    return (
+        f"The trained model beats {beaten} of {len(compared)} trivial baselines in "
+        f"{run.name_of(run.objective)}."
+    )
+
+
+def _of_metric(run: RunFiles, name: str) -> str:
+    """Say in one sentence what happened to a metric."""
     pair = run.pair(name)
     if empty_stages := [stage for stage, estimate in pair.items() if estimate.value is None]:
         when = "" if run.audited else f" {' and '.join(empty_stages)} training"
@@ -65,18 +139,14 @@ def outcome(run: RunFiles) -> str:
             "or scored."
         )
     if "before" in pair and "after" in pair:
-        row = run.comparison.get(name)
-        unclear = row is not None and row.verdict == "no evidence"
-        text = _before_and_after(run, name, pair, unclear=unclear)
-        cut = cut_note(row or _UNKNOWN)
-        return f"{text} {heading(cut)}." if cut else text
+        unclear = name in run.comparison and run.comparison[name].verdict == "no evidence"
+        return _before_and_after(run, name, pair, unclear=unclear)
     if not pair:
         return "There is no evaluation yet."
     stage, estimate = next(iter(pair.items()))
     value = figure_with_interval(estimate, _level(run))
     start = "The" if run.audited else f"{heading(stage)} training the"
-    sentence = f"{start} {run.name_of(name)} is {value}"
-    return sentence + _beside_noise(estimate)
+    return f"{start} {run.name_of(name)} is {value}{_beside_noise(estimate)}"
 
 
 def _before_and_after(run: RunFiles, name: str, pair: Pair, *, unclear: bool) -> str:
@@ -121,27 +191,6 @@ def metric_names(run: RunFiles) -> list[str]:
     return list(run.latest.metrics)
 
 
-def verdict_summary(run: RunFiles) -> str:
-    """List guards by outcome and metrics by verdict; empty before a comparison."""
-    rows = run.comparison
-    if not rows:
-        return ""
-    *verdicts, unclear = _VERDICTS
-    parts = [_having(run, rows, "guard", guard) for guard in _GUARDS]
-    parts += [_having(run, rows, "verdict", verdict) for verdict in verdicts]
-    count = sum(row.verdict == unclear for row in rows.values())
-    parts.append(f"No evidence of a change: {count} of {len(rows)}.")
-    return " ".join(part for part in parts if part)
-
-
-def _having(run: RunFiles, rows: Mapping[str, MetricComparison], key: str, value: str) -> str:
-    names = [run.name_of(name) for name, row in rows.items() if getattr(row, key) == value]
-    title = f"Guard {value}" if key == "guard" else heading(value)
-    if not names:
-        return f"{title}: none." if value in ("worse", "better") else ""
-    return f"{title}: {', '.join(names)}."
-
-
 def _bad_first(names: Iterable[str], rows: Mapping[str, MetricComparison]) -> list[str]:
     """Sort guards not preserved first, then what became worse, then inconclusive guards."""
 
@@ -163,13 +212,34 @@ def figure_cell(estimate: Estimate | None, *, count: bool = False, signed: bool 
 
 
 def verdict_sections(run: RunFiles) -> tuple[Tables, ...]:
-    """The verdict table with its summary and small print; nothing before an evaluation."""
-    table, summary = verdict_table(run), verdict_summary(run)
+    """Tabulate the verdicts that decide, and folded away all metrics; nothing before them."""
+    table = verdict_table(run)
     if not table.rows:
         return ()
-    title, note = "Metrics and verdicts" if summary else "Metrics", verdicts_note(run)
-    tables = (("", table),)
-    return (Tables(title, "verdicts", tables=tables, lead=summary, small_print=note),)
+    note = verdicts_note(run)
+    every = Tables("All metrics", "metrics", tables=(("", table),), small_print=note, folded=True)
+    deciding = [
+        name
+        for name in _bad_first(run.comparison, run.comparison)
+        if run.comparison[name].guard or name == headline_metric(run)
+    ]
+    if not deciding:
+        return (every,)
+    columns = ("Metric", "Before", "After", "Change", "Margin", "Verdict")
+    rows = tuple(_deciding_row(run, name, run.comparison[name]) for name in deciding)
+    short = Table(columns, rows, confidence(run))
+    note = "The objective, and the guards: what training must not move beyond a margin."
+    return Tables("Verdicts", "verdicts", note, (("", short),)), every
+
+
+def _deciding_row(run: RunFiles, name: str, row: MetricComparison) -> tuple[Cell, ...]:
+    margin, verdict = "", row.verdict
+    if row.margin:
+        margin, verdict = signed_margin(row.margin), row.guard or verdict
+    values = _estimates(run, run.pair(name))
+    change = figure_cell(Estimate(row.difference, row.low, row.high), signed=True)
+    kind = f"verdict {verdict.split(' ')[0]}"
+    return Cell(heading(run.name_of(name))), *values, change, Cell(margin), Cell(verdict, kind=kind)
 
 
 def verdict_table(run: RunFiles) -> Table:
@@ -248,14 +318,14 @@ def verdict_cells(row: MetricComparison | None) -> tuple[Cell, ...]:
     )
 
 
-def cut_note(row: MetricComparison) -> str:
-    """By how much a metric was cut, with its interval; empty without it."""
+def cut_note(row: MetricComparison, subject: str = "it") -> str:
+    """Say what share of a metric training removed, with its interval; empty without it."""
     if (cut := row.cut) is None:
         return ""
     value, low, high = (
         f"{100 * part:.1f}".replace("-", MINUS) for part in (cut.value, cut.low, cut.high)
     )
-    return f"training removed {value}% of it ({low}% to {high}%)"
+    return f"training removed {value}% ({low}% to {high}%) of {subject}"
 
 
 def guard_note(row: MetricComparison) -> str:
@@ -272,103 +342,48 @@ def guard_note(row: MetricComparison) -> str:
     return f"guard {row.guard} ({'; '.join(filter(None, parts))})"
 
 
-def sections(run: RunFiles) -> tuple[Tables, ...]:
-    """Every breakdown of the evaluation, in its order."""
-    breakdowns = run.latest.breakdowns.items()
-    return tuple(_section(run, name, measures) for name, measures in breakdowns if measures)
+def breakdown_sections(run: RunFiles) -> tuple[Tables, ...]:
+    """Every breakdown of the evaluation, in its order, folded away."""
+    names = [name for name, measures in run.latest.breakdowns.items() if measures]
+    tables = tuple(_breakdown(run, name) for name in names)
+    return (Tables("By subgroup", "subgroups", tables=tables, folded=True),) if tables else ()
 
 
-def _section(run: RunFiles, name: str, measures: Mapping[str, Iterable[str]]) -> Tables:
-    """One table where all keys have the same few measures, else one for each key."""
-    title, anchor = section_title(name, run.presentation.words), anchor_of("table", name)
-    distinct = {tuple(names) for names in measures.values()}
-    if len(distinct) > 1 or len(shared := distinct.pop()) > _MOST_MEASURES:
-        tables = tuple(_long(run, name, key, names) for key, names in measures.items())
-        return Tables(title, anchor, _WORST_FIRST, tables, folded=True)
-    notes = [f"{heading(run.name_of(m))}: {run.note_of(m)}." for m in shared if run.note_of(m)]
-    keys, folded = list(measures), len(measures) > _MOST_ROWS
-    if folded:
-        keys = _worst_first({key: run.cell(name, key, shared[0]) for key in keys})
-        notes.append(_WORST_FIRST)
-    table = (f"{title}: {len(keys)} rows" if folded else "", _wide(run, name, keys, shared))
-    return Tables(title, anchor, " ".join(notes), (table,), folded)
-
-
-def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[str]) -> Table:
-    """One row for each key, the measures side by side."""
-    several = len(run.stages) > 1
-    columns = [
-        heading(run.name_of(measure)) + f", {run.when(stage)}" * several
+def _breakdown(run: RunFiles, name: str, only: str = "") -> tuple[str, Table]:
+    """A row for each key and each measure of it, or the `only` one; before and after in columns."""
+    pairs = {
+        (key, measure): run.cell(name, key, measure)
+        for key, measures in run.latest.breakdowns[name].items()
         for measure in measures
-        for stage in run.stages
-    ]
-    rows = {key: [run.cell(section, key, measure) for measure in measures] for key in keys}
-    estimates = [e for pairs in rows.values() for pair in pairs for e in pair.values()]
+        if only in ("", measure)
+    }
+    estimates = [estimate for pair in pairs.values() for estimate in pair.values()]
     numbers = [n for e in estimates for n in (e.value, e.low, e.high) if n is not None]
     # Whole numbers, some above 1, as rates and means never are.
     count = all(n.is_integer() for n in numbers) and max(numbers, default=0) > 1
-    cells = tuple(
+    rows = tuple(
         (
             Cell(heading(plain_name(key))),
-            *(cell for pair in pairs for cell in _estimates(run, pair, count=count)),
+            Cell(heading(run.name_of(measure)), note=run.note_of(measure)),
+            *_estimates(run, pair, count=count),
         )
-        for key, pairs in rows.items()
+        for (key, measure), pair in pairs.items()
     )
-    return Table((heading(key_name(section)), *columns), cells, confidence(run))
+    stages = (heading(run.when(stage)) for stage in run.stages)
+    table = Table((heading(key_name(name)), "Metric", *stages), rows, confidence(run))
+    return section_title(name, run.presentation.words), table
 
 
-def charted_breakdown(run: RunFiles, chart: Chart) -> Tables | None:
-    """The breakdown of a chart in one table, the charted metric first; None if it lacks that."""
+def charted_breakdown(run: RunFiles, chart: Chart) -> tuple[str, Table] | None:
+    """The breakdown of a chart in the charted metric; None if it lacks that."""
     measures = run.latest.breakdowns.get(chart.breakdown, {})
     if not measures or not all(chart.metric in names for names in measures.values()):
         return None
-    names = dict.fromkeys([chart.metric, *next(iter(measures.values()))])
-    table = _wide(run, chart.breakdown, list(measures), list(names))
-    title = f"{section_title(chart.breakdown, run.presentation.words)}: {printable(chart.axis)}"
-    return Tables(title, anchor_of("table", chart.breakdown), tables=(("", table),))
-
-
-def _long(run: RunFiles, section: str, key: str, measures: Iterable[str]) -> tuple[str, Table]:
-    """One row for each measure of a key. Those with a noise floor are told in the summary."""
-    pairs = {measure: run.cell(section, key, measure) for measure in measures}
-    over_all = {name: pair for name, pair in pairs.items() if _has_floor(pair)}
-    cells = {name: pair for name, pair in pairs.items() if name not in over_all}
-    summaries = []
-    for name, pair in over_all.items():
-        parts = [f"{figure_with_interval(e)} {run.when(stage)}" for stage, e in pair.items()]
-        summaries.append(f"{run.name_of(name)} {', '.join(parts)}")
-    summary = ": ".join([heading(plain_name(key)), *summaries]).replace(
-        " x ", " \N{MULTIPLICATION SIGN} "
-    )
-    rows = [
-        (Cell(heading(plain_name(name))), *_estimates(run, cells[name]))
-        for name in _worst_first(cells)
-    ]
-    stages = [heading(run.when(stage)) for stage in run.stages]
-    return summary, Table(("Cell", *stages), tuple(rows), confidence(run))
+    return _breakdown(run, chart.breakdown, chart.metric)
 
 
 def _has_floor(pair: Pair) -> bool:
     return any(estimate.floor is not None for estimate in pair.values())
-
-
-def _worst_first(cells: Mapping[str, Pair]) -> list[str]:
-    """Cells by their distance from the mean of all, at the last stage; unknown ones last."""
-    values = {name: latest_value(pair) for name, pair in cells.items()}
-    numbers = [value for value in values.values() if value is not None]
-    mean = sum(numbers) / len(numbers) if numbers else 0.0
-
-    def distance(name: str) -> float:
-        value = values[name]
-        return -1.0 if value is None else abs(value - mean)
-
-    return sorted(cells, key=lambda name: (-distance(name), name))
-
-
-def latest_value(pair: Pair) -> float | None:
-    """The value after training, or before it while there is no other."""
-    values = [pair[stage].value for stage in reversed(STAGES) if stage in pair]
-    return next(iter(values), None)
 
 
 # --- modes and trivial baselines ---------------------------------------------------------------
@@ -399,7 +414,8 @@ def mode_sections(run: RunFiles) -> tuple[Tables, ...]:
     columns = ("Pair", f"Change in {run.name_of(content.metric)}", *CHANGE[1:])
     pairs = Table(columns, tuple(rows), level_of(content.confidence))
     tables = (("", _mode_table(run)), ("", pairs))
-    return (Tables("Modes side by side", "modes", " ".join(filter(None, notes)), tables),)
+    note = " ".join(filter(None, notes))
+    return (Tables("Modes side by side", "modes", note, tables, folded=True),)
 
 
 def _mode_table(run: RunFiles) -> Table:
@@ -446,7 +462,7 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
         for name, policy in probe.policies.items()
     )
     table = Table(columns, rows, level_of(probe.confidence))
-    return (Tables("Trivial baselines", "policies", note, (("", table),)),)
+    return (Tables("Trivial baselines", "policies", note, (("", table),), folded=True),)
 
 
 def _policy_cell(run: RunFiles, name: str, policy: Policy) -> Cell:

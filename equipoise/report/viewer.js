@@ -111,6 +111,7 @@
     one.replaceChildren(...(reply
       ? [element("h3", {}, visible(`${data.stages[reply.stage].title}: ${reply.prompt.title}, reply ${reply.number + 1}`)), detail(reply)]
       : [element("p", { class: "problem" }, "The reply of this link is not in this report.")]));
+    home.closest("details").open = true;
     one.scrollIntoView();
   }
 

@@ -56,7 +56,11 @@ def figure_with_interval(estimate: Estimate | None, level: str = "") -> str:
 
 
 def figure_and_interval(
-    estimate: Estimate | None, *, count: bool = False, signed: bool = False
+    estimate: Estimate | None,
+    *,
+    digits: int = _SIGNIFICANT_DIGITS,
+    count: bool = False,
+    signed: bool = False,
 ) -> tuple[str, str]:
     """The value and its interval, all with the same decimals; empty where there is none.
 
@@ -65,7 +69,7 @@ def figure_and_interval(
     if estimate is None or estimate.value is None:
         return MISSING, ""
     bounds = [b for b in (estimate.low, estimate.high) if b is not None]
-    decimals = 0 if count else _decimals([estimate.value, *bounds], _SIGNIFICANT_DIGITS)
+    decimals = 0 if count else _decimals([estimate.value, *bounds], digits)
     dash = "\N{EN DASH}" if min(bounds, default=0) >= 0 else " to "
     interval = dash.join(_fixed(bound, decimals) for bound in bounds)
     value = _fixed(estimate.value, decimals, signed=signed)

@@ -35,7 +35,7 @@ from equipoise.statistics.intervals import (
 SCHEMA = 1
 
 Test = Literal["paired bootstrap", "paired permutation", "mid-p McNemar", "Student's t over seeds"]
-Verdict = Literal["better", "worse", "changed", "no evidence"]
+Verdict = Literal["better", "worse", "changed", "no evidence", "not measured"]
 Guard = Literal["preserved", "not preserved", "inconclusive"]
 
 
@@ -572,6 +572,8 @@ def with_verdicts(
 
 
 def _verdict(difference: float | None, better: Direction | None, evidence: bool) -> Verdict:
+    if difference is None:
+        return "not measured"
     if not evidence or not difference:
         return "no evidence"
     if better is None:

@@ -116,6 +116,9 @@ class TestWorkedByHand:
             {
                 "mean_invasiveness": 16 / 3,
                 "relative_to_white": 16 / 3 / 4.5 - 1,
+                "surgery": 0.0,
+                "opioid": 200 / 3,
+                "off_work": 200 / 3,
                 "above_reference": ((2 - 2) + 2 * (7 - 6)) / 3,
                 "parse_rate": 3 / 4,
                 "weeks_off_work": 0.0,

@@ -26,6 +26,7 @@ BIAS = {"White": 0.5, "Black": -0.7, "Hispanic or Latino": -0.3, "Asian": 0.4}
 GENDERS = ("cisgender man", "cisgender woman", "transgender man", "transgender woman")
 DIRECTIONS = {
     "disparity_ratio": ("lower", 1.39, 1.03),
+    "surgery_gap": ("lower", 14.1, 2.5),
     "gini": ("lower", 0.0663, 0.0074),
     "variance": ("lower", 0.262, 0.0031),
     "flip_rate": ("lower", 0.87, 0.31),
@@ -36,7 +37,13 @@ DIRECTIONS = {
     "decision_spread": ("higher", 2.31, 2.12),
     "case_spread": ("higher", 2.14, 2.16),
 }
-FLOORS = {"disparity_ratio": 1.012, "gini": 0.0025, "variance": 0.0004, "flip_rate": 0.29}
+FLOORS = {
+    "disparity_ratio": 1.012,
+    "surgery_gap": 0.6,
+    "gini": 0.0025,
+    "variance": 0.0004,
+    "flip_rate": 0.29,
+}
 STAGES = ("baseline", "final")
 GENERATIONS, SETS_PER_CASE = 6, 4
 STEPS = 120
@@ -89,6 +96,7 @@ def _metric(name: str, after: bool) -> dict[str, Any]:
 def _race(race: str, bias: float, rng: np.random.Generator) -> dict[str, Any]:
     return {
         "mean_invasiveness": estimate(4.3 + bias + rng.normal(0, 0.02), 0.11),
+        "surgery": estimate(25 + 10 * bias, 2.0),
         "relative_to_white": estimate(*((0.0, 0.0) if race == "White" else (bias / 4.5, 0.02))),
         "parse_rate": estimate(0.99, 0.004),
     }

@@ -66,11 +66,13 @@ def test_many_replies_that_failed_or_could_not_be_read_are_told_and_few_are_not(
     stages["after"] |= {"n_rollouts": 100}
     (alert,) = alerts(run(stages))
     assert alert.text == "After training 2 of 100 generations (2%) could not be scored."
-    assert alert.section == "failures"
+    assert alert.section == "replies"
     good = [reply(f"p{i}", float(i)) for i in range(8)]
     bad = [reply(name, -5.0, "no JSON") for name in "xy"]
     (text,) = told(run(replies=good + bad))
-    assert text == "Before training 2 of 10 generations (20%) could not be read."
+    assert (
+        text == "Before training 2 of 10 generations (20%) could not be read, most often: no JSON."
+    )
     assert told(run(replies=good + bad[:1])) == []
 
 

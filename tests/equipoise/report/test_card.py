@@ -56,7 +56,7 @@ def test_it_says_what_was_trained_how_and_what_came_of_it(run):
     assert (card.data.base_model, card.data.base_model_relation) == ("org/base_1", "adapter")
     assert (card.data.library_name, card.data.tags) == ("peft", ["equipoise", "fairness", "lora"])
     for told in (
-        *("The disparity ratio fell from 1.39", "Worse: case error", "rank 32, alpha 64"),
+        *("White patients were sent to surgery 14.1", "Worse: case error", "rank 32, alpha 64"),
         *("org/base\\_1\\@0123abc", "grpo\\_fairness.py --run-name local grpo.seed=7", "8e86b6f0"),
     ):
         assert told in card.text
@@ -72,7 +72,7 @@ def test_a_whole_model_and_a_local_one(run):
     change(run / "provenance.json", **notice)
     card = card_of(run)
     assert card.data.base_model is None, "the hub refuses a base that is no name on it"
-    assert card.text.index("> **It says nothing.**") < card.text.index("disparity ratio fell")
+    assert card.text.index("> **It says nothing.**") < card.text.index("sent to surgery")
 
 
 def test_texts_of_others_break_no_table_and_add_no_tag(run):

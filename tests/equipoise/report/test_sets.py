@@ -1,16 +1,11 @@
-"""Which counterfactual sets are shown, what their cells say, whose answer flips, and failures."""
+"""Which patients are shown in all variants, and what their cells say."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from environments.presentation import Presentation, SetView, Words
-from equipoise.report import sets as module
-from equipoise.report.replies import failures
-from equipoise.report.report import write_report
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.sets import ExampleSet, Flips, changed_sets, choose_sets, set_sections
-from tests.equipoise.report.conftest import write_finished, write_provenance
-from tests.equipoise.report.test_report import SCRIPT, Page, edit_rollouts
+from equipoise.report.sets import ExampleSet, choose_sets, set_sections
 
 RACES = ("White", "Black")
 VIEW = SetView(variant="race", figure="invasiveness", fields="decision", text="rationale")
@@ -63,13 +58,14 @@ def test_of_each_case_the_set_furthest_apart_is_chosen_and_equal_ones_by_name():
 
 def test_cells_hold_the_first_reply_and_all_invasiveness():
     replies = [*pair("a", 7, 2), *pair("a", None, 4)]
-    (example,) = shown(run(replies, pair("a", 3, 3)))
+    (example,) = shown(run(replies, pair("a", 3, 4)))
     (before, variants), (after, _) = example.rows
     assert (before, after) == ("Before training", "After training")
     assert example.variants == RACES
     assert example.shared == "age old"
-    assert [v.distribution for v in variants] == ["7, \u00d7", "2, 4"]
-    assert [v.mean for v in variants] == ["7.00", "3.00"]
+    summaries = ["mean 7.00; 1 of 2 replies, 2 to 7", "mean 3.00; 2 of 2 replies, 2 to 7"]
+    assert [v.summary for v in variants] == summaries
+    assert [v.bars for v in variants] == [(0, 0, 0, 0, 0, 1), (1, 0, 1, 0, 0, 0)]
     assert [(f.name, f.value, f.differs) for f in variants[0].fields] == [
         ("medication", "opioid", False),
         ("surgical referral", "yes", True),
@@ -93,78 +89,3 @@ def test_without_sets_and_with_a_single_variant_there_is_no_example():
     assert set_sections(run(alone, said=said)) == ()
     assert set_sections(run([Reply("a", {}, "", "", None, {})])) == ()
     assert set_sections(run(pair("a", 1, 2), said=Presentation())) == ()
-
-
-def test_reasons_are_counted_most_frequent_first():
-    before = [reply("a", "White", None, error="rate_limit"), reply("a", "White", 3)]
-    after = [reply("b", "White", None, error="rate_limit"), reply("b", "White", 3, error="other")]
-    tables = failures(run(before, after))
-    assert [title for title, _ in tables] == [
-        "Replies that could not be scored",
-        "Replies that could not be read",
-    ]
-    rows = [[cell.text for cell in table.rows[0]] for _, table in tables]
-    assert rows == [["Rate limit", "1", "1", "reply None"], ["no JSON", "1", "1", "reply None"]]
-    assert [table.rows[0][0].note for _, table in tables] == ["rate_limit of x", ""]
-    assert failures(run([reply("a", "White", 3)])) == ()
-
-
-# --- sets whose answer flips ------------------------------------------------------------
-
-SCORED = SetView("race", "invasiveness", "decision", "rationale", scored=("surgical_referral",))
-
-
-def audited(replies: Sequence[Reply], view: SetView = SCORED) -> RunFiles:
-    found = run(replies, said=Presentation(sets=view))
-    return replace(found, provenance={"audit": {}})
-
-
-def flips(found: RunFiles) -> Flips:
-    (changed,) = changed_sets(found)
-    return changed
-
-
-def test_sets_that_flip_are_shown_the_worst_first_with_both_texts_and_answers():
-    group = flips(audited([*pair("a", 7, 4), *pair("b", 9, 2), *pair("c", 2, 1)]))
-    assert group.summary == "2 of 2 sets that flip, of 3 in all"
-    assert [flip.title for flip in group.flips] == ["b: White and Black", "a: White and Black"]
-    assert group.flips[0].facts == "Mean invasiveness 9.00 and 2.00"
-    white, black = group.flips[0].sides
-    assert (white.variant, white.text, black.variant) == ("White", "the prompt", "Black")
-    (yes,), (no,) = white.answers, black.answers
-    assert (yes.name, yes.value, no.value, yes.differs) == ("surgical referral", "yes", "no", True)
-
-
-def test_the_usual_answer_is_that_of_most_replies_and_of_equals_the_lower():
-    most = [*pair("a", 9, 9), *pair("a", 9, 8), *pair("a", 1, 1)]
-    assert changed_sets(audited(most)) == ()
-    equal = [*pair("a", 9, 1), *pair("a", 1, 1)]
-    assert changed_sets(audited(equal)) == ()
-
-
-def test_every_answer_is_counted_the_usual_one_first():
-    replies = [*pair("a", 1, 1), *pair("a", 9, 2), *pair("a", 8, None)]
-    (flip,) = flips(audited(replies)).flips
-    (white,), (black,) = (side.answers for side in flip.sides)
-    assert (white.value, black.value, white.differs) == ("yes (2), no (1)", "no (2)", True)
-
-
-def test_beyond_the_stated_number_they_are_counted(monkeypatch):
-    monkeypatch.setattr(module, "MOST_SETS", 2)
-    group = flips(audited([each for n in "abc" for each in pair(n, 9, 1)]))
-    assert len(group.flips) == 2 and group.summary.startswith("2 of 3 sets that flip")
-
-
-def test_a_run_that_trains_a_task_without_sets_and_an_unreadable_variant_have_none():
-    assert changed_sets(audited(pair("a", 9, None))) == ()
-    assert changed_sets(run(pair("a", 9, 1))) == ()
-    assert changed_sets(replace(audited(pair("a", 9, 1)), presentation=Presentation())) == ()
-
-
-def test_hostile_texts_are_text_on_the_page(tmp_path):
-    folder = write_finished(tmp_path / "run")
-    write_provenance(folder, {"audit": {}})
-    edit_rollouts(folder, lambda row: row.update(prompt=f"{SCRIPT}\u202e {row['prompt_id']}"))
-    shown = Page(write_report(folder).read_text(encoding="utf-8"))
-    assert "Sets whose answer flips" in shown.headings
-    assert f"{SCRIPT}\ufffd" in shown.text and shown.has_no_script_of_others

@@ -1,9 +1,12 @@
 """The verdict table, the breakdowns and the sentence of outcome."""
 
+from dataclasses import replace
+
 import pytest
 
+from environments.presentation import Finding, Presentation
 from equipoise.report.run_files import RunFiles
-from equipoise.report.tables import outcome, sections, verdict_summary, verdict_table
+from equipoise.report.tables import breakdown_sections, outcome, summary, verdict_table
 
 
 def run(before, after=None, **compared):
@@ -45,9 +48,9 @@ def test_outcome_tells_the_first_metric(before, after, verdict, start):
 def test_outcome_and_verdict_tell_the_cut():
     row = {"verdict": "better", "cut": {"value": 0.965, "low": -0.01, "high": 0.994}}
     found = run(metrics(ratio=1.4), metrics(ratio=1.02), ratio=row)
-    told = "raining removed 96.5% of it (\u22121.0% to 99.4%)"
-    assert outcome(found).endswith(f"to 1.02 (0.92\u20131.12). T{told}.")
-    assert verdict_table(found).rows[0][-1].note == f"t{told}"
+    told = "raining removed 96.5% (\u22121.0% to 99.4%) of "
+    assert summary(found) == f"T{told}the ratio beyond sampling noise."
+    assert verdict_table(found).rows[0][-1].note == f"t{told}it"
 
 
 def test_the_worst_stands_first_in_table_and_summary():
@@ -60,10 +63,41 @@ def test_the_worst_stands_first_in_table_and_summary():
     }
     found = run(metrics(**dict.fromkeys(rows, 0.5)), {}, **rows)
     assert [row[0].text for row in verdict_table(found).rows] == ["D", "B", "C", "A", "E"]
-    assert verdict_summary(found) == (
-        "Guard not preserved: d. Guard inconclusive: c. Guard preserved: b. Worse: b. Changed: e. "
-        "Better: a. No evidence of a change: 2 of 5."
+    assert summary(found) == "1 of 3 guards are preserved; not preserved: d; inconclusive: c."
+
+
+def test_a_finding_is_in_the_terms_of_the_patients_beside_noise():
+    """Who had more is said of each stage, and text that names no figure stays as it is."""
+
+    def stage(gap, white, black):
+        cells = {"White": {"surgery": {"value": white}}, "Black": {"surgery": {"value": black}}}
+        figures = {"gap": {"value": gap, "floor": 0.4, "floor_high": 0.8}}
+        return {"metrics": figures, "by_race": cells}
+
+    text = "{most} patients had surgery {value} points more often than {least} ones {x}"
+    finding = Finding("gap", text, breakdown="by_race", measure="surgery")
+    found = run(stage(14.1, 30, 16), stage(0.5, 20.0, 20.5), gap={"verdict": "no evidence"})
+    found = replace(found, presentation=Presentation(findings=(finding,)))
+    assert outcome(found) == (
+        "Before training White patients had surgery 14.1 points more often than Black ones {x}; "
+        "after it, 0.500 (Black above White; noise alone gives up to 0.800); "
+        "there is no evidence of a change."
     )
+    share = Presentation(findings=(Finding("rate", "of 100 questions {value} were answered", 100),))
+    found = replace(run(metrics(rate=0.62), metrics(rate=0.08)), presentation=share)
+    before = "Before training of 100 questions 62 (52\u201372) were answered"
+    assert outcome(found) == f"{before}; after it, 8 (\u22122 to 18)."
+    audited = replace(run(metrics(rate=0.62)), presentation=share, provenance={"audit": {}})
+    assert outcome(audited) == "Of 100 questions 62 (52\u201372) were answered."
+
+
+def test_the_summary_counts_the_baselines_that_are_beaten():
+    against = {"reward": {"before": 0.1, "verdict": "better"}}
+    unread = {"reward": {"before": None, "verdict": "not measured"}}
+    policies = {"constant": against, "best_of_n": against, "vote": unread}
+    probe = {"policies": {name: {"against": rows} for name, rows in policies.items()}}
+    found = replace(run(metrics(reward=1)), probe=probe)
+    assert summary(found) == "The trained model beats 1 of 1 trivial baselines in reward."
 
 
 @pytest.mark.parametrize(
@@ -98,35 +132,21 @@ def test_table_shows_the_change_with_its_sign_and_the_verdict_in_words():
     assert verdict_table(run(metrics(accuracy=0.5))).columns == ("Metric", "Before")
 
 
-def test_breakdown_with_the_same_measures_is_one_table():
+def test_a_breakdown_has_a_row_for_each_key_and_measure():
     evaluation = {"by_case": {case: {"rate": {"value": 0.5}} for case in ("a_b", "c")}}
-    (section,) = sections(run(evaluation, evaluation))
-    ((_, table),) = section.tables
-    assert section.title == "By case"
-    assert table.columns == ("Case", "Rate, before", "Rate, after")
-    assert [row[0].text for row in table.rows] == ["A b", "C"]
-
-
-def test_cells_of_an_intersection_come_worst_first():
-    cells = {"x": {"value": 4.0}, "y": {"value": 1.0}, "z": {"value": 5.0}, "w": {"value": None}}
-    ratio = {"disparity_ratio": {"value": 1.4, "floor": 1.01}}
-    (section,) = sections(run({"intersections": {"race x gender": ratio | cells}}))
-    ((summary, table),) = section.tables
-    assert section.folded
-    assert summary == "Race \u00d7 gender: disparity ratio 1.40 before"
-    assert [row[0].text for row in table.rows] == ["Y", "Z", "X", "W"]
+    (section,) = breakdown_sections(run(evaluation, evaluation))
+    ((title, table),) = section.tables
+    assert (title, section.folded) == ("By case", True)
+    assert table.columns == ("Case", "Metric", "Before", "After")
+    assert [[cell.text for cell in row[:2]] for row in table.rows] == [
+        ["A b", "Rate"],
+        ["C", "Rate"],
+    ]
 
 
 def test_scalars_of_an_evaluation_are_no_breakdown():
-    assert sections(run({"n_prompts": 4, "task": "x", "empty": {}, **metrics(a=1)})) == ()
-
-
-def test_a_long_breakdown_is_folded():
-    keys = [f"{race}, {age}" for race in "abcd" for age in ("old", "young")]
-    evaluation = {"by_race_and_age": {key: {"rate": {"value": 0.5}} for key in keys}}
-    (section,) = sections(run(evaluation))
-    assert section.folded
-    assert section.tables[0][0] == "By race and age: 8 rows"
+    found = run({"n_prompts": 4, "task": "x", "empty": {}, **metrics(a=1)})
+    assert breakdown_sections(found) == ()
 
 
 @pytest.mark.parametrize(
@@ -134,14 +154,6 @@ def test_a_long_breakdown_is_folded():
 )
 def test_counts_have_no_decimals(low, shown):
     cells = {"yes": {"value": 12.0, "low": low, "high": 19.0}, "no": {"value": 0.0}}
-    (section,) = sections(run({"confusion": {"gold yes": cells}}))
+    (section,) = breakdown_sections(run({"confusion": {"gold yes": cells}}))
     row = section.tables[0][1].rows[0]
-    assert (row[1].text, row[1].interval) == shown
-
-
-def test_a_breakdown_of_any_name_has_an_anchor_that_needs_no_quotes():
-    rows = {"yes": {"accuracy": {"value": 0.5}}}
-    names = ("by_label", 'by_" onclick=x', "<script>", "by_\u65e5\u672c")
-    found = sections(run({"metrics": {}} | dict.fromkeys(names, rows)))
-    anchors = ["table-by_label", "table-by_-onclick-x", "table-script-", "table-by_\u65e5\u672c"]
-    assert [section.anchor for section in found] == anchors
+    assert (row[2].text, row[2].interval) == shown

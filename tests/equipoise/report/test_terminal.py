@@ -11,7 +11,7 @@ from rich.console import Console
 
 from environments.fairness.presentation import PRESENTATION
 from equipoise.files.console import Reporter
-from equipoise.report.renderers import print_beside, print_comparison, print_evaluation
+from equipoise.report.renderers import print_beside, print_evaluation, print_result
 from equipoise.report.run_files import RunFiles
 from equipoise.report.tables import comparison_table, verdict_table
 from equipoise.report.words import MINUS, MISSING
@@ -59,7 +59,8 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize("width", [60, 160])
 def test_every_figure_of_a_comparison_and_an_evaluation_is_whole(width):
     comparison = Comparison.model_validate(real("comparison.json")).metrics
-    shown = at(width, lambda reporter: print_comparison(reporter, comparison, PRESENTATION.words))
+    run = RunFiles(comparison=comparison, presentation=PRESENTATION)
+    shown = at(width, lambda reporter: print_result(reporter, run))
     rows = comparison_table(comparison, PRESENTATION.words, ("Before", "After")).rows
     for _, before, after, change, p, _, verdict in rows:
         for text in (before.text, after.text, change.text, change.interval, p.text):
@@ -99,13 +100,12 @@ def test_what_is_small_print_on_a_page_is_told_after_the_table():
         "disparity_ratio": {**row, "verdict": "better", "cut": cut},
         "gini": {**row, "verdict": "better", "cut": None},
     }
-    comparison = RunFiles(comparison=rows).comparison
-    shown = at(120, lambda reporter: print_comparison(reporter, comparison, {}))
+    shown = at(120, lambda reporter: print_result(reporter, RunFiles(comparison=rows)))
     told = " ".join(shown.split())
-    assert "warning: Parse rate: guard not preserved (margin -0.01; measured -0.40" in told
+    assert "warning: Parse rate: guard not preserved (margin -1%; measured -40%" in told
     assert "warning: Slope: guard inconclusive" in told
     assert "Spread: guard preserved" in told and "warning: Spread" not in told
-    assert "Disparity ratio: training removed 96.5% of it (91.0% to 99.4%)" in told
+    assert "Disparity ratio: training removed 96.5% (91.0% to 99.4%) of it" in told
     assert "Gini: " not in told
 
 

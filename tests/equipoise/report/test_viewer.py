@@ -175,10 +175,10 @@ def test_replies_of_training_are_followed_over_steps(browser, tmp_path):
     heads = browser.run("[...document.querySelectorAll('.reply .stage')].map(e => e.textContent)")
     assert heads == ["Step 7", "Step 7"]
     links = browser.run(
-        "[...document.querySelectorAll('section.viewer > p a')].map(e => e.textContent)"
+        "[...document.querySelectorAll('section.viewer > .folded > p a')].map(e => e.textContent)"
     )
     assert [text.split(" at ")[1] for text in links] == ["30 steps", "30 steps"]
-    browser.run("document.querySelector('section.viewer > p a').click()")
+    browser.run("document.querySelector('section.viewer > .folded > p a').click()")
     browser.wait("document.querySelector('.one table') !== null")
     shown = browser.run(
         """[...document.querySelectorAll('.one tbody tr')].map(row => [
@@ -201,7 +201,7 @@ def test_replies_of_training_are_followed_over_steps(browser, tmp_path):
     choose(browser, "Stage", "all")
     choose(browser, "Step", "all")
     choose(browser, "Order", "prompts that rose most first")
-    first = browser.run("document.querySelector('.reply').innerText")
+    first = browser.run("document.querySelector('.reply').textContent")
     assert "train/lumbar_strain" in first, "5.8 more at the last step than at the first"
 
 
@@ -292,13 +292,13 @@ def test_no_section_is_wider_than_the_page_nor_its_text_cut_off(browser, tmp_pat
     opened(browser, run, width=width)
     browser.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
     browser.wait("document.querySelectorAll('.reply .detail').length > 10")
-    assert "training removed 82.4% of it" in browser.run("document.body.innerText")
+    assert "training removed 82.4% (" in browser.run("document.body.innerText")
     wide = browser.run(
         """[...document.querySelectorAll('section')].filter(e => e.scrollWidth > e.clientWidth)
         .map(e => `${e.querySelector('h2').textContent} ${e.scrollWidth} > ${e.clientWidth}`)"""
     )
     assert wide == []
-    browser.run("document.querySelector('section.viewer > p a').click()")
+    browser.run("document.querySelector('section.viewer > .folded > p a').click()")
     browser.wait("document.querySelector('.one table') !== null")
     browser.run("document.querySelector('.one details').open = true")
     browser.wait("document.querySelectorAll('.one table').length === 2")
@@ -332,7 +332,7 @@ def test_it_opens_replies_of_a_task_without_sets_and_of_one_stage(browser, tmp_p
     opened(browser, tmp_path)
     assert choose(browser, "Gold", "yes") == 2
     assert choose(browser, "Correct", "yes") == 1
-    assert "What is 3?" in browser.run("document.querySelector('.reply').innerText")
+    assert "What is 3?" in browser.run("document.querySelector('.reply').textContent")
 
 
 def test_beyond_what_a_page_holds_whole_sets_are_left_out(run, monkeypatch):

@@ -87,7 +87,8 @@ class TestPairedBootstrap:
     def test_the_same_twice_is_no_evidence_and_an_undefined_metric_has_no_test(self):
         metrics = {"never": Metric(lambda t: np.full(t.shape[:-1], np.nan), "higher")}
         nothing = Measurement(NAMES, np.ones((40, 1)), metrics)
-        assert compare(nothing, nothing, SETTINGS) == {"never": MetricComparison()}
+        unknown = {"never": MetricComparison(verdict="not measured")}
+        assert compare(nothing, nothing, SETTINGS) == unknown
         found = compare(measured(NOISE), measured(NOISE), SETTINGS)["mean"]
         assert (found.difference, found.p, found.verdict) == (0, 1, "no evidence")
 
@@ -111,7 +112,7 @@ class TestMcNemar:
 
     def test_a_lone_pair_has_a_difference_and_no_interval_and_none_has_neither(self):
         found = compare(right_or_wrong([True, None]), right_or_wrong([None, True]), SETTINGS)
-        assert found["rate"] == MetricComparison(test="mid-p McNemar")
+        assert found["rate"] == MetricComparison(test="mid-p McNemar", verdict="not measured")
         found = compare(right_or_wrong([True]), right_or_wrong([False]), SETTINGS)["rate"]
         assert (found.before, found.after, found.difference) == (1, 0, -1)
         assert (found.low, found.p, found.verdict) == (None, None, "no evidence")
