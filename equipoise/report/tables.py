@@ -233,9 +233,8 @@ def verdict_sections(run: RunFiles) -> tuple[Tables, ...]:
 
 
 def _deciding_row(run: RunFiles, name: str, row: MetricComparison) -> tuple[Cell, ...]:
-    margin, verdict = "", row.verdict
-    if row.margin:
-        margin, verdict = signed_margin(row.margin), row.guard or verdict
+    margin = signed_margin(row.margin) if row.margin else ""
+    verdict: str = row.guard or row.verdict
     values = _estimates(run, run.pair(name))
     change = figure_cell(Estimate(row.difference, row.low, row.high), signed=True)
     kind = f"verdict {verdict.split(' ')[0]}"
