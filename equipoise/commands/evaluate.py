@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from equipoise.commands.compare import show_comparison
 from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
 from equipoise.doctor.machine import refuse_missing_gpu
-from equipoise.files.console import Column, Reporter
+from equipoise.files.console import Column, Reporter, ShowProgress
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
 from equipoise.files.options import (
@@ -33,11 +34,12 @@ from equipoise.models.hub import (
 )
 from equipoise.run.directory import usable_folder
 from equipoise.run.log import kept_log
+from equipoise.run.seals import check_part, checkpoint_at
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
     from equipoise.evaluate.evaluate import TaskResult
     from equipoise.evaluate.plan import Audit, TaskAudit
-    from equipoise.run.ledger import Variant
+    from equipoise.run.ledger import Subject, Variant
 
 #: What is meant as a file, also where none is there: a path in one word, or a text file's name.
 _FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
@@ -142,7 +144,7 @@ class EvaluateOptions:
 def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     options.check()
     from equipoise.commands.stages import display_of, report
-    from equipoise.evaluate.evaluate import run_audit
+    from equipoise.evaluate.evaluate import Actions, run_audit
     from equipoise.evaluate.plan import TaskAudit, read_audit, write_audit
 
     audit = read_audit(options.resume) if options.resume else make_audit(options)
@@ -156,10 +158,12 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     usable_folder(root, "--output-dir")
     write_audit(root, audit)
     reporter.say(f"audit: {root}")
+    as_folder = partial(as_model_folder, progress=reporter.progress)
+    actions = Actions(display_of(reporter), report, as_folder)
     with kept_log(reporter) as log_to:
         log_to(root / _LOG)
         try:
-            for result in run_audit(audit, root, display_of(reporter), report):
+            for result in run_audit(audit, root, actions):
                 _show_result(result, root, reporter)
         except Stopped:
             raise Stopped(f"stopped; --resume {root} continues it") from None
@@ -311,3 +315,30 @@ def _check(audit: "Audit", root: Path, *, dry_run: bool) -> int | None:
                 refuse_missing_model(subject.model)
             refuse_missing_gpu(loaded.config)
     return threads
+
+
+def as_model_folder(subject: "Subject", target: Path, progress: ShowProgress) -> str:
+    """Return the name or folder that `from_pretrained` loads.
+
+    The files of a run or a training backend, and an adapter, are converted into `target`, once.
+    Raises `EquipoiseError` for what cannot be, and like `open_run`.
+    """
+    folder = Path(subject.adapter or subject.model)
+    if not subject.adapter and not folder.is_dir():
+        return subject.model
+    if not subject.adapter and (folder / "config.json").is_file():
+        check_part(folder)
+        return subject.model
+    # torch takes seconds to import.
+    from equipoise.checkpoints.sources import open_source
+    from equipoise.checkpoints.to_hugging_face import convert
+
+    folder = checkpoint_at(folder)
+    source = open_source(folder)
+    is_complete = source.form == "hugging_face" and (source.path / "config.json").is_file()
+    if is_complete and not subject.adapter:
+        return str(source.path)
+    if not target.exists():
+        base = subject.model if subject.adapter else None
+        convert(folder, target, base=base, progress=progress)
+    return str(target)

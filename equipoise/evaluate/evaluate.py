@@ -29,7 +29,6 @@ from equipoise.evaluate.plan import (
     Audit,
     Row,
     TaskAudit,
-    as_model_folder,
     failed_tasks,
     make_ask,
     prompts_of,
@@ -166,8 +165,19 @@ class SubjectSetup:
     prompts: Sequence[PromptRecord]
     environment: Environment
     writer: Writer
+    actions: "Actions"
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """The functions by which a command shows an audit, reports a row, and makes a model load.
+
+    The last gives, of a subject and a folder to convert into, what `from_pretrained` loads.
+    """
+
     display: Display
     report: Callable[[Job], None]
+    as_model_folder: Callable[[Subject, Path], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +202,8 @@ class TaskResult:
     presentation: Presentation
 
 
-def run_audit(
-    audit: Audit, root: Path, display: Display, report: Callable[[Job], None]
-) -> Iterator[TaskResult]:
-    """Evaluate every row that is missing, and `report` it; yield the result of each task.
+def run_audit(audit: Audit, root: Path, actions: Actions) -> Iterator[TaskResult]:
+    """Evaluate every row that is missing, and report it; yield the result of each task.
 
     Raises `EquipoiseError` at the end for the models and tasks that are not evaluated.
     """
@@ -212,12 +220,12 @@ def run_audit(
         subjects = sorted(audit.subjects, key=lambda subject: not subject.endpoint)
         subjects = [subject for subject in subjects if subject.label not in errors]
         try:
-            records = _prepare(task_audit, subjects, display)
+            records = _prepare(task_audit, subjects, actions.display)
         except EquipoiseError as error:
             task_errors[task] = error
             _LOG.warning(f"{task} is not evaluated: {error.message}")
             continue
-        turns = {s.label: _subject_turn(task_audit, s, records, display, report) for s in subjects}
+        turns = {s.label: _subject_turn(task_audit, s, records, actions) for s in subjects}
         failed = run_concurrently(turns, tell)
         for label, failure in failed.items():
             if isinstance(failure, _TaskError):
@@ -236,7 +244,7 @@ def run_audit(
         presentation = task_audit.load_plain(rows[0].subject).environment_class.presentation
         compared = None
         if len(rows) > 1 and not errors:
-            with display.progress("comparing"):
+            with actions.display.progress("comparing"):
                 words = (f"{row.name}={task_audit.run_of(row.name).root}" for row in rows)
                 compared = compare_entries(list(map(entry_of, words)), Checks())
         yield TaskResult(task, usage, compared, presentation)
@@ -293,8 +301,7 @@ def _subject_turn(
     task_audit: TaskAudit,
     subject: Subject,
     records: Sequence[PromptRecord],
-    display: Display,
-    report: Callable[[Job], None],
+    actions: Actions,
 ) -> Turn[None]:
     """Evaluate a model in every way that is missing."""
     tell_missing_rows(task_audit, subject, task_audit.load_plain(subject).environment_class)
@@ -305,7 +312,7 @@ def _subject_turn(
     target = task_audit.root / "models" / subject.label
     model = subject.model
     if not subject.endpoint:
-        model = as_model_folder(subject, target, display.progress)
+        model = actions.as_model_folder(subject, target)
     loaded = task_audit.load(model, subject.label)
     stand_in = loaded.env_settings.stand_in
     if stand_in and model != LOCAL_MODEL:
@@ -313,22 +320,20 @@ def _subject_turn(
     prompts = prompts_of(loaded, records, task_audit.audit)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     try:
-        with display.progress("loading what gives reward"):
+        with actions.display.progress("loading what gives reward"):
             provide_models(environment, loaded.config.equipoise.cache_dir)
-        check_environment(environment, display.progress)
+        check_environment(environment, actions.display.progress)
     except EquipoiseError as error:
         raise _TaskError(error.code, error.message, error.remedy) from error
     opened: AbstractContextManager[Writer] = (
         behind_endpoint(loaded, subject, task_audit.root)
         if subject.endpoint
-        else in_process(loaded, records, prompts, display)
+        else in_process(loaded, records, prompts, actions.display)
     )
     with opened as writer:
-        setup = SubjectSetup(
-            task_audit, model, records, prompts, environment, writer, display, report
-        )
+        setup = SubjectSetup(task_audit, model, records, prompts, environment, writer, actions)
         for row in missing:
-            display.begin(f"{task_audit.task}: {row.name}")
+            actions.display.begin(f"{task_audit.task}: {row.name}")
             yield from _evaluate_row(setup, row, loaded.config.grpo.seed)
 
 
@@ -348,13 +353,13 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
     run, meter = _open_row(setup, loaded, row), Meter()
     with owning(run.root), meter.writing(run.ledger, _LOG.warning):
         records = record_prompts(run)
-        job = Job(loaded, run, records, environment, row.name, meter, setup.display)
+        job = Job(loaded, run, records, environment, row.name, meter, setup.actions.display)
         run.ledger.record(writer.hashes)
-        with reported(job, setup.report):
+        with reported(job, setup.actions.report):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
             yield from ensure_reference(job, row, plain, writer, ask)
             yield from _take_baseline(job, writer, ask)
-        setup.report(job)
+        setup.actions.report(job)
         _LOG.info(f"report: {run.report}")
 
 

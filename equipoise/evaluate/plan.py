@@ -19,12 +19,10 @@ from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import Setting
 from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
-from equipoise.files.console import ShowProgress
 from equipoise.files.disk import read_json, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory, model_label
 from equipoise.run.ledger import PLAIN, Subject, Variant
-from equipoise.run.seals import check_part, checkpoint_at
 from equipoise.run.start import prepare_task, prompts_here
 
 _LOG = logging.getLogger(__name__)
@@ -135,33 +133,6 @@ def endpoint_settings(
     parameters = sampling | dict(settings.get("parameters") or {})
     cache = settings.get("cache_dir") or str(answers)
     return _check(settings | {"parameters": parameters, "cache_dir": cache}, subject.label)
-
-
-def as_model_folder(subject: Subject, target: Path, progress: ShowProgress) -> str:
-    """Return the name or folder that `from_pretrained` loads.
-
-    The files of a run or a training backend, and an adapter, are converted into `target`, once.
-    Raises `EquipoiseError` for what cannot be, and like `open_run`.
-    """
-    folder = Path(subject.adapter or subject.model)
-    if not subject.adapter and not folder.is_dir():
-        return subject.model
-    if not subject.adapter and (folder / "config.json").is_file():
-        check_part(folder)
-        return subject.model
-    # torch takes seconds to import.
-    from equipoise.checkpoints.sources import open_source
-    from equipoise.checkpoints.to_hugging_face import convert
-
-    folder = checkpoint_at(folder)
-    source = open_source(folder)
-    is_complete = source.form == "hugging_face" and (source.path / "config.json").is_file()
-    if is_complete and not subject.adapter:
-        return str(source.path)
-    if not target.exists():
-        base = subject.model if subject.adapter else None
-        convert(folder, target, base=base, progress=progress)
-    return str(target)
 
 
 # --- ways to ask: each is a row beside the plain one ---------------------------------------------

@@ -191,4 +191,4 @@ class HistoryLogger:
             return
         worst = sys.float_info.max
         metrics[name] = -worst if self.checkpointing["higher_is_better"] else worst
-        self._LOG.warning(f"{name} is not known, so a checkpoint of this step is the worst")
+        _LOG.warning(f"{name} is not known, so a checkpoint of this step is the worst")

@@ -33,6 +33,7 @@ from equipoise.run.ledger import Provenance
 from equipoise.run.start import prompts_here
 from tests.refusals import refusal
 
+ACTIONS = evaluate.Actions(Display(), print, lambda *_: "")
 LOCAL, REAL = Subject("local", "local"), Subject("real", "org/real")
 
 
@@ -109,11 +110,11 @@ def test_one_task_that_cannot_be_had_ends_alone(
     monkeypatch.setattr(evaluate, "_usage_of", lambda *_: None)
     three = audit(REAL, names=("pubmedqa", "rag", "fairness"))
     with refusal("audit.failed-tasks", "1 of 3", "rag: no such data set"):
-        list(evaluate.run_audit(three, tmp_path, Display(), print))
+        list(evaluate.run_audit(three, tmp_path, ACTIONS))
     assert asked == ["pubmedqa", "fairness"]
     only = audit(REAL, names=("rag",))
     with refusal("data.missing"):
-        list(evaluate.run_audit(only, tmp_path, Display(), print))
+        list(evaluate.run_audit(only, tmp_path, ACTIONS))
 
 
 def test_the_folder_of_results_is_that_of_the_key_or_the_flag(tmp_path: Path) -> None:

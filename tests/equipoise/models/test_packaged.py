@@ -17,15 +17,16 @@ from data_prep.packaged_models import SMOLLM2
 from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
 from environments.chat import ChatRequest
+from equipoise.commands.evaluate import as_model_folder
 from equipoise.commands.start import dry_run
 from equipoise.config import load_config
 from equipoise.config.schema import CACHE_DIR
 from equipoise.config.training_words import parse_flags
-from equipoise.evaluate.plan import Subject, as_model_folder
 from equipoise.files.console import Reporter, no_progress
 from equipoise.models.hub import located
 from equipoise.models.task_environment import load_chat_model
 from equipoise.run.job import Display
+from equipoise.run.ledger import Subject
 from equipoise.run.start import model_name, prepare_task
 from tests.recipes.audits import SMOKE, started
 from tests.refusals import refusal
