@@ -1,1 +1,1 @@
-"""The machinery that is no environment: configuration, engines, evaluation, report."""
+"""Training, evaluation and reports, independent of any task."""

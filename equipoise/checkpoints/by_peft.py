@@ -88,11 +88,11 @@ def _checked_config(folder: Path, base: Path, originals: Tensors) -> PeftConfig:
     model = names_of(base, originals).model
     try:
         config = PeftConfig.from_pretrained(str(folder))
-        known = {field.name for field in dataclasses.fields(config)}
-        if unknown := sorted(settings.keys() - known):
+        fields = {field.name for field in dataclasses.fields(config)}
+        if extras := sorted(settings.keys() - fields):
             refuse(
                 "lora.unknown-setting",
-                f"{folder / CONFIG} has {unknown[0]}, which PEFT {peft.__version__} does not know",
+                f"{folder / CONFIG} has {extras[0]}, which PEFT {peft.__version__} does not know",
             )
         if settings.get("megatron_config"):  # its layers' module is imported by name
             refuse("lora.foreign-code", f"{folder / CONFIG}: megatron_config names code")
@@ -111,10 +111,10 @@ def _checked_config(folder: Path, base: Path, originals: Tensors) -> PeftConfig:
     tensors = adapter_tensors(folder)
     for name, form in has.items():
         if name not in tensors or tensors[name].shape != tuple(form.shape):
-            found = tensors[name].shape if name in tensors else "missing"
+            shape = tensors[name].shape if name in tensors else "missing"
             refuse(
                 "lora.other-tensor",
-                f"{folder}: {name} is {found}, and {CONFIG} makes it {tuple(form.shape)}",
+                f"{folder}: {name} is {shape}, and {CONFIG} makes it {tuple(form.shape)}",
             )
     # PEFT saves the embeddings below an adapter of them, too.
     extra = [name for name in tensors if name not in has and ".base_layer." not in name]

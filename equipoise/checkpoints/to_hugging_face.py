@@ -263,8 +263,8 @@ def _plan(source: Source, named: str | None) -> _Plan:
         tied = config.get("tie_word_embeddings") is True
         originals = model_tensors(base)
         refuse_quantised(originals)
-        known, others = in_memory(originals, base)
-        tensors = {**merge(known, adapter, tied=tied), **others}
+        mergeable, companion_tensors = in_memory(originals, base)
+        tensors = {**merge(mergeable, adapter, tied=tied), **companion_tensors}
         reference = partial(logits_with_adapter, base, adapter)
     elif is_model(source.path):
         reference = partial(logits_of_folder, source.path)

@@ -221,8 +221,8 @@ def in_memory(tensors: Tensors, folder: Path) -> tuple[Tensors, Tensors]:
     renamed = {
         names.in_memory(name): tensor for name, tensor in tensors_of_model(tensors, folder).items()
     }
-    known = {name: tensor for name, tensor in renamed.items() if name in names.state}
-    return known, {name: tensor for name, tensor in renamed.items() if name not in known}
+    state = {name: tensor for name, tensor in renamed.items() if name in names.state}
+    return state, {name: tensor for name, tensor in renamed.items() if name not in state}
 
 
 def _refuse_other_names(path: Path, names: ModelNames, weights: Tensors) -> None:

@@ -208,11 +208,11 @@ def write_file(path: Path, tensors: Tensors, progress: Progress, *, check: bool)
                 progress(len(data))
     if check:
         # Every tensor must be where the library finds it; bytes were compared at their place.
-        found, expected = (
+        tensors_in_file, expected = (
             [(name, tensor.shape, tensor.dtype) for name, tensor in side.items() if tensor.nbytes]
             for side in (file_tensors(path), tensors)
         )
-        if found != expected:
+        if tensors_in_file != expected:
             refuse("writer.other-header", f"{path}: its header is not what was written")
     return f"{CHECKSUM}:{digest.hexdigest()}"
 

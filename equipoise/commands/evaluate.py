@@ -13,6 +13,7 @@ from tyro.conf import Positional, UseAppendAction
 
 from data_prep.packaged_models import SMOLLM2
 from equipoise.commands.compare import show_comparison
+from equipoise.commands.log import kept_log
 from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
 from equipoise.doctor.machine import refuse_missing_gpu
@@ -33,7 +34,6 @@ from equipoise.models.hub import (
     refuse_missing_package,
 )
 from equipoise.run.directory import usable_folder
-from equipoise.run.log import kept_log
 from equipoise.run.seals import check_part, checkpoint_at
 
 if TYPE_CHECKING:  # they bring what takes seconds to import

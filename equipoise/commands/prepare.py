@@ -210,7 +210,7 @@ def read_settings(model: type[DataSettings], words: Sequence[str]) -> DataSettin
     """The settings that `key=value` words give. Raises `UsageError` with all that is wrong."""
     if mismatches := [word for word in words if "=" not in word]:
         raise UsageError(
-            "prepare.invalid-word", f"{mismatches[0]!r} is no key=value, such as seed=1", _KEYS
+            "prepare.invalid-word", f"{mismatches[0]!r} is not a key=value, such as seed=1", _KEYS
         )
     try:
         values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)), resolve=True)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from data_prep.contract import DataModule
 from environments.contract import Environment
+from equipoise.commands.log import kept_log
 from equipoise.config import (
     LOCAL_MODEL,
     LoadedConfig,
@@ -54,7 +55,6 @@ from equipoise.run.directory import (
 )
 from equipoise.run.job import check_environment
 from equipoise.run.ledger import owning
-from equipoise.run.log import kept_log
 from equipoise.run.start import check_resume, check_steps, check_task, prepare_task, prompts_here
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 
@@ -215,8 +215,8 @@ def sbatch_line(config: Config, arguments: Sequence[str]) -> str:
     flags, words = parser.parse_known_args(arguments)
     if Path(words[0]).stem in ("__main__", "equipoise"):  # `equipoise train TASK`
         task = config.equipoise.task
-        own = [word for word in words[1:] if word not in ("train", task)]
-        words = [f"recipes/grpo_{task}.py", *own]
+        words_after_task = [word for word in words[1:] if word not in ("train", task)]
+        words = [f"recipes/grpo_{task}.py", *words_after_task]
     variables = [
         f"{name}={shlex.quote(value)}"
         for name, value in vars(flags).items()

@@ -52,10 +52,10 @@ def tasks() -> list[str]:
 def check_task(name: str, remedy: str = "") -> None:
     """Raise `UsageError` with the tasks that there are, where this is none of them."""
     if name not in tasks():
-        other = f"; not {name}" if name else ""
+        ending = f"; not {name}" if name else ""
         raise UsageError(
             "config.unknown-task",
-            f"the first word is the task, one of {', '.join(tasks())}{other}",
+            f"the first word is the task, one of {', '.join(tasks())}{ending}",
             remedy,
         )
 

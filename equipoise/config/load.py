@@ -106,11 +106,11 @@ def load_task(config: Config, task: str, origins: Origins, *, stored: bool = Fal
 def _find_class(path: str, key: str, unfit: Callable[[Any], str], stored: bool) -> Any:
     """Import `package.module.Class`."""
     module_name, _, name = path.rpartition(".")
-    found = getattr(_import(module_name, key, stored), name, None)
-    if reason := "does not exist" if found is None else unfit(found):
+    code = getattr(_import(module_name, key, stored), name, None)
+    if reason := "does not exist" if code is None else unfit(code):
         message = f"{name} of {module_name} {reason}"
         raise UnfitCodeError("task.unfit-class", key, message)
-    return found
+    return code
 
 
 def _import(name: str, key: str, stored: bool) -> ModuleType:

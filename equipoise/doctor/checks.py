@@ -99,8 +99,8 @@ class Job:
     @property
     def hub(self) -> Path:
         """The hub's cache in the job."""
-        own = self.environment.get("HF_HUB_CACHE")
-        return Path(own or Path(self.environment["HF_HOME"]) / "hub").expanduser()
+        cache = self.environment.get("HF_HUB_CACHE")
+        return Path(cache or Path(self.environment["HF_HOME"]) / "hub").expanduser()
 
     def sees(self, path: Path) -> bool:
         """Whether the run can read a path of this machine."""

@@ -93,8 +93,8 @@ def cluster(_: Case) -> list[int] | None:
         remedy=_START_RAY,
     )
     nodes = json.loads(output.splitlines()[-1])
-    own = any(name.startswith(OWN_CLUSTER) for resources in nodes for name in resources)
-    if own or not nodes:
+    is_ours = any(name.startswith(OWN_CLUSTER) for resources in nodes for name in resources)
+    if is_ours or not nodes:
         return None
     return [int(resources.get("GPU", 0)) for resources in nodes]
 

@@ -97,10 +97,10 @@ def agreement(replies: Sequence[Rollout], scores: Sequence[Score]) -> Measuremen
     for name in Violations.model_fields:
         labels = [reply.metadata[VERDICTS].get(name) for reply in replies]
         verdicts = [j and getattr(j.decision.violations, name) for j in judged]
-        for measure, of in _KINDS.items():
+        for measure, answers in _KINDS.items():
             pairs = zip(labels, verdicts, strict=True)
-            right = [None if v is None or y not in of else v == y for y, v in pairs]
-            means[f"{name}_{measure}"] = Mean(right, "higher", share=True)
+            agreements = [None if v is None or y not in answers else v == y for y, v in pairs]
+            means[f"{name}_{measure}"] = Mean(agreements, "higher", share=True)
     measured = measure_means([str(reply.metadata["family"]) for reply in replies], means)
     metrics = dict(measured.metrics)
     for name in Violations.model_fields:

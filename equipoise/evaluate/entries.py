@@ -305,8 +305,8 @@ def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
         if first_scoring[k] != second_scoring[k]
     )
     differing += sorted(first_scoring.keys() ^ second_scoring.keys())
-    answered, others = dict(_answered_by(first)), dict(_answered_by(second))
-    differing += [name for name, models in answered.items() if others.get(name, models) != models]
+    models, counterparts = dict(_answered_by(first)), dict(_answered_by(second))
+    differing += [name for name, model in models.items() if counterparts.get(name, model) != model]
     if differing:
         raise UsageError(
             "compare.other-environment",
@@ -328,7 +328,7 @@ def _scored_by(run: Evaluated) -> Iterator[tuple[str, str]]:
 def _answered_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     """Yield the models that a judge's or a generator's server named in its answers."""
     audited = run.provenance.audit and run.provenance.audit.subject.model
-    for asked, counts in run.provenance.usage.calls.items():
+    for model, counts in run.provenance.usage.calls.items():
         models = sorted(name.removeprefix(MODEL) for name in counts if name.startswith(MODEL))
-        if asked != audited and models:
-            yield f"what answered as {asked}", ", ".join(models)
+        if model != audited and models:
+            yield f"what answered as {model}", ", ".join(models)

@@ -280,10 +280,10 @@ def refuse_equal_names(audit: Audit) -> None:
     """Raise `UsageError` where two rows would share a folder, as on a disk that ignores case."""
     named: dict[str, Row] = {}
     for row in (Row(s, variant) for s in audit.subjects for variant in audit.variants):
-        if other := named.get(row.name.casefold()):
+        if namesake := named.get(row.name.casefold()):
             raise UsageError(
                 "audit.repeated-row",
-                f"two rows have the name {row.name}: {other} and {row}",
+                f"two rows have the name {row.name}: {namesake} and {row}",
                 "Give each a name of its own: NAME=MODEL, --system NAME=TEXT.",
             )
         named[row.name.casefold()] = row

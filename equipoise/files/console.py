@@ -141,14 +141,14 @@ class Reporter:
         """Print a table. It is wider than a terminal that is too narrow for its figures."""
         columns = [Column(escaped(column.name), column.folds) for column in columns]
         rows = [[escaped(cell) for cell in row] for row in rows]
-        table, least = Table(), 1
+        table, min_width = Table(), 1
         for index, column in enumerate(columns):
             cells = [column.name, *(row[index] for row in rows)]
             words = [w for cell in cells for w in _WORD.findall(cell)] if column.folds else cells
             longest = max(map(cell_len, words), default=0)
             if column.folds and self.console.is_terminal:
                 longest = min(longest, _LONGEST_WORD)
-            least += 3 + longest
+            min_width += 3 + longest
             table.add_column(
                 Text(column.name),
                 justify="left" if column.folds else "right",
@@ -158,7 +158,7 @@ class Reporter:
             )
         for row in rows:
             table.add_row(*map(Text, row))
-        table.width = least if least > self.console.width else None
+        table.width = min_width if min_width > self.console.width else None
         self.say(title, style="bold")
         self.console.print(table, crop=False)
 
@@ -197,13 +197,13 @@ class Reporter:
             self.say(f"{label} ...")
 
         def advance(completed: int) -> None:
-            now, finished = time.monotonic(), completed == total
-            late = now - max(started, self._last_line) >= _LINE_EVERY
+            moment, finished = time.monotonic(), completed == total
+            late = moment - max(started, self._last_line) >= _LINE_EVERY
             if total is None or completed <= done or not (finished or late):
                 return
-            left = f"in {duration(now - started)}" if finished else ""
-            left = left or time_left(started, completed - done, total - completed)
-            self.say(f"{label}: {completed:,} of {total:,}, {left}")
+            duration_text = f"in {duration(moment - started)}" if finished else ""
+            duration_text = duration_text or time_left(started, completed - done, total - completed)
+            self.say(f"{label}: {completed:,} of {total:,}, {duration_text}")
 
         yield advance
 

@@ -54,7 +54,7 @@ def _show_nothing(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """What a command shows of a run at work: nothing by default."""
+    """The functions by which a command shows a run at work; by default nothing is shown."""
 
     #: Told the title of a stage as it begins.
     begin: Callable[[str], None] = _show_nothing

@@ -145,9 +145,9 @@ def _share_prompt(reply: Rollout, siblings: dict[str, Rollout]) -> Rollout:
     return replace(reply, prompt=sibling.prompt, metadata=sibling.metadata)
 
 
-def _share_equal(record: J, seen: dict[str, Any]) -> J:
+def _share_equal(record: J, records: dict[str, Any]) -> J:
     """The first record that reads the same: of 17,000 replies they took 100 MB, each its own."""
-    shared: J = seen.setdefault(json.dumps(record), record)
+    shared: J = records.setdefault(json.dumps(record), record)
     return shared
 
 

@@ -73,8 +73,8 @@ class Manifest(BaseModel, frozen=True, strict=True):
         """List what is wrong with the files, one line each; none when all are whole."""
         names = sorted(self.files)
         with ThreadPoolExecutor(_READERS) as pool:
-            found = pool.map(lambda name: _file_damage(root, name, self.files[name]), names)
-            return [f"{name} {reason}" for name, reason in zip(names, found, strict=True) if reason]
+            faults = pool.map(lambda name: _file_damage(root, name, self.files[name]), names)
+            return [f"{name} {fault}" for name, fault in zip(names, faults, strict=True) if fault]
 
     def without(self, parts: Iterable[str]) -> dict[str, FileState]:
         """Copy the entries but those of these files and folders."""
@@ -246,15 +246,15 @@ def record_files(run: RunDirectory, *parts: Path, without: Path | None = None) -
         for path in (part.rglob("*") if part.is_dir() else [part])
         if path.is_file() and path != without and not path.name.startswith(".")
     ]
-    kept = _read_run(run).without(part.name for part in present)
-    Manifest(files=kept | _states(run.root, files)).write(run.root)
+    remaining = _read_run(run).without(part.name for part in present)
+    Manifest(files=remaining | _states(run.root, files)).write(run.root)
 
 
 def forget_files(run: RunDirectory, parts: Iterable[str]) -> None:
     """Take what is not finished any longer, or is written anew, from the list."""
     listed = _read_run(run)
-    if (kept := listed.without(parts)) != listed.files:
-        Manifest(files=kept).write(run.root)
+    if (remaining := listed.without(parts)) != listed.files:
+        Manifest(files=remaining).write(run.root)
 
 
 def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[str], None]) -> None:

@@ -127,10 +127,10 @@ def check_steps(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> None:
     split = loaded.config.equipoise.evaluation.split
     splits = Counter(record.split for record in records)
     if split not in splits:  # the baseline would have no reply, which shows when a model is loaded
-        found = ", ".join(f"{count:,} {name}" for name, count in splits.items())
+        counts = ", ".join(f"{count:,} {name}" for name, count in splits.items())
         raise UsageError(
             "prompts.no-evaluation-split",
-            f"no prompt is of the split {split}, on which a run is evaluated; there are {found}",
+            f"no prompt is of the split {split}, on which a run is evaluated; there are {counts}",
             "Name one of these splits in equipoise.evaluation.split, or correct the prompts' own.",
         )
     available = splits[TRAIN_SPLIT]
@@ -337,8 +337,8 @@ def grow(run: RunDirectory, loaded: LoadedConfig, say: Callable[[str], None]) ->
 
 def reached_step(run: RunDirectory) -> int:
     """The step of the newest checkpoint, 0 where there is none."""
-    found = [c for prefix in _CHECKPOINTS for c in find_checkpoints(run.checkpoints, prefix)]
-    return max((checkpoint.step for checkpoint in found), default=0)
+    checkpoints = [c for prefix in _CHECKPOINTS for c in find_checkpoints(run.checkpoints, prefix)]
+    return max((checkpoint.step for checkpoint in checkpoints), default=0)
 
 
 def _planned(run: RunDirectory) -> int:

@@ -141,7 +141,7 @@ class Halves:
             compare(*pair, settings, tested=False) if pair[0].metrics else {} for pair in self.pairs
         ]
         return {
-            name: replace(c, margin=_mean_reach([other[name] for other in compared]))
+            name: replace(c, margin=_mean_reach([comparison[name] for comparison in compared]))
             for name, c in compared[0].items()
         }
 

@@ -256,8 +256,10 @@ def _clusters_of(name: str, measured: Measurement) -> set[str]:
     metric = measured.metrics.get(name)
     if metric is None or metric.trials is None or not metric.of_part:
         return set(measured.clusters)
-    asked = metric.trials(measured.sums) > 0
-    return {cluster for cluster, is_asked in zip(measured.clusters, asked, strict=True) if is_asked}
+    has_trials = metric.trials(measured.sums) > 0
+    return {
+        cluster for cluster, is_asked in zip(measured.clusters, has_trials, strict=True) if is_asked
+    }
 
 
 def _errors(halves: Halves | None) -> dict[str, float]:

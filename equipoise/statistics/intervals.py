@@ -268,9 +268,9 @@ def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:
     middle = changed // 2
     # C(changed, k) / C(changed, middle) of k = middle, ..., 0: floats, for these are huge integers.
     k = np.arange(middle, 0, -1)
-    ways = np.cumprod(np.concatenate([[1.0], k / (changed - k + 1)]))
-    every = 2 * ways[1:].sum() + 1 + changed % 2  # an odd number has two middles
-    as_few = ways[middle - fewer :]
+    combinations = np.cumprod(np.concatenate([[1.0], k / (changed - k + 1)]))
+    every = 2 * combinations[1:].sum() + 1 + changed % 2  # an odd number has two middles
+    as_few = combinations[middle - fewer :]
     return float(min(1.0, (2 * as_few[1:].sum() + as_few[0]) / every))
 
 
@@ -334,8 +334,8 @@ class Shares:
     @property
     def degrees(self) -> int:
         """Degrees of freedom of a variance between the clusters with trials: those less strata."""
-        asked = self.trials.reshape(-1, self.trials.shape[-1]).any(axis=0)
-        return max(1, int(asked.sum() - len(np.unique(self.strata[asked]))))
+        has_trials = self.trials.reshape(-1, self.trials.shape[-1]).any(axis=0)
+        return max(1, int(has_trials.sum() - len(np.unique(self.strata[has_trials]))))
 
     @property
     def residuals(self) -> Array:

@@ -220,8 +220,8 @@ class Measured:
     @property
     def compared(self) -> tuple[str, ...]:
         """The objective, and the task's first metric besides, where it has one."""
-        others = (name for name in self.task.metrics if name != self.objective)
-        return self.objective, *itertools.islice(others, 1)
+        names = (name for name in self.task.metrics if name != self.objective)
+        return self.objective, *itertools.islice(names, 1)
 
     def with_figure(self, name: str) -> Measurement:
         return self.reward if name == REWARD else self.task
@@ -255,8 +255,8 @@ def differences(
     for name in model.compared:
         pairs = {}
         for policy, measured in policies.items():
-            whole = measured.with_figure(name)
-            alone = replace(whole, metrics={name: whole.metrics[name]}, null_sums=None)
+            measurement = measured.with_figure(name)
+            alone = replace(measurement, metrics={name: measurement.metrics[name]}, null_sums=None)
             pairs[policy] = compare(alone, opponents[policy].with_figure(name), settings)[name]
         better = model.with_figure(name).metrics[name].better
         corrected[name] = with_verdicts(pairs, dict.fromkeys(pairs, better), settings)

@@ -88,8 +88,8 @@ def scoring(environment: Environment, records: Sequence[PromptRecord], generatio
             ]
             if environment.scope == "set":  # without those that --limit cut
                 counts = Counter(rollout.set_id for rollout in replies)
-                whole = {s for s, count in counts.items() if count == generations * prompts[s]}
-                replies = [rollout for rollout in replies if rollout.set_id in whole]
+                complete = {s for s, count in counts.items() if count == generations * prompts[s]}
+                replies = [rollout for rollout in replies if rollout.set_id in complete]
             count = {"replies_measured": float(len(replies))}
             if not replies:
                 return count

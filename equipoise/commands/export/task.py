@@ -104,10 +104,10 @@ def task_of_run(run: RunDirectory, folder: Path) -> tuple[Environment, RewardSet
         generations=loaded.config.grpo.num_generations_per_prompt,
     )
     trained = {record.set_id for record in settings.records() if record.split == TRAIN_SPLIT}
-    known = trained
+    set_ids = trained
     if environment.reference_generations:
-        known = {rollout.set_id for rollout in read_rollouts(run.reference)}
-    if not trained or not trained <= known:
+        set_ids = {rollout.set_id for rollout in read_rollouts(run.reference)}
+    if not trained or not trained <= set_ids:
         raise EquipoiseError(
             "export.no-prompt",
             f"{run.root} has no prompts to train on, or its reference does not know them all",

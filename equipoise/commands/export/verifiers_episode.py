@@ -130,8 +130,8 @@ class EpisodeEnv(vf.Env[EpisodeConfig]):
             record(trace, score, fmean(of_prompt) if of_prompt else None)
 
     async def _score(self, trace: vf.Trace, episode_id: str) -> Score:
-        replies, asked = trace.assistant_messages, self._rewards.records[trace.task.data.id]
-        rollout = rollout_of(asked, (replies[-1].content if replies else None) or "")
+        replies, record = trace.assistant_messages, self._rewards.records[trace.task.data.id]
+        rollout = rollout_of(record, (replies[-1].content if replies else None) or "")
         generations = self.config.generations
         reward = await self._rewards.sets.ask(rollout, generations, trace.id, attempt=episode_id)
         return reward.score

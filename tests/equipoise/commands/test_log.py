@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from equipoise.commands.log import kept_log
 from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
-from equipoise.run.log import kept_log
 from tests.refusals import refusal
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) [\w.]+: .*")
