@@ -20,10 +20,7 @@ _NAMES = {"cuda": "cpu", "nccl": "gloo"}
 
 
 def start_ray(gpus: int) -> None:
-    """Start a Ray of its own, for NeMo-RL would join another that runs here.
-
-    Its GPUs and CPUs are numbers that workers are placed by; NeMo-RL asks for two CPUs per GPU.
-    """
+    """Start a Ray, for NeMo-RL would join another one here. It asks for two CPUs per GPU."""
     import ray
 
     ray.init(
