@@ -44,8 +44,6 @@ from equipoise.train.nemo_rl.recipe import Rehearsal, run_grpo
 from equipoise.train.nemo_rl.scoring import templated
 
 _LOG = logging.getLogger(__name__)
-
-
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 

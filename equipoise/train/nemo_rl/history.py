@@ -19,8 +19,6 @@ from equipoise.run.seals import CheckpointFolder, find_checkpoints, set_aside
 from equipoise.train.nemo_rl.scoring import StepSummary
 
 _LOG = logging.getLogger(__name__)
-
-
 #: The mean factor, over a step's tokens, by which training's and vLLM's probabilities differ: 1
 #: where they are one policy. A layer that vLLM drops or a wrong kernel need raise nothing else.
 _MISMATCH = "token_mult_prob_error"

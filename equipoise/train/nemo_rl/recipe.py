@@ -25,12 +25,8 @@ from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.process import WAITING, with_room_to_wait
 from equipoise.train.nemo_rl.scoring import MessageLog
 
-_LOG = logging.getLogger(__name__)
-
-
 #: Seconds of a Slurm job that are kept for the end of a step and for its checkpoint.
 _TO_SAVE = 300
-#: Errors that are bugs, and keep their tracebacks.
 _BUGS = (TypeError, AttributeError, LookupError, NameError, ImportError)
 
 
@@ -60,7 +56,7 @@ def run_grpo(
         nemo = _set_up(job, path)
     try:
         # Ray has put its own handler for SIGTERM into this process meanwhile.
-        with deferring(_LOG.warning) as stop:
+        with deferring(logging.getLogger(__name__).warning) as stop:
             use_reference(job)  # the actor of a resumed run has read it itself
             if done == 0:
                 before_first_step(job, _sampler(job, nemo, 0, stop), nemo.environment)

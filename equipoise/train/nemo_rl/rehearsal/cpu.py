@@ -1,8 +1,4 @@
-"""CUDA in a worker of NeMo-RL, done by a CPU.
-
-Devices named "cuda" are the CPU, and NCCL is gloo. Everything else that a worker calls is
-NeMo-RL's, Automodel's and PyTorch's own code.
-"""
+"""CUDA in a worker of NeMo-RL, done by a CPU: devices named "cuda" are the CPU, NCCL is gloo."""
 
 import os
 from collections.abc import Callable

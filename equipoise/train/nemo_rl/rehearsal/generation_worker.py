@@ -1,8 +1,4 @@
-"""A Hugging Face model in place of vLLM; NeMo-RL's `VllmGeneration` drives it, and refits it.
-
-It starts with random weights, as vLLM does under NeMo-RL, and takes the ones that the policy sends
-as vLLM would.
-"""
+"""A Hugging Face model in place of vLLM; NeMo-RL's `VllmGeneration` drives it, and refits it."""
 
 # ruff: noqa: E402
 import hashlib

@@ -32,8 +32,6 @@ from equipoise.train.nemo_rl.rehearsal.cpu import start_ray
 from equipoise.train.nemo_rl.scoring import MessageLog
 
 _LOG = logging.getLogger(__name__)
-
-
 NOTICE = """\
 This is a rehearsal on this CPU of NeMo-RL's own loop, with a tiny model: its result says nothing of
 any model. What it replaces and what it does not cover is in docs/nemo-rl.md#the-rehearsal.

@@ -39,10 +39,7 @@ _STATIC = {
 
 
 def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> LoadedConfig:
-    """Load the configuration of a rehearsal of `scale`, which `options` have given.
-
-    What the command line sets wins over what is shrunk. The local model needs no shrinking.
-    """
+    """Load `scale`, which `options` have given, shrunk but for what the command line sets."""
     values: dict[str, Any] = {
         # Kernels of Megatron and Triton are missing.
         "policy.megatron_cfg.enabled": False,
