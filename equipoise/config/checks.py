@@ -198,16 +198,9 @@ def _stages_have_work(case: Case) -> Iterator[Problem]:
 def _checkpoints_have_their_metric(case: Case) -> Iterator[Problem]:
     grpo, checkpointing = case.config.grpo, case.config.checkpointing
     metric = checkpointing.metric_name
-    if metric is None:
+    if not metric or not metric.startswith("val:"):
         return
-    kind, _, name = metric.partition(":")
-    if kind not in ("val", "train") or not name:
-        yield Problem(
-            "checkpointing.unprefixed-metric",
-            ("checkpointing.metric_name",),
-            f"{metric!r} must be `val:` or `train:` and a metric's name, such as val:accuracy",
-        )
-    elif kind == "val" and (not grpo.val_period or checkpointing.save_period % grpo.val_period):
+    if not grpo.val_period or checkpointing.save_period % grpo.val_period:
         yield Problem(
             "checkpointing.rare-metric",
             ("checkpointing.metric_name", "checkpointing.save_period", "grpo.val_period"),

@@ -338,7 +338,8 @@ class CheckpointingConfig(Section):
     save_optimizer: bool = True  #: without it a resumed run has a new optimizer
     save_period: Local[Positive]  #: steps between two checkpoints
     keep_top_k: Local[Positive | None]  #: how many are kept; null: all
-    metric_name: str | None  #: ranks them; null: the last are kept
+    #: ranks them, such as val:accuracy; null: the last are kept
+    metric_name: Annotated[str, Field(pattern=r"^(val|train):.+")] | None
 
 
 class WandbConfig(Section):

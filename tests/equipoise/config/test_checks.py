@@ -61,8 +61,8 @@ grpo.use_dynamic_sampling=true -> -> sets.dynamic-sampling
 policy.generation.max_new_tokens=256 -> -> lengths.no-prompt-room
 grpo.max_val_samples=32 -> -> validation.too-few-samples | 64
 grpo.max_num_steps=0 -> -> config.invalid-value | 0
-checkpointing.metric_name=accuracy -> -> checkpointing.unprefixed-metric
-checkpointing.metric_name='val:' -> -> checkpointing.unprefixed-metric
+checkpointing.metric_name=accuracy -> -> config.invalid-value
+checkpointing.metric_name='val:' -> -> config.invalid-value
 checkpointing.save_period=15 -> -> checkpointing.rare-metric | 10
 grpo.val_period=0 -> -> checkpointing.rare-metric
 LORA.exclude_modules=[] LORA.enabled=true -> -> lora-keys.ambiguous-layers
