@@ -108,7 +108,7 @@ def test_hostile_text_neither_acts_nor_passes_for_a_line(path, reporter, monkeyp
     monkeypatch.setenv("JUDGE_API_KEY", "sk-0123456789")
     with kept_log(reporter) as keep_in:
         keep_in(path)
-        forged = "2026-01-01 00:00:00,000 INFO equipoise.run: ended"
+        forged = "2026-01-01 00:00:00,000 INFO run: ended"
         logging.getLogger("judge").warning(
             "\x1b]52;c;cGF5bG9hZA==\x07\x9b31m\u202e sk-0123456789\n%s", forged
         )
