@@ -33,20 +33,8 @@ def test_evaluation_holds_what_other_programs_read(run: Path, stage: str) -> Non
     assert read_json(run / stage / "judge.json")["judge"] == "answer key"
 
 
-def test_provenance_names_judge_and_policy(run: Path) -> None:
-    sources = read_json(run / "provenance.json")["sources"]
-    assert sources["judge"] == "answer key"
-    assert sources["policy/decision.rego"].startswith("sha256:")
-
-
 def test_stages_are_compared(run: Path) -> None:
     assert read_json(run / "comparison.json")["metrics"].keys() >= METRICS
-
-
-def test_the_report_shows_replies_by_scope(run: Path) -> None:
-    page = (run / "report.html").read_text()
-    assert "By prompt scope" in page
-    assert "S3 outside" in page
 
 
 @pytest.mark.deep

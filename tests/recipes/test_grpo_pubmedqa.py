@@ -70,11 +70,3 @@ def test_a_prompt_file_without_gold_is_refused(tmp_path: Path) -> None:
     path = f"equipoise.data.data_path={tmp_path / 'prompts.jsonl'}"
     words = ("--config=nemo_configs/small.yaml", "--dry-run", path, f"--output-dir={tmp_path}")
     assert "1 prompts have no gold" in started("grpo_pubmedqa", *words, code=1)
-
-
-def test_bad_rows_are_one_message(tmp_path: Path) -> None:
-    (tmp_path / "set.json").write_text('[{"question": "Is it so?", "ground_truth": "ja"}]')
-    words = ("--config=nemo_configs/small.yaml", "--dry-run", f"--output-dir={tmp_path}")
-    file = ("equipoise.data.source=file", f"equipoise.data.path={tmp_path / 'set.json'}")
-    said = started("grpo_pubmedqa", *words, *file, code=2)
-    assert "item 1: context is missing; ground_truth is 'ja'" in said

@@ -296,6 +296,7 @@ class TestFairness:
         assert verdicts({"fairness": fairness_round(8, constant)}, 2) == ["failed"] * 2
 
 
+@pytest.mark.deep
 def test_a_seed_of_the_draws_decides_nothing():
     """The bootstrap's of fairness, which has one for its effects."""
     for after, verdict in ((MORE_BIASED, "not preserved"), (unchanged, "preserved")):
