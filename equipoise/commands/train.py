@@ -1,6 +1,10 @@
 """`equipoise train` and `equipoise probe`."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Suppress, arg
 
 from equipoise.config.flags import Options, check_task, tasks
 from equipoise.config.training_words import Task, Training, TrainingWords
@@ -15,10 +19,20 @@ class TrainOptions:  # noqa: D101  words and text of a training recipe
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeWords(TrainingWords):
+    """The words of training without those of its steps, which help does not show."""
+
+    resume: Annotated[Path | None, Suppress] = None
+    planner_only: Annotated[bool, Suppress] = False
+    rehearse: Annotated[bool, Suppress] = False
+    iterations: Annotated[int | None, Suppress] = None
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeOptions:
     """Show what the reward of a task pays for nothing.
 
-    The words are those of training; `equipoise train --help` says which of them wins.
+    The words are those of training, and `equipoise train --help` says which of them wins.
 
     Examples:
         equipoise probe TASK    # with the small local model
@@ -26,7 +40,7 @@ class ProbeOptions:
     """
 
     task: Task = None
-    training: Training = field(default_factory=TrainingWords)
+    training: Annotated[ProbeWords, arg(name="")] = field(default_factory=ProbeWords)
 
 
 def run(options: TrainOptions, reporter: Reporter) -> None:

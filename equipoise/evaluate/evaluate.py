@@ -64,6 +64,7 @@ from equipoise.run.rollouts import (
 )
 from equipoise.run.seals import check_part, open_run
 from equipoise.run.start import make_prompts, prepare_task, record_prompts, reported, start_run
+from equipoise.statistics.evaluation import MANY_UNREADABLE, learning_signal
 from equipoise.statistics.results import EntriesComparison
 
 _LOG = logging.getLogger(__name__)
@@ -431,6 +432,19 @@ def _take_baseline(job: Job, writer: Writer, ask: Ask) -> Turn[None]:
             save_generations(job, BASELINE, generations)
         job.display.begin(f"{job.model_name}: {BASELINE} evaluation")
         score(job, BASELINE, to_train=False)
+        warn_unreadable(job.run)
+
+
+def warn_unreadable(run: RunDirectory) -> None:
+    """Warn where most replies could not be read, with the commonest ones and what to try."""
+    signal = learning_signal(*read_scored_rollouts(run.rollouts(BASELINE)))
+    if signal.unreadable < MANY_UNREADABLE:
+        return
+    examples = "".join(f"\n  {reply}" for reply in signal.commonest)
+    _LOG.warning(
+        f"{signal.unreadable:.0%} of the replies could not be read. Show the model the form with "
+        f"--few-shot 2, or fine-tune it (docs/own-data.md). The commonest replies:{examples}"
+    )
 
 
 def _has_replies(run: RunDirectory) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import tyro
-from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, UseAppendAction
+from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, Suppress, UseAppendAction
 
 from equipoise.files.errors import UsageError, no_such_flag
 
@@ -109,7 +109,7 @@ def flags_of(kind: Any) -> Iterator[str]:
     for field in fields(kind):
         if is_dataclass(group := getattr(hints[field.name], "__origin__", None)):
             yield from flags_of(group)
-        elif Positional not in getattr(hints[field.name], "__metadata__", ()):
+        elif not {*getattr(hints[field.name], "__metadata__", ())} & {Positional, Suppress}:
             yield f"--{'no-' if field.default is True else ''}{field.name.replace('_', '-')}"
 
 

@@ -167,7 +167,7 @@ def _add_holm(figures: Mapping[Address, Figures]) -> None:
 # other prompts.
 
 #: Shares from which on training is doubtful, though not in vain.
-MANY_TIED, _MANY_UNREADABLE = 0.9, 0.5
+MANY_TIED, MANY_UNREADABLE = 0.9, 0.5
 #: Rewards closer than this differ by rounding.
 _TIED = 1e-9
 _EXAMPLES, _EXAMPLE_CHARACTERS = 3, 160
@@ -212,7 +212,7 @@ class LearningSignal:
 
     @property
     def little(self) -> bool:
-        return self.tied >= MANY_TIED or self.unreadable >= _MANY_UNREADABLE
+        return self.tied >= MANY_TIED or self.unreadable >= MANY_UNREADABLE
 
     def __str__(self) -> str:
         """One line for a reader."""

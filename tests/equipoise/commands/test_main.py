@@ -99,6 +99,7 @@ def test_a_recipe_shows_its_examples_as_it_is_called() -> None:
         (("convert", "a", "b", "c"), "options.extra-word"),
         (("evaluate", "fairnes", "--model", "m"), "audit.unknown-task"),
         (("evaluate", "--task", "all", "--model", "m"), "name the task as the first word"),
+        (("probe", "fairness", "--rehearse"), "there is no --rehearse; see --help"),
         (("train", "fairness", "--lr=1e-5"), "there is no --lr: use policy.optimizer.kwargs.lr"),
         (("trian",), "there is no verb trian, did you mean train?"),
         (("lm-eval",), "there is no verb lm-eval: use `equipoise evaluate TASK --model NAME`"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from environments.base import PromptRecord
+from environments.base import UNPARSEABLE, PromptRecord, Rollout, Score
 from equipoise.commands.evaluate import EvaluateOptions, new_root
 from equipoise.commands.prepare import find_task
 from equipoise.config import Options, load_config
@@ -30,6 +30,7 @@ from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Display
 from equipoise.run.ledger import Provenance
+from equipoise.run.rollouts import write_rollouts
 from equipoise.run.start import prompts_here
 from tests.refusals import refusal
 
@@ -138,3 +139,17 @@ def test_the_shipped_plan_is_taken_by_an_evaluation(tmp_path: Path) -> None:
     write_json(tmp_path / "plan.json", asdict(GatePlan({"rag": planned["rag"]})))
     with refusal("audit.unplanned-task", "dharma"):
         read_plan(tmp_path / "plan.json", "dharma")
+
+
+def test_replies_that_cannot_be_read_are_shown_with_a_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDirectory(tmp_path)
+    rollouts = [Rollout(f"{n}", f"{n}", "test", "", "I cannot say.", {}) for n in range(4)]
+    unread = Score(0.0, evidence={UNPARSEABLE: "no JSON"})
+    for number, warned in ((1, False), (3, True)):
+        caplog.clear()
+        scores = [unread] * number + [Score(1.0)] * (4 - number)
+        write_rollouts(run.rollouts("baseline"), rollouts, scores)
+        evaluate.warn_unreadable(run)
+        assert ("--few-shot" in caplog.text and "I cannot say." in caplog.text) == warned
