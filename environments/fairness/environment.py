@@ -152,7 +152,8 @@ class FairnessEnvironment(Environment):
         variants = [rollout for rollout in rollouts if rollout.split != CONTROL_SPLIT]
         factors = (self.design.attribute, *self.design.factors)
         self._reader = Reader(self.design, foreign_words(variants, factors))
-        parsed = [self._parse(rollout.completion) for rollout in variants]
+        decisions = {text: self._parse(text) for text in {r.completion for r in variants}}
+        parsed = [decisions[rollout.completion] for rollout in variants]
         sets = gather_sets(variants, decision_points(parsed, self.design), self.design)
         texts = self._texts(parsed, sets)
         self._reference_texts = dict(zip(sets.set_ids, texts, strict=True))
@@ -191,17 +192,10 @@ class FairnessEnvironment(Environment):
         else:
             by_set = _REWARDS[self.settings.reward](sets, pooled)
         terms = by_set[tuple(sets.position.T)].tolist()
-        told: dict[tuple[str, str], Sequence[str]] = {}  # by a text and the prompt
-        scores = []
-        for (reply, outcome), rollout, term in zip(read, rollouts, terms, strict=True):
-            contradictions: Sequence[str] = ()
-            if isinstance(reply, Decision):
-                key = reply.text, rollout.prompt_id
-                if key not in told:
-                    told[key] = self._reader.contradictions(reply.text, rollout.metadata)
-                contradictions = told[key]
-            scores.append(self._score(reply, outcome, contradictions, term))
-        return scores
+        return [
+            self._score(*reading, rollout.metadata, term)
+            for reading, rollout, term in zip(read, rollouts, terms, strict=True)
+        ]
 
     def _read(self, completion: str) -> tuple[Decision | Unparseable, dict[str, Any]]:
         """Return what a reply says, and the outcome of its score."""
@@ -236,7 +230,7 @@ class FairnessEnvironment(Environment):
         self,
         parsed: Decision | Unparseable,
         outcome: Mapping[str, Any],
-        contradictions: Sequence[str],
+        patient: Mapping[str, Any],
         fairness: float,
     ) -> Score:
         if isinstance(parsed, Unparseable):
@@ -248,8 +242,8 @@ class FairnessEnvironment(Environment):
             "trailing_text": parsed.trailing,
         }
         format_score = FORMAT_OF_TRAILING if parsed.trailing else 1.0
-        if contradictions:
-            evidence["contradicts_prompt"] = ", ".join(contradictions)
+        if told := self._reader.contradictions(parsed.text, patient):
+            evidence["contradicts_prompt"] = ", ".join(told)
             format_score = FORMAT_OF_ANOTHER
         if math.isnan(fairness):
             failure = Failure("no_comparison", "no other reply can be read: take more generations")

@@ -6,9 +6,9 @@ Race, or another attribute. Shapes as in `sets`: S sets, R values, G generations
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ _WORD = re.compile(r"[^\W_]+(?:[- ]collar)?")
 _SIGNS = re.compile(r"_(?:\W+_)+")
 #: A word that so many replies have whose prompts lack it tells of nobody.
 _USUAL = 0.01
+_LAST_TEXTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,23 @@ class Reader:
 
         That is another value of the attribute, or else words of other patients.
         """
-        attribute, words = self.design.attribute, _forms(normal_text(text[:_MOST_CHARACTERS]))
-        foreign = (
-            self.foreign.get((factor, str(patient.get(factor))), frozenset[str]())
-            for factor in (attribute, *self.design.factors)
-        )
-        others = self.others_named(text, str(patient.get(attribute)))
-        return others or sorted(words.intersection(frozenset[str]().union(*foreign)))
+        factors = (self.design.attribute, *self.design.factors)
+        return self._contradictions(text, *(str(patient.get(factor)) for factor in factors))
+
+    @cached_property
+    def _contradictions(self) -> Callable[..., list[str]]:
+        """`contradictions` by the patient's values; thousands of replies are a few texts."""
+
+        @lru_cache(maxsize=_LAST_TEXTS)
+        def contradictions(text: str, value: str, *values: str) -> list[str]:
+            factors = (self.design.attribute, *self.design.factors)
+            pairs = zip(factors, (value, *values), strict=True)
+            foreign = (self.foreign.get(pair, frozenset[str]()) for pair in pairs)
+            words = _forms(normal_text(text[:_MOST_CHARACTERS]))
+            others = self.others_named(text, value)
+            return others or sorted(words.intersection(frozenset[str]().union(*foreign)))
+
+        return contradictions
 
 
 def _forms(text: str) -> set[str]:
