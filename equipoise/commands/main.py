@@ -4,7 +4,7 @@
     equipoise evaluate all --model NAME
     equipoise VERB --help
 
-A verb is imported when it is asked for, so that help takes no second.
+A verb is imported when it runs, so that help is printed at once.
 """
 
 import os
@@ -35,25 +35,25 @@ VERBS: Mapping[str, Verb] = {
         "train a model on a task, and evaluate it before and after", "equipoise.commands.train"
     ),
     "probe": Verb(
-        "show what the reward of a task pays for nothing", "equipoise.commands.train", "probe"
+        "find what a reward pays to trivial replies", "equipoise.commands.train", "probe"
     ),
     "prepare": Verb("make a task's prompts without a run", "equipoise.commands.prepare", "prepare"),
-    "seal": Verb("check prompts of your own", "equipoise.commands.prepare", "seal"),
+    "seal": Verb("check your own prompts", "equipoise.commands.prepare", "seal"),
     "evaluate": Verb("evaluate models without training", "equipoise.commands.evaluate", "evaluate"),
     "compare": Verb("compare runs and models in pairs", "equipoise.commands.compare", "compare"),
     "gate": Verb(
-        "say whether a model is worse than another one", "equipoise.commands.compare", "gate"
+        "test whether a new model is worse than the old one", "equipoise.commands.compare", "gate"
     ),
     "runs": Verb("list runs", "equipoise.commands.runs", "runs"),
     "view": Verb("open the report of a run", "equipoise.commands.runs", "view"),
-    "calibrate": Verb("measure how far a judge errs", "equipoise.commands.compare", "calibrate"),
-    "convert": Verb("make a checkpoint a model that loads", "equipoise.commands.convert"),
+    "calibrate": Verb("measure the errors of a judge", "equipoise.commands.compare", "calibrate"),
+    "convert": Verb("convert a checkpoint into a model that loads", "equipoise.commands.convert"),
     "merge-lora": Verb("merge an adapter into its base", "equipoise.commands.convert", "merge"),
     "export gym": Verb("export a task for NeMo Gym", "equipoise.commands.export.command", "gym"),
     "export verifiers": Verb(
         "export a task for verifiers", "equipoise.commands.export.command", "verifiers"
     ),
-    "doctor": Verb("find what would keep a run from working", "equipoise.commands.doctor"),
+    "doctor": Verb("find what would stop a run", "equipoise.commands.doctor"),
 }
 _HELP = ("-h", "--help")
 #: What NeMo-RL's Python lacks; containers/nemo_rl.sh installs it beside.
