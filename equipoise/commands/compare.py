@@ -82,6 +82,7 @@ def show_comparison(
     # matplotlib, which the page brings, takes a second to import.
     from equipoise.report.comparison import (
         comparison_notes,
+        comparison_outcome,
         comparison_page,
         comparison_sections,
     )
@@ -90,6 +91,7 @@ def show_comparison(
     print_sections(reporter, comparison_sections(comparison, presentation))
     for note in comparison_notes(comparison, presentation):
         reporter.warn(note)
+    reporter.say(f"\n{comparison_outcome(comparison, presentation)}")
     if folder is None:
         return
     data, page = folder / "compare.json", folder / "compare.html"

@@ -252,6 +252,7 @@ def _row_labels(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.tick_params(length=0)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))  # more labels may overlap
     axes.grid(axis="x")
 
 

@@ -41,7 +41,7 @@ from equipoise.statistics.results import (
     EntriesComparison,
 )
 
-_AGAINST = ("Minus the first", "p after Holm", "Verdict")
+_AGAINST = ("Difference from the first", "p after Holm", "Verdict")
 OWN_REFERENCE = "each is held against a reference of its own"
 
 
@@ -62,14 +62,14 @@ def comparison_page(content: EntriesComparison, presentation: Presentation) -> s
                 ("Intervals", level_of(content.confidence)),
             ),
             alerts=tuple(_alerts(content, presentation)),
-            outcome=_outcome(content, presentation),
+            outcome=comparison_outcome(content, presentation),
             notes=tuple(comparison_notes(content, presentation)),
             sections=(
                 *((Charts("Estimates and intervals", "charts", charts=drawn),) if drawn else ()),
                 entries,
-                _side_by_side(content, presentation),
                 *sections,
-                Origins("Provenance", "provenance", facts=provenance),
+                _side_by_side(content, presentation),
+                Origins("Provenance", "provenance", facts=provenance, folded=True),
             ),
         )
     )
@@ -141,10 +141,16 @@ def _alerts(content: EntriesComparison, presentation: Presentation) -> Iterator[
                 yield Alert(f"{words}, {against}: {labels}.", f"comparison-{number}")
 
 
-def _outcome(content: EntriesComparison, presentation: Presentation) -> str:
-    """Both figures of each pair in the first metric, with the verdict where there is one."""
-    metric = next(iter(content.entries[0].metrics))
-    label = heading(metric_name(metric, presentation.words))
+def comparison_outcome(content: EntriesComparison, presentation: Presentation) -> str:
+    """Say both figures of each pair, beside noise, in the metrics that the task's findings name."""
+    metrics = content.entries[0].metrics
+    names = [f.metric for f in presentation.findings if f.metric in metrics]
+    return " ".join(_sentence(content, n, presentation) for n in names or list(metrics)[:1])
+
+
+def _sentence(content: EntriesComparison, metric: str, presentation: Presentation) -> str:
+    note = metric_note(metric, presentation.words)
+    described = f" ({note})" if note else ""
     parts = []
     for pair in content.comparisons:
         row = pair.metrics.get(metric)
@@ -154,7 +160,11 @@ def _outcome(content: EntriesComparison, presentation: Presentation) -> str:
             for value, name in zip(sides, (pair.first, pair.second), strict=True)
         )
         parts.append(f"{figures} ({row.verdict})" if row else figures)
-    return f"{label}: {'; '.join(parts)}."
+    bounds = [entry.metrics.get(metric, {}).get("floor_high") for entry in content.entries]
+    known = [bound for bound in bounds if bound is not None]
+    alone = f"; noise alone gives up to {figure(max(known))}" if known else ""
+    label = heading(metric_name(metric, presentation.words))
+    return f"{label}{described}: {'; '.join(parts)}{alone}."
 
 
 def _charts(content: EntriesComparison, presentation: Presentation) -> Iterator[Chart]:
@@ -230,4 +240,4 @@ def _side_by_side(content: EntriesComparison, presentation: Presentation) -> Tab
     )
     note = "Several seeds of one configuration are one column: the mean, and its interval over all."
     table = Table(columns, rows, level_of(content.confidence))
-    return Tables("Side by side", "side-by-side", note, (("", table),))
+    return Tables("Side by side", "side-by-side", note, (("", table),), folded=True)

@@ -11,6 +11,7 @@ from equipoise.report.words import (
     MISSING,
     Pair,
     Stage,
+    change_in_unit,
     figure,
     figure_and_interval,
     figure_with_interval,
@@ -29,6 +30,7 @@ from equipoise.report.words import (
     signed_margin,
 )
 from equipoise.run.directory import Estimate, Policy
+from equipoise.statistics import compare
 from equipoise.statistics.compare import MetricComparison
 from equipoise.statistics.trivial import BEST_OF_N, GREEDY
 
@@ -228,15 +230,21 @@ def verdict_sections(run: RunFiles) -> tuple[Tables, ...]:
     columns = ("Metric", "Before", "After", "Change", "Margin", "Verdict")
     rows = tuple(_deciding_row(run, name, run.comparison[name]) for name in deciding)
     short = Table(columns, rows, confidence(run))
-    note = "The objective, and the guards: what training must not move beyond a margin."
+    note = (
+        "The objective, and the guards: what training must not move beyond a margin. The interval "
+        "of a guard's change is the 90% one that decides."
+    )
     return Tables("Verdicts", "verdicts", note, (("", short),)), every
 
 
 def _deciding_row(run: RunFiles, name: str, row: MetricComparison) -> tuple[Cell, ...]:
-    margin = signed_margin(row.margin) if row.margin else ""
+    margin = signed_margin(row.margin) if row.margin else MISSING
     verdict: str = row.guard or row.verdict
     values = _estimates(run, run.pair(name))
     change = figure_cell(Estimate(row.difference, row.low, row.high), signed=True)
+    if row.margin:  # the change and the interval that decide, in the margin's unit
+        text, interval = change_in_unit(compare.change_in_unit(row), row.margin)
+        change = Cell(text, interval, kind="number")
     kind = f"verdict {verdict.split(' ')[0]}"
     return Cell(heading(run.name_of(name))), *values, change, Cell(margin), Cell(verdict, kind=kind)
 

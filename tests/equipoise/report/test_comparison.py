@@ -55,10 +55,10 @@ def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy() -
 def test_the_headline_and_the_plot_come_first_then_the_tables() -> None:
     both = entry("one", {"value": 0.9}), entry("two", {"value": None})
     text = page(*both, row={"before": 0.9, "after": None})
-    headline = "Flip rate: one 0.900, two not measured (no evidence)."
+    headline = "Flip rate (sets whose usual choice differs): one 0.900, two not measured"
     assert text.index(headline) < text.index("<section")
     assert "Noise alone" not in text
-    assert Page(text).headings[:3] == ["Estimates and intervals", "Every entry", "Side by side"]
+    assert Page(text).headings[:3] == ["Estimates and intervals", "Every entry", "two against one"]
 
 
 def test_a_metric_that_the_task_does_not_draw_is_drawn_without_a_band() -> None:
