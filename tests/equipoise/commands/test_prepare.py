@@ -138,7 +138,7 @@ def test_a_data_module_of_ones_own(tmp_path) -> None:
         (["data_prep.records.Name"], "it does not extend data_prep.contract"),
         (["fairness", "num_samples=50", "--output-dir", "{}/new"], "take 48 or 52"),
         (["fairness", "seed=1"], "--output-dir DIR"),
-        (["fairness", "whiplash"], "'whiplash' is no key=value"),
+        (["fairness", "whiplash"], "'whiplash' is not a key=value"),
         (["fairness", "case=[whiplash]"], "case: unknown key, did you mean cases?"),
         (["fairness", "cases=["], "no YAML"),
         (["fairness", "seed=${nothing}"], "nothing"),
