@@ -43,6 +43,7 @@ from environments.presentation import Presentation
 from environments.pubmedqa import PubMedQAEnvironment
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.retrieval import Passage
+from equipoise.evaluate.gate import shipped_spreads
 from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -342,7 +343,7 @@ def test_an_environment_offers_what_is_written_for_it() -> None:
 
 
 @subjects(lambda subject: subject.make().__name__ != "Brief")
-def test_every_metric_has_words_that_survive_a_file_and_is_on_its_page(subject: Subject) -> None:
+def test_every_metric_has_words_a_place_on_its_page_and_in_the_gates_plan(subject: Subject) -> None:
     environment = subject.environment
     content = json.loads(json.dumps(environment.presentation.to_json()))
     assert Presentation.from_json(content) == environment.presentation
@@ -354,6 +355,8 @@ def test_every_metric_has_words_that_survive_a_file_and_is_on_its_page(subject: 
     task = next(parts[1] for parts in modules if parts[0] == "environments")
     page = (ROOT / "docs" / f"{task}.md").read_text("utf-8").lower()
     assert [m for m in metrics if m not in page and words[m].label.lower() not in page] == []
+    guarded = {name for name, metric in metrics.items() if metric.guard}
+    assert guarded <= shipped_spreads()[task].metrics.keys()
 
 
 @subjects()
