@@ -118,7 +118,7 @@ def test_a_number_of_samples_counts_vignettes() -> None:
     [
         ({"num_samples": 50}, "take 48 or 52"),
         ({"num_samples": 2308, "cases": ["whiplash"]}, "2,304"),
-        ({"num_samples": 8}, "too few"),
+        ({"num_samples": 8}, "there are 2"),
         ({"cases": ["whiplush"]}, "'whiplush'"),
         ({"leave_out": ["whiplush"]}, "'whiplush'"),
         ({"cases": ["whiplash/5-numb"]}, "'whiplash/5-numb'"),
