@@ -54,7 +54,7 @@ def train(task: str, seed: int, options: argparse.Namespace) -> Path:
     with tempfile.TemporaryDirectory() as cache:
         command = [sys.executable, str(ROOT / "recipes" / f"grpo_{task}.py")]
         if folder.exists():
-            command += ["--resume", str(folder), f"equipoise.cache_dir={cache}"]
+            command += ["--resume", str(folder)]
         else:
             command += ["--config", str(options.config), "--seed", str(seed), "--no-wandb"]
             command += ["--run-name", folder.name, "--output-dir", str(options.output)]

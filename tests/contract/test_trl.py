@@ -161,7 +161,7 @@ def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp
     steps, per_step = 4, 2 * SIZE * GENERATIONS
     assert len(written) == steps * per_step
     assert meter.tokens["completion_tokens"] == sum(written)
-    rows = train_rows(RECORDS, loaded.tokenizer, config)["prompt"]
+    rows = list(train_rows(RECORDS, loaded.tokenizer, config)["prompt"])
     lengths = [len(ids) for ids in loaded.tokenizer(rows, add_special_tokens=False)["input_ids"]]
     assert meter.tokens["prompt_tokens"] == GENERATIONS * sum(lengths)
 

@@ -13,7 +13,6 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-import yaml
 
 from data_prep.records import read_unsealed, write_prompts
 from environments.base import Failure, Score
@@ -89,7 +88,7 @@ def test_a_model_against_itself(
 ) -> None:
     """It passes by wide margins; by the task's own so few questions show nothing."""
     audit = f"{results}/a-1:one"
-    assert "passed: 5 of 5 metrics kept" in gate(audit, row, *WIDE, code=0)
+    assert "passed: 5 of 5 metrics preserved" in gate(audit, row, *WIDE, code=0)
     assert content(tmp_path)["verdict"] == "passed"
     said = gate(audit, row, code=4)
     assert "not enough data" in said
@@ -98,8 +97,9 @@ def test_a_model_against_itself(
     reward = told["metrics"]["reward"]
     assert reward["status"] == "inconclusive" and reward["change"] == 0
     assert reward["low"] < 0 < reward["high"]
-    assert reward["prompts_needed"] > 48
-    assert f"about {reward['prompts_needed']:,} prompts in place of 48" in said
+    needed = max(metric["prompts_needed"] or 0 for metric in told["metrics"].values())
+    assert needed >= reward["prompts_needed"] > 48
+    assert f"about {needed:,} prompts in place of 48" in said
 
 
 def test_undecided_may_pass_and_is_skipped_in_junit(
@@ -245,12 +245,12 @@ def test_a_task_of_one_side_alone_is_no_pass(
 
 def test_what_the_page_of_the_gate_runs_is_accepted() -> None:
     page = (ROOT / "docs" / "gate.md").read_text("utf-8")
-    (text,) = re.findall(r"```yaml\n(jobs:.*?)```", page, re.S)
-    steps = [step.get("run", "") for step in yaml.safe_load(text)["jobs"]["gate"]["steps"]]
     wrapped = re.findall(r'--wrap "([^"]+)"', page)
-    lines = [*(line for step in steps for line in step.splitlines()), *wrapped, *page.splitlines()]
+    lines = [line.partition("#")[0] for line in (*wrapped, *page.splitlines())]
     commands = [line for line in lines if line.startswith("equipoise gate")]
     options = [read_options(GateOptions, shlex.split(command)[2:]) for command in commands]
     run = ("results/TASK/RUN/baseline", "results/TASK/RUN/final")
     audit = tuple(f"results/audits/ship:{side}" for side in ("before", "after"))
-    assert {(o.before, o.after) for o in options} == {run, audit} and len(commands) == 4
+    plan = (None, None)
+    assert {(o.before, o.after) for o in options} == {run, audit, plan} and len(commands) == 4
+    assert [o.plan for o in options].count(True) == 1

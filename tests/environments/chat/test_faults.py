@@ -291,7 +291,7 @@ def test_a_restart_in_the_middle(make, server):
         time.sleep(0.2)
         server.start()
 
-    server.says(..., after=0.05)
+    server.says(..., after=0.3)
     model = make(PATIENT | {"concurrency": 8, "backoff_seconds": 0.1})
     restarting = threading.Thread(target=restart)
     restarting.start()

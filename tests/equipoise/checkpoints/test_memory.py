@@ -28,11 +28,11 @@ RANKS = 2
 FC1, FACTORS = "decoder.layers.mlp.linear_fc1.weight", "model.layers.3.mlp.down_proj"
 
 _CONVERT = f"""
-import json, resource, sys, traceback
+import json, logging, resource, sys, traceback
 from pathlib import Path
 import psutil, torch
 from equipoise.checkpoints import to_hugging_face, verify
-from equipoise.files.console import Reporter
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 
 folder = Path(sys.argv[1])
 verify.architecture(folder / "base")  # transformers imports what it needs
