@@ -62,7 +62,7 @@ def test_both_refer_to_the_run_and_copy_nothing_that_decides(fairness, tmp_path)
     (settings,) = verifiers.rglob("settings.yaml")
     for section in (gym_section(gym), yaml.safe_load(settings.read_text("utf-8"))):
         given = RewardSettings.model_validate(section)
-        assert (given.run, given.generations) == (fairness.root.absolute(), 8)
+        assert (given.run, given.generations) == (fairness.root.absolute(), 16)
         assert {record.split for record in given.records()} == {"train", "validation"}
     names = {path.name for folder in (gym, verifiers) for path in folder.rglob("*.jsonl")}
     assert names == {"train.jsonl", "validation.jsonl"}
