@@ -237,7 +237,7 @@ def _refuse(root: Path, lines: Sequence[str]) -> None:
 def record_files(run: RunDirectory, *parts: Path, without: Path | None = None) -> None:
     """List files and folders of the run that are finished, where they are there.
 
-    Hidden files are no results, and nor is `without`.
+    Hidden files are not results, and neither is `without`.
     """
     present = [part for part in parts if part.exists()]
     files = [

@@ -45,7 +45,7 @@ class Stack(torch.Tensor):
         ]
 
     def places(self):
-        """Where the chunks begin."""
+        """Offsets of the chunks."""
         steps = zip(self.shape, self.sizes, strict=True)
         return list(map(torch.Size, itertools.product(*(range(0, n, step) for n, step in steps))))
 

@@ -69,7 +69,7 @@ def change_config(folder, **changes):
 
 
 def conversion(folder):
-    """What conversion.json says was checked."""
+    """The checks that conversion.json lists."""
     return json.loads((folder / "conversion.json").read_text())["checked"]
 
 

@@ -63,7 +63,7 @@ def test_a_record_that_asks_for_all_memory(folder):
 
 
 class Command:
-    """What a hostile file asks a reader to run."""
+    """A command that a hostile file makes its reader run."""
 
     def __init__(self, touched):
         self.touched = touched
@@ -97,7 +97,7 @@ def test_runs_nothing(folder, tmp_path):
 
 
 def changed(folder, change):
-    """The same checkpoint with another record; `change` is given the record."""
+    """Change the record of a checkpoint by `change`, and return the checkpoint's folder."""
     record = folder / ".metadata"
     with record.open("rb") as stream:
         metadata = pickle.load(stream)

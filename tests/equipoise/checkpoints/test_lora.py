@@ -70,7 +70,7 @@ def test_is_what_peft_makes_of_it(settings, model, tmp_path):
 
 @pytest.mark.parametrize("module", ["q_proj", "lm_head"])
 def test_one_that_changes_nothing_neither_merges_nor_stays(module, model, tmp_path):
-    """PEFT saves the layer below an adapter of the output layer, which is no change."""
+    """PEFT saves the layer below an adapter of the output layer, which is not a change."""
     base = AutoModelForCausalLM.from_pretrained(model)
     get_peft_model(base, LoraConfig(target_modules=[module])).save_pretrained(tmp_path / "a")
     assert holds(refused(tmp_path / "a", tmp_path / "out"), "lora.noop-merge")

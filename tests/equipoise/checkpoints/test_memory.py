@@ -61,7 +61,7 @@ def tensors():
 
 @pytest.fixture(scope="module")
 def folder(tensors, tmp_path_factory):
-    """The same model in all forms, each of them converted by one process with little memory."""
+    """One model in all forms; one process with little memory has converted each of them."""
     assert sum(tensor.nbytes for tensor in tensors.values()) > 3 * ROOM
     assert megatron_tensors(CONFIG)[FC1].nbytes > 1.3 * ROOM
     folder = tmp_path_factory.mktemp("large")

@@ -37,7 +37,7 @@ def change_config(folder, **changes):
 
 
 def settings_of(folder):
-    """What changes the result of a model, and no shape tells."""
+    """Settings that change the output of a model and that its shapes do not show."""
     config = AutoConfig.from_pretrained(folder)
     names = ("model_type", "vocab_size", "hidden_act", "num_attention_heads", "rms_norm_eps")
     names += ("num_key_value_heads", "max_position_embeddings", "rope_parameters")

@@ -1,4 +1,4 @@
-"""What a checkpoint states of its model, compared with config.json of the base."""
+"""A checkpoint's statements about its model are compared with config.json of the base."""
 
 import shutil
 from pathlib import Path

@@ -250,7 +250,7 @@ def test_a_disk_that_is_full_in_the_middle(model, tmp_path):
 
 
 def test_the_format_is_the_library_s(tmp_path):
-    """What is written reads as what the library itself writes, down to an empty tensor."""
+    """Our file reads as the one that the library writes, down to an empty tensor."""
     tensors = {"a": torch.arange(6).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16)}
     tensors |= {"scalar": torch.tensor(2.5), "none": torch.empty(0, 4)}
     lazy = {

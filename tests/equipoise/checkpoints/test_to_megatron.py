@@ -1,4 +1,4 @@
-"""What needs no Megatron-Bridge; with it: tests/contract/test_megatron_bridge.py."""
+"""Conversion to Megatron without the bridge; with it: tests/contract/test_megatron_bridge.py."""
 
 from fnmatch import fnmatch
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is checked of a conversion, and what is said where it was not."""
+"""A conversion is checked, and the output names each check that was left out."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the dry run of a scale on NeMo-RL prints after its table, and how Slurm takes it."""
+"""A dry run on NeMo-RL prints the sbatch command of the same run."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""What a user's mistakes look like: a few lines, the right exit code, never a traceback."""
+"""A user's mistake ends in a few lines and the right exit code, never in a traceback."""
 
 import subprocess
 import sys

@@ -76,7 +76,7 @@ def test_online_exactly_when_a_key_is_there(monkeypatch, tmp_path) -> None:
 def test_of_the_real_library_two_starts_are_one_run_that_holds_no_prompt_and_no_key(
     run, monkeypatch
 ) -> None:
-    """What lies in the files that `wandb sync` would send."""
+    """Read the files that `wandb sync` would send."""
     monkeypatch.setenv("JUDGE_API_KEY", "sk-0123456789")
     config = loaded("policy.model_name=models/sk-0123456789")
     with Tracker(config, run) as tracker:

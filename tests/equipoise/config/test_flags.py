@@ -1,4 +1,4 @@
-"""What each named flag sets, and which words end the program."""
+"""Each named flag sets its keys, and wrong words end the program."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a recipe gets: everything that is wrong at once, or a configuration that can run."""
+"""A recipe gets a list of all its problems at once, or a configuration that can run."""
 
 import subprocess
 import sys

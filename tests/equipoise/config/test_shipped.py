@@ -45,7 +45,7 @@ def read(path):
 
 @of_every_task
 def test_no_file_of_a_task_repeats_a_default_of_its_environment(task):
-    """What the preparation of the task's prompts needs too is written down to be referred to."""
+    """A file states a default only where the preparation of the prompts refers to its key."""
     loaded = load_config(task, Options((SMALL,)))
     name = loaded.environment_class.name
     defaults = dict(leaves(loaded.environment_class.Settings().model_dump(mode="json")))
@@ -126,7 +126,7 @@ def test_the_rewards_of_fairness_are_not_divided_by_their_spread():
 
 
 def objective_metric(loaded):
-    """What `checkpointing.metric_name` calls the task's objective on the validation split."""
+    """The name in `checkpointing.metric_name` of the task's objective on the validation split."""
     objective = loaded.environment_class.objective
     return "val:accuracy" if objective == REWARD else f"val:env/{objective}"
 

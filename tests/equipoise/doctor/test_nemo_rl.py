@@ -1,4 +1,4 @@
-"""What a start is refused for in NeMo-RL's Python, each with what to do."""
+"""Checks in NeMo-RL's Python refuse a start, and each refusal names the remedy."""
 
 import sys
 from dataclasses import replace

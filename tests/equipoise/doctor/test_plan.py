@@ -19,7 +19,7 @@ LLAMA = ("--model-name=meta-llama/Llama-3.1-70B-Instruct", "--engine=local", "--
 
 @pytest.fixture
 def compare(case, monkeypatch):
-    """What is said of a plan on a machine of 25 GB without a GPU; refusals are raised."""
+    """A function that returns the lines about a plan for a machine of 25 GB without a GPU."""
     monkeypatch.setattr(machine, "ram_bytes", lambda: 25 * 10**9)
     monkeypatch.setattr(machine, "count_gpus", lambda: 0)
     monkeypatch.setattr(machine, "read_driver", lambda: None)

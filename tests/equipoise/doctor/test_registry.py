@@ -1,4 +1,4 @@
-"""What a start is refused for, each with what to do, and which engines that concerns."""
+"""Each engine checks the machine at a start, and a refusal names the remedy."""
 
 import re
 from pathlib import Path

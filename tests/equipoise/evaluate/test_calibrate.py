@@ -22,7 +22,7 @@ def judge_errors(rng: np.random.Generator, judge: tuple[float, float], items: Ar
 
 
 def said(rng, truth, judge, shape):
-    """What a judge says of four replies in each cluster, whose truths are alike."""
+    """Simulate a judge's verdicts on four replies in each cluster, where truths are correlated."""
     trials = np.full(shape, 4.0)
     true = beta_binomial(rng, truth, trials, 0.3)
     hits = rng.binomial(true.astype(int), judge[0])

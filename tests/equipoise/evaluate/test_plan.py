@@ -1,4 +1,4 @@
-"""What an audit asks, of whom, and what of it cannot be had."""
+"""The prompts of an audit, the models it asks, and the tasks that it leaves out."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What `--model` and `--adapter` may name."""
+"""`--model` and `--adapter` name the models, adapters and endpoints of an audit."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run prints: nothing from outside acts, words and figures stay whole."""
+"""The output of a run escapes text from outside, and keeps words and figures whole."""
 
 import io
 import re

@@ -83,7 +83,7 @@ def test_what_is_cut_off_or_does_not_fit_is_none_and_spoils_nothing(model, folde
 
 
 def test_a_control_token_in_a_message_is_text(model, folder):
-    """The same number of ends, of users and of assistants, whatever the text holds."""
+    """The text of a message does not change the special tokens of its prompt."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def special(text):

@@ -1,4 +1,4 @@
-"""What a tokenizer reads as its own, and that no prompt holds it when a run begins."""
+"""Control tokens of a tokenizer are found, and a run whose prompts hold one is refused."""
 
 import json
 import shutil

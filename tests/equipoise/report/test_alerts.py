@@ -1,4 +1,4 @@
-"""What stands above all else in a report, and what does not."""
+"""A report begins with its alerts, and trifles do not raise one."""
 
 import math
 from dataclasses import replace
@@ -94,7 +94,7 @@ def test_generations_that_are_cut_off_at_the_end_are_told():
 
 def test_steps_in_which_training_and_generation_were_two_policies_are_told():
     name = "token_mult_prob_error"
-    spike = (1.01,) * 59 + (3.0,)  # single ones are no fault
+    spike = (1.01,) * 59 + (3.0,)  # a single one is not a fault
     assert told(run(history={name: spike})) == told(run(history={"loss": (1.0,)})) == []
     (text,) = told(run(history={name: (1.01, 1.2, 1.4)}))
     assert text.startswith("In 2 of 3 steps") and "by a factor of 1.4 at most" in text

@@ -1,4 +1,4 @@
-"""What a reader sees of several models beside each other."""
+"""The report shows several models beside each other."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a run took, in words."""
+"""The head of a report states a run's time, tokens, memory and requests in words."""
 
 from typing import Any
 

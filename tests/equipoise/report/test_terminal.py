@@ -44,7 +44,7 @@ def real(name: str) -> dict[str, Any]:
 
 
 def at(width: int, show: Callable[[Reporter], None]) -> str:
-    """What a terminal of this width shows."""
+    """The text that a terminal of this width shows."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, color_system=None, width=width)
     show(Reporter(console))

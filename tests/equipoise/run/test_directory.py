@@ -1,4 +1,4 @@
-"""Where a run is kept, what it is called, and that nothing is kept of one that cannot start."""
+"""Runs get a folder and a name, and one that cannot start leaves nothing."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime

@@ -148,7 +148,7 @@ class TestAKillAtTheEndOfAStage:
 
 
 class TestAJudgeThatIsDown:
-    """What was generated for it is not generated again."""
+    """Replies that were generated for the judge are not generated again."""
 
     def test_what_was_generated_is_scored_when_it_is_back(self, job: Job, capsys: Capture) -> None:
         down = replace(job, environment=Judged("connection refused"))
@@ -173,7 +173,7 @@ class TestAJudgeThatIsDown:
 
 
 class TestSignal:
-    """What the baseline promises of training is told before it begins."""
+    """The learning signal of the baseline is told before training begins."""
 
     ANSWERS = ("yes", "no", "yes", "no")
 

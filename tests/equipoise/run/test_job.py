@@ -1,4 +1,4 @@
-"""What every engine does around its stages."""
+"""Every engine records reward sources, checks scores, and limits the failures of a run."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a task makes beforehand, in one message where it fails; how large steps are."""
+"""A task prepares its data before a run, and one message tells of a failure or a wrong size."""
 
 from dataclasses import replace
 from pathlib import Path

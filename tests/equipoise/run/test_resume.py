@@ -1,4 +1,4 @@
-"""What --resume may change, seen from the configuration alone."""
+"""`--resume` may change the number of steps, and refuses every other key."""
 
 import json
 import shutil

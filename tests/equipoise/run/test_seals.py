@@ -1,4 +1,4 @@
-"""What a run or a checkpoint has finished is compared with its manifest before it is read."""
+"""Finished results of a run or a checkpoint are compared with their manifest before use."""
 
 import json
 import shutil
@@ -144,7 +144,7 @@ def test_a_run_that_trains_is_read_without_its_history(run: RunDirectory):
 
 
 def test_hidden_files_are_no_part_of_a_result(run: RunDirectory):
-    """What a killed process left is removed later, and would then be missing."""
+    """A file that a killed process left is removed later, and would then be missing."""
     (run.root / "final" / ".rollouts.jsonl.abc.unfinished").write_text("x")
     record_files(run, run.evaluation("final").parent)
     (run.root / "final" / ".rollouts.jsonl.abc.unfinished").unlink()

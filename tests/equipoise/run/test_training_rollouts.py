@@ -1,4 +1,4 @@
-"""What is kept of the rollouts of training: whole sets, the same ones again, and no step twice."""
+"""Rollouts of training are kept in whole sets, the same ones each time, and no step twice."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What the process that works on a run has used."""
+"""Resources that the process of a run has used, and the models that answered it."""
 
 import subprocess
 import sys

@@ -106,7 +106,7 @@ def blind(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
 
 
 def coupled(points: Points, signs: NDArray[np.int_], rng: np.random.Generator) -> Points:
-    """The same replies of each set and race, field by field, put together by rank."""
+    """Couple the fields of the replies of each set and race by rank; no field's values change."""
     found = points.copy()
     for s, r in itertools.product(*map(range, points.shape[:2])):
         for field, sign in enumerate(signs[r]):

@@ -58,7 +58,7 @@ Round = Callable[[np.random.Generator], WatchedMetrics]
 
 @dataclass(frozen=True)
 class Pool:
-    """What each kind of reply to each prompt adds to the sums of a task, and its reward."""
+    """Rewards of each kind of reply to each prompt, and its terms in the sums of a task."""
 
     task: Measurement  # [kinds * prompts] rows
     reward: Measurement
@@ -112,7 +112,7 @@ class Pool:
         return list(zip(*stages, strict=True))
 
     def round(self, replies: int, after: "Change", *, swapped: bool = False) -> Round:
-        """What is found of both; with the sides the other way round where they are `swapped`."""
+        """A function that draws both sides and compares them; `swapped` exchanges the sides."""
 
         def run(rng: np.random.Generator) -> WatchedMetrics:
             found: WatchedMetrics = {}
@@ -201,7 +201,7 @@ def fairness_sides(rng, generations, after, sets=1, before=unchanged):
 
 
 def fairness_round(generations, after, sets=1, before=unchanged):
-    """What is found of both."""
+    """A function that draws both sides and compares them."""
     return lambda rng: compare_watched(
         *fairness_sides(rng, generations, after, sets, before), settings=SETTINGS
     )
@@ -224,7 +224,7 @@ def opioids_for_one_race(sets: Sets, generations: int, rng: np.random.Generator)
 
 
 def weeks_spread(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
-    """The same mean of weeks off work, for two races at its extremes."""
+    """Two races get weeks off work at the extremes; the mean is that of the other races."""
     own = blind(sets, generations, rng)
     extremes = np.where(rng.random(own.shape[:3]) < 0.5, coordinate(4), coordinate(8))
     extremes[:, 2:] = coordinate(6)

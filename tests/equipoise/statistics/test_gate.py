@@ -217,7 +217,7 @@ WIDE = {
 @pytest.mark.deep
 @pytest.mark.parametrize("name", NAMES)
 def test_a_useless_model_fails(name, tasks):
-    """The same reply to everybody, and one that declines: also where every guard is about form."""
+    """A model with one reply to everybody fails, also where every guard is about form."""
     task = tasks(name)
     before = replied(task, task.right)
     for reply in (task.right[0], "I cannot help with that.", ""):

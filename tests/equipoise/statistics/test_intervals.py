@@ -94,7 +94,7 @@ class TestBootstrapSums:
 
 
 def test_rows_of_one_cluster_are_added_up():
-    """Rows of one question are no independent evidence: the interval must not shrink with them."""
+    """Rows of one question are not independent evidence: the interval must not shrink with them."""
     merged = merge_clusters(["b", "a", "b"], np.array([[1.0, 1], [2, 1], [4, 1]]), ["y", "x", "y"])
     assert merged.names.tolist() == ["a", "b"]
     assert merged.sums.tolist() == [[2, 1], [5, 2]]

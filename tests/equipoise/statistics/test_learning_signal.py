@@ -1,4 +1,4 @@
-"""What the frozen model's generations promise of training."""
+"""The frozen model's generations predict the learning signal of training."""
 
 from collections.abc import Sequence
 

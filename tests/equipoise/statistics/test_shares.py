@@ -64,7 +64,7 @@ def test_without_trials_there_is_none():
 
 
 def test_values_between_0_and_1_have_their_own_spread():
-    """Values that hardly differ are no coin flips."""
+    """Values that hardly differ are not coin flips."""
     values = np.random.default_rng(0).uniform(0.75, 0.85, 60)
     low, high = share_bounds(shares(values), 0.95)
     assert low < values.mean() < high

@@ -1,4 +1,4 @@
-"""What is called of NeMo-RL stands in one table, and a start reads the installed one against it."""
+"""One table lists all that is called of NeMo-RL; a start compares the installed version with it."""
 
 import ast
 import sys
@@ -51,7 +51,7 @@ def test_nothing_of_nemo_rl_is_assigned_but_by_a_rehearsals_stand_ins():
 
 
 def assigned(tree):
-    """What of NeMo-RL a module assigns, by the names under which it imports it."""
+    """Yield each statement of a module that changes an object it imports from NeMo-RL."""
     theirs = {alias.asname or alias.name for _, alias in imports(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):

@@ -1,4 +1,4 @@
-"""What is found of NeMo-RL, and what is said of what cannot be used."""
+"""Equipoise finds an installation of NeMo-RL, and names one that it cannot use."""
 
 import os
 import sys

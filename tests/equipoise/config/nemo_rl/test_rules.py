@@ -1,4 +1,4 @@
-"""What NeMo-RL would get wrong or refuse late: each is refused, and its neighbour is not."""
+"""The rules refuse each value that NeMo-RL gets wrong or refuses late, but not its neighbour."""
 
 import pytest
 

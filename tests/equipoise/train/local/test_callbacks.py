@@ -1,4 +1,4 @@
-"""What happens at the end of a step, before anything of it is kept."""
+"""Callbacks at the end of a step request a stop and keep the step's rollouts."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What of NeMo-RL's interface the tests here need, where there is no checkout of NeMo-RL.
+"""Stand-ins for the interface of NeMo-RL, for tests that run without a checkout of it.
 
 Each names what it stands for, of v0.7.0 and main. It does what that does, faults included, for a
 fault of NeMo-RL's that Equipoise works around is what the tests are about. That those faults are
@@ -37,7 +37,7 @@ class EnvironmentInterface:
 
 
 def modules() -> dict[str, ModuleType]:
-    """What is imported of NeMo-RL, and the packages around it, for `sys.modules`."""
+    """Modules of NeMo-RL that are imported, and their parent packages, for `sys.modules`."""
     held = {
         "nemo_rl.environments.interfaces": (EnvironmentInterface, EnvironmentReturn),
     }

@@ -36,7 +36,7 @@ def module(monkeypatch):
 
 @pytest.fixture
 def arguments(tmp_path):
-    """What the actor is started with."""
+    """Arguments of the actor's constructor."""
     return (f"{__name__}.Compares", {}, str(tmp_path), str(tmp_path / "reference.jsonl"), 2, 1, 7)
 
 

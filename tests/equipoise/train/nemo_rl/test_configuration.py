@@ -1,4 +1,4 @@
-"""What NeMo-RL reads of a configuration, for every task at every scale."""
+"""NeMo-RL reads the configuration of every task at every scale."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a worker of NeMo-RL asks of a GPU, done by the CPU."""
+"""The CPU takes the tensors and modules that a worker of NeMo-RL moves to a GPU."""
 
 import torch
 

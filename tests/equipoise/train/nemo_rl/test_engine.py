@@ -1,4 +1,4 @@
-"""What the engine does around NeMo-RL; nothing of it is imported here."""
+"""The engine passes on the alarms of a step; NeMo-RL itself is not imported here."""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a run on NeMo-RL's DTensor workers ends with: a model that loads, an adapter, or nothing."""
+"""A run on NeMo-RL's DTensor workers ends with a model that loads, an adapter, or nothing."""
 
 from pathlib import Path
 from types import SimpleNamespace

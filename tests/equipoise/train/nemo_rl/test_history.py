@@ -1,4 +1,4 @@
-"""What the logger keeps of a run: a row per step, metrics that choose checkpoints, a stop."""
+"""The logger writes a row per step, adds metrics that choose checkpoints, and stops a run."""
 
 import json
 import math
@@ -32,7 +32,7 @@ class Environment:
 
 
 class NemoLogger:
-    """What NeMo-RL's logger was given."""
+    """A logger that records the metrics and file names that NeMo-RL's would get."""
 
     def __init__(self):
         self.logged, self.files = [], []
@@ -253,8 +253,8 @@ def test_failures_stop_the_run_with_their_reason(run):
 
 def test_two_policies_in_training_and_generation_stop_the_run(run, job):
     history = run(window=3)
-    # One spike is none; what is no number is above every bound. A step's figure is known when it
-    # is saved, so the next one ends the run.
+    # One spike does not end the run; a figure that is not a number is above every bound. A step's
+    # figure is known when it is saved, so the next one ends the run.
     errors = (1.01, 9.0, 1.02, 1.03, 1.2, 1.15, 1.0)
     ends = [take(history, step, error=e) for step, e in enumerate(errors, start=1)]
     assert ends == [(False, False)] * 6 + [(True, True)]

@@ -1,4 +1,4 @@
-"""What NeMo-RL's step computes: order, failures, what is kept for the driver."""
+"""NeMo-RL's step returns rewards in order, handles failures, and keeps records for the driver."""
 
 import pytest
 
