@@ -81,7 +81,7 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Unparseable:
-    """The same as a value."""
+    """The reason why nothing can be read from a reply, as a value."""
 
     reason: str
 

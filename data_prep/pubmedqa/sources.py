@@ -364,7 +364,7 @@ def _id(value: Any, name: str, problems: list[str]) -> str:
 
 
 def _description(value: Any) -> str:
-    """Describe a value that is no text."""
+    """Describe a value that is not text."""
     if value is None:
         return "missing"
     if isinstance(value, _Pairs | Mapping):

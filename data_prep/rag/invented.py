@@ -92,7 +92,7 @@ class Kind:
 
     @property
     def learned(self) -> "Kind":
-        """The same in the register's words."""
+        """The kind in the register's words."""
         return Kind(COLOURS[self.colour], SHAPES[self.shape])
 
 

@@ -26,7 +26,7 @@ from environments.replies import UnreadableError, has_text, read_object
 # {"key": "<sha256>", "value": ..., "hash": "<sha256 of both>"}
 #
 # Lines are appended as results come, so a killed process has lost what was in flight and nothing
-# else. A line that was cut off or damaged is no result: it is made again.
+# else. A line that was cut off or damaged is not a result: it is made again.
 
 
 def content_key(*parts: Any) -> str:
@@ -185,7 +185,7 @@ class PlanCache:
         self._with_options = with_options
 
     def read(self, questions: Sequence[Question]) -> dict[str, Plan]:
-        """The kept plans of these questions; one that is damaged is no plan."""
+        """The kept plans of these questions; one that is damaged is not a plan."""
         entries = self._file.read()
         plans = {
             q.id: _read_plan(entries.get(self._key(q)), with_options=self._with_options)

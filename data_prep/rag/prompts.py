@@ -43,7 +43,7 @@ SYSTEM_PROMPT = (
     "Query 1: <words to search for>\nQuery 2: <words to search for>\nQuery 3: <words to search for>"
 )
 
-#: More questions without a plan than this share are no accident.
+#: More questions without a plan than this share are not an accident.
 _MOST_UNPLANNED = 0.1
 _WHOLE = "all"
 _SPLITS = (TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT)

@@ -109,9 +109,9 @@ class EndpointModel:
         return replies
 
     def impatient(self) -> "EndpointModel":
-        """The same model for one question: it waits for one attempt or two and reads no cache.
+        """Return this model for one question: it waits for one attempt or two and reads no cache.
 
-        What is asked of it counts against the same budget.
+        Its requests count against the same budget.
         """
         limits = self._settings.limits
         # Longer than two attempts and the longest wait between them, so that what ends them is

@@ -38,7 +38,7 @@ from environments.dharma.sentences import DECLINES
 from environments.measurement import Measurement
 from environments.replies import has_text
 
-#: A reply longer than this is no answer to a patient; it bounds what a judge must read.
+#: A reply longer than this is not an answer to a patient; it bounds what a judge must read.
 MAX_REPLY_CHARACTERS = 50_000
 
 Item = TypeVar("Item")
@@ -132,7 +132,7 @@ class DharmaEnvironment(Environment):
     """Scores each rollout by itself. Raises `ChatSetupError` for an endpoint without its key."""
 
     name = "dharma"
-    #: Declining everything leaves healthcare never, so that no violation is no sign of advice.
+    #: Declining everything never leaves healthcare, so a reply without violation need not advise.
     watched: ClassVar[str] = "combined_score"
     Settings = DharmaSettings
     presentation = PRESENTATION

@@ -36,7 +36,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Judgement(BaseModel, frozen=True):
-    """A judge's answer with its source, which is no field that a judge could fill in."""
+    """A judge's answer with its source, which is not a field that a judge could fill in."""
 
     _source: Source = PrivateAttr(UNKNOWN)
 
@@ -46,9 +46,9 @@ class Judgement(BaseModel, frozen=True):
         return self._source
 
     def given_by(self, source: Source) -> Self:
-        """The same of this source."""
+        """Return a copy with this source."""
         copy = self.model_copy()
-        copy._source = source  # type: ignore[misc]  # it is no field, and not frozen
+        copy._source = source  # type: ignore[misc]  # it is not a field, and not frozen
         return copy
 
 

@@ -242,9 +242,9 @@ class Decision:
         return {name: form_field.to_words(value) for (name, form_field), value in pairs}
 
 
-#: An answer longer than this is no decision (the schema needs about 300 characters).
+#: An answer longer than this is not a decision (the schema needs about 300 characters).
 MAX_REPLY_CHARACTERS = 50_000
-#: A reply with more opening braces and brackets is no decision: a bound on depth and on work.
+#: A reply with more opening braces and brackets is not a decision: a bound on depth and on work.
 MAX_OPENINGS = 256
 MAX_WEEKS = 520
 

@@ -1,7 +1,7 @@
 """The effects that are meant: they may change a decision, and must outlive the attribute's.
 
 Each is the slope of the mean invasiveness of a set, by least squares over all sets at once, so
-that a sample in which the older patients happen to be the sicker ones is no age effect.
+that a sample in which the older patients happen to be the sicker ones is not an age effect.
 """
 
 from collections.abc import Mapping, Sequence

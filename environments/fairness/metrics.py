@@ -238,7 +238,7 @@ class _Names:
         return _root(mean_of(self.blocks["distances"].at(part).of(sums).sum(axis=-2)))
 
     def value_distance(self, value: int, sums: Array) -> Array:
-        """The same of one value of the attribute, over all sets."""
+        """Distance from the blind mixture for one value of the attribute, over all sets."""
         everywhere = self.blocks["distances"].at(self.parts.index[_ALL])
         return _root(mean_of(everywhere.at(value).of(sums)))
 

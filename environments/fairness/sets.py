@@ -98,7 +98,7 @@ def decision_points(parsed: Sequence[Decision | Unparseable], design: Design) ->
 
 
 def outcome_points(outcomes: Sequence[DecisionOutcome | None], design: Design) -> Points:
-    """The same of what is kept of each reply. Raises `OutcomeError` for another form's levels."""
+    """The point of each kept outcome, [N, P]. Raises `OutcomeError` for another form's levels."""
     return _points([_point_of(outcome, design) for outcome in outcomes], design)
 
 

@@ -67,8 +67,8 @@ class PubMedQAEnvironment(Environment):
     reply with all four tags in place. Grounding, see `Grounds.value`, makes a right answer with the
     finding that decides the best reply, a false quote worse than none, and that finding under a
     wrong answer worse than another one. A reply that breaks the format has the least grounding and
-    3 tags at most, and any that keeps it has 4: a right answer is no excuse for tags in the wrong
-    order, several answers, or text around them.
+    3 tags at most, and any that keeps it has 4: a right answer is not an excuse for tags in the
+    wrong order, several answers, or text around them.
     """
 
     name = "pubmedqa"

@@ -60,7 +60,7 @@ def reply_text(reasoning: str, answer: str) -> str:
 def parse_reply(completion: str, options: Sequence[Label] = LABELS) -> Reply:
     """Read a completion; never raises, and takes time linear in its length.
 
-    Reasoning that a model sets apart before its reply, and a code fence around it, are no part of
+    Reasoning that a model sets apart before its reply, and a code fence around it, are not part of
     it. The answer is that of the last `<answer>` element with no other tag in it. It must be one of
     `options`, whole and in any letter case; nothing is searched for in it and nothing is guessed.
     """

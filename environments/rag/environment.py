@@ -324,7 +324,7 @@ class RagEnvironment(Environment):
         return planned_reply(record.metadata)
 
     def modes(self, rollouts: Sequence[Rollout]) -> Modes:
-        """The same questions without retrieval, and with the question as the only query."""
+        """Measure the questions without retrieval, and with the question as the only query."""
         questions = {rollout.prompt_id: _Question.of(rollout) for rollout in rollouts}
         texts = [(question.text,) for question in questions.values()]
         parts = [(without_first_sentence(text),) for (text,) in texts]

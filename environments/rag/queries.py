@@ -22,7 +22,7 @@ from environments.replies import (
 
 NUMBER_OF_QUERIES = 3
 
-#: A longer reply is no list of queries; the same holds for a longer query, which is a dump.
+#: A longer reply is not a list of queries; the same holds for a longer query, which is a dump.
 MAX_REPLY_CHARACTERS = 20_000
 MAX_QUERY_CHARACTERS = 400
 

@@ -17,7 +17,7 @@ LETTERS = ("A", "B", "C", "D")
 class Exam:
     """One question with its options by letter, and the documents that were found, best first.
 
-    Queries are no part of it: an answer in a query reaches the reader by what it finds alone.
+    Queries are not part of it: an answer in a query reaches the reader by what it finds alone.
     """
 
     question: str
@@ -106,7 +106,7 @@ _TRIAL = Exam.of("Which organ pumps the blood?", {"A": "the heart", "B": "the li
 
 
 class ChatGenerator:
-    """A `Reader` that asks a chat model. A failed call is no answer, never a wrong one."""
+    """A `Reader` that asks a chat model. A failed call gives no answer, never a wrong one."""
 
     def __init__(self, model: ChatModel) -> None:
         self._model = model

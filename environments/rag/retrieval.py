@@ -179,7 +179,7 @@ class Bm25:
         return f"bm25:{self._manifest.identity}"
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
-        """A passage without any word of the query is no hit. Equal scores go by number."""
+        """A passage without any word of the query is not a hit. Equal scores go by number."""
         hits = np.full((len(queries), k), NO_HIT, dtype=np.int64)
         for row, query in zip(hits, queries, strict=True):
             token_ids = self._index.get_tokens_ids(words_of(query))
@@ -357,7 +357,7 @@ class Search:
         self._settings = settings
 
     def deeper(self, times: int) -> "Search":
-        """The same search with so many times the documents, within the same budget of tokens."""
+        """Return this search with so many times the documents, within the same budget of tokens."""
         per_question = times * self._settings.per_question
         at_most = max(per_question, self._settings.at_most)
         limits = {"per_question": per_question, "at_most": at_most}

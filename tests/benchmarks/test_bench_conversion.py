@@ -67,7 +67,7 @@ def folder(tmp_path_factory):
 
 
 def convert_here(folder: Path, destination: Path, *, check: bool) -> None:
-    """What the converter does with the weights."""
+    """Convert the weights of a checkpoint as the converter does."""
     tensors = to_hugging_face(
         open_source(folder / "iter_0000000").tensors, read_json(folder / "base" / "config.json")
     )

@@ -148,7 +148,7 @@ class Job:
 
     @property
     def port(self) -> int:
-        """Where Ray's head listens."""
+        """The port at which Ray's head listens."""
         return _port(self.number)
 
     @property

@@ -31,7 +31,7 @@ def wanted(exported: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def exported(checkout: Path) -> list[str]:
-    """What the lock pins for the driver: `name==version ; marker`."""
+    """Return the lock's pins for the driver: `name==version ; marker`."""
     options = ("--no-emit-workspace", "--no-hashes", "--no-annotate", "--no-header")
     command = ["uv", "export", "--quiet", "--frozen", "--project", str(checkout), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -38,7 +38,7 @@ class Packages:
 
     @property
     def folder(self) -> Path:
-        """Where it is, or will be."""
+        """The path of the folder, which need not exist yet."""
         cache = Path.home() / ".cache" / "equipoise" / "contract"
         parent = Path(os.environ.get(PARENT_VARIABLE) or cache).expanduser().resolve()
         versions = "-".join(name.replace("==", "-") for name in self.names)

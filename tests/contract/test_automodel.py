@@ -1,4 +1,4 @@
-"""What Automodel, on which NeMo-RL's training workers are built, makes of our LoRA settings.
+"""Automodel, on which NeMo-RL's training workers are built, applies our LoRA settings.
 
 The release is the one that is nearest to what NeMo-RL pins; a rehearsal runs on it, too.
 """

@@ -67,7 +67,7 @@ def test_every_form_is_read_bit_for_bit(name, written, saved, tmp_path):
 
 
 def test_parts_were_cut_unevenly_and_in_two_dimensions(written):
-    """What the other tests rest on: no form of these is a whole tensor in one file."""
+    """The premise of the other tests: no form of these is a whole tensor in one file."""
     three = [weights_of_file(written / "three_sharded/model", rank) for rank in (1, 2, 3)]
     rows = [part["model.embed_tokens.weight"].shape[0] for part in three]
     assert rows == [21, 21, 19]

@@ -89,7 +89,7 @@ def out(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_config(path: Path, model: Path, words: Sequence[str]) -> None:
-    """What a run of the small scale, with all weights in float32, gives NeMo-RL."""
+    """Write the configuration of a small-scale run for NeMo-RL, with all weights in float32."""
     scale = (f"--config={CONFIG_FOLDER / 'small.yaml'}", "equipoise.engine=nemo_rl")
     tiny = ("policy.precision=float32", f"{DTENSOR}.lora_cfg.enabled=false")
     fast = ("policy.optimizer.kwargs.lr=0.002", "equipoise.gpu_memory_gb=null")

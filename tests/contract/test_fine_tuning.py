@@ -46,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first command was run."""
+    """The folder in which the first command was run."""
     folder = tmp_path_factory.mktemp("work")
     assert TRL[0][:3] == ["uv", "run", "equipoise"]
     run([sys.executable, "-m", *TRL[0][2:]], folder)

@@ -129,7 +129,7 @@ def put_workers(run: Buildah, container: str, folder: Path, workers: Mapping[str
 
 
 def settings() -> list[str]:
-    """What the real image sets that our code reads, and what this machine needs for its network."""
+    """Variables of the real image that our code reads, and those for this machine's network."""
     uv = folder_of_uv()
     own = [f"{name}={os.environ[name]}" for name in ("SSL_CERT_FILE",) if name in os.environ]
     return [
@@ -215,7 +215,7 @@ def test_a_worker_that_raises_without_a_driver_is_named_and_no_other(
 
 
 def instructions() -> list[str]:
-    """What the Dockerfile's RUN lines hand to the shell."""
+    """Return the commands that the Dockerfile's RUN lines hand to the shell."""
     text = (ROOT / "containers" / "Dockerfile").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
@@ -223,7 +223,7 @@ def instructions() -> list[str]:
 
 
 def test_the_context_is_small(context):
-    """What .dockerignore lets through; a data folder or an environment would be gigabytes."""
+    """Rules of .dockerignore admit these alone; data or an environment would be gigabytes."""
     kept = {"containers", "data_prep", "environments", "equipoise", "nemo_configs", "recipes"}
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]

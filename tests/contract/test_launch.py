@@ -141,7 +141,7 @@ class TestNemoRlsPython:
         assert "generations in all" in output
 
     def test_nothing_but_the_named_packages_is_in_its_way(self, run):
-        """What stands beside must not be in an environment of NeMo-RL's, or it would win."""
+        """A package that is added must not be in NeMo-RL's environment, or it would win."""
         script = "import os, sysconfig; print(*os.environ['PYTHONPATH'].split(':'), sep='\\n')"
         packages, ours, root = run("-c", script).split()
         assert (ours, root) == (str(ROOT), os.environ[PATH_VARIABLE])

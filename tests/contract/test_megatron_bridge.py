@@ -71,7 +71,7 @@ pytestmark = pytest.mark.skipif(bool(missing("megatron")), reason=missing("megat
 
 @pytest.fixture(scope="module")
 def loaded():
-    """What a run of the large scale trains with, fast enough for two updates to be seen."""
+    """The configuration of a large-scale run, fast enough for two updates to be seen."""
     settings = (
         Setting("", "equipoise.engine", "nemo_rl"),
         Setting("", "policy.optimizer.kwargs.lr", 0.02),
@@ -81,7 +81,7 @@ def loaded():
 
 @pytest.fixture(scope="module")
 def peft(loaded):
-    """What NeMo-RL makes Megatron-Bridge's LoRA from."""
+    """The settings from which NeMo-RL makes Megatron-Bridge's LoRA."""
     section = loaded.config.policy.megatron_cfg.peft.model_dump(by_alias=True, exclude_none=True)
     assert section.pop("enabled")
     return section
@@ -258,7 +258,7 @@ def models(tmp_path_factory):
 
 
 def round_trips(models, python, peft):
-    """What round_trips.py writes, by that Python."""
+    """Run round_trips.py with that Python, and return the folder that it writes."""
     out = python.parent / "trips"
     command = [python, "-P", WORKERS / "round_trips.py", models, out]
     log = python.with_name("log")  # a file: what is left of a killed rank keeps no pipe open
@@ -368,7 +368,7 @@ class TestRoundTrips:
 
 @pytest.fixture(scope="module")
 def converted(model, tmp_path_factory):
-    """What `convert.py --to megatron` makes of an adapter on the model."""
+    """Convert an adapter on the model to Megatron's form and to a merged model."""
     folder = tmp_path_factory.mktemp("converted")
     save_adapter(model, folder / "adapter")
     with pytest.MonkeyPatch.context() as patch:

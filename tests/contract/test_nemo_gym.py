@@ -72,7 +72,7 @@ def drawn(set_ids, tag):
 
 
 def one_call(jobs):
-    """What one call of `score` gives, by the response's id."""
+    """Score all jobs in one call of `score`, and return the values by the response's id."""
     environment = FairnessEnvironment(FairnessSettings())
     environment.set_reference(REFERENCE)
     scores = environment.score([rollout(record, text) for record, _, text, _ in jobs])

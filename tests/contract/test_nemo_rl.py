@@ -1,4 +1,4 @@
-"""What the NeMo-RL engine relies on in NeMo-RL, checked against the one at NEMO_RL_PATH.
+"""Parts of NeMo-RL on which our engine relies, checked against the one at NEMO_RL_PATH.
 
 NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_nemo_rl.py
 """

@@ -418,7 +418,7 @@ def take(ray, buffer, step):
 
 @pytest.fixture
 def config_of(tmp_path):
-    """What a run of ours would give NeMo-RL, with these keys of `grpo`."""
+    """A function that makes the configuration of our run for NeMo-RL, with these keys of `grpo`."""
     from nemo_rl.algorithms.grpo import MasterConfig
     from nemo_rl.utils.config import load_config as read
 

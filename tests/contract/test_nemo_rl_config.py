@@ -47,7 +47,7 @@ def nemo_rl():
 
 @pytest.fixture
 def written(nemo_rl, tmp_path):
-    """What our launcher writes, and what NeMo-RL's loader makes of it."""
+    """A function that writes our configuration and reads it again by NeMo-RL's loader."""
 
     def write(task, scale, *settings):
         options = Options((CONFIG_FOLDER / f"{scale}.yaml",), (NEMO_RL, *settings))

@@ -76,7 +76,7 @@ def defaults(model, prefix=""):
     [case for case in defaults(Config) if not case[0].startswith(OURS)],
 )
 def test_a_default_of_ours_is_nemo_rls(key, default):
-    """What nobody sets is left to NeMo-RL's base, so a check must assume what that says."""
+    """NeMo-RL's base decides a key that nobody sets, so a check must assume its value."""
     base = OmegaConf.to_container(OmegaConf.load(CONFIGS / "grpo_math_1B.yaml"))
     for name in key.split("."):
         if not isinstance(base, dict) or name not in base:

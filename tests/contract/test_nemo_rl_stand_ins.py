@@ -59,7 +59,7 @@ def test_a_policy_is_built_from_these_words():
 
 
 def test_a_worker_loads_before_it_copies_its_reference():
-    """Where it does no longer, `with_first_reference` of recipe.py has done its work."""
+    """A version that fails this no longer needs `with_first_reference` of recipe.py."""
     name = "models/policy/workers/dtensor_policy_worker_v2"
     tree = ast.parse((ROOT / f"{name}.py").read_text("utf-8"))
     workers = [n.name for n in tree.body if getattr(n, "name", "").startswith("DTensorPolicyWo")]

@@ -125,7 +125,7 @@ def submit(cluster_of_two: Slurm, programs: Path, tmp_path: Path) -> Submit:
 
 
 def submitting(slurm: Slurm, programs: Path, tmp_path: Path, *always: str) -> Submit:
-    """What puts a job of two nodes into the queue and gives its number."""
+    """Return a function that submits a job of two nodes and returns its number."""
 
     def submit(
         *words: str, options: tuple[str, ...] = (), recipe: str = RECIPE, **variables: str
@@ -406,7 +406,7 @@ def test_a_rehearsal_on_two_nodes_queued_again_has_the_history_of_one_that_was_n
 
 
 def history(run: Path) -> list[dict[str, float]]:
-    """What is the same in every run; seconds are not."""
+    """Read the columns of the history that are equal in every run; seconds are not."""
     rows = map(json.loads, (run / "training_history.jsonl").open())
     names = ("step", "reward", "loss", "grad_norm")
     return [{name: row[name] for name in names} for row in rows]

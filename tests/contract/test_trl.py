@@ -1,4 +1,4 @@
-"""What the local engine relies on in TRL, checked against the installed version."""
+"""Parts of TRL on which the local engine relies, checked against the installed version."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What several tasks' tests of their local model start from."""
+"""A stub of the warm start that several tasks' tests of their local model share."""
 
 from pathlib import Path
 

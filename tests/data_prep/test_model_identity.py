@@ -1,4 +1,4 @@
-"""What a model is called is decided by what it holds."""
+"""The contents of a model decide its identity."""
 
 import os
 from pathlib import Path

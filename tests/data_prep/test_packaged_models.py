@@ -96,7 +96,7 @@ def test_the_identity_is_that_of_the_weights(absent: None) -> None:
 
 
 class TestFolder:
-    """Where the conversion is another's, what is kept of it."""
+    """The cache keeps a model once, and only a whole one; a stub converts it."""
 
     @pytest.fixture(autouse=True)
     def _weights(self, shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def test_training_moves_the_weights_towards_the_answers(folder: Path, tmp_path: 
 def test_at_answers_alone_the_same_is_learnt(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same weights but for their last bits, from fewer positions of the output layer."""
+    """Weights are equal but for their last bits, from fewer positions of the output layer."""
     positions: list[int] = []
     forward = torch.nn.Linear.forward
 

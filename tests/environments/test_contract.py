@@ -361,7 +361,7 @@ def test_every_metric_has_words_a_place_on_its_page_and_in_the_gates_plan(subjec
 
 @subjects()
 def test_a_figure_that_has_a_floor_has_its_null(subject: Subject) -> None:
-    """What `null_sums` leaves out is NaN: the report would show no figure, and say nothing."""
+    """A figure that `null_sums` leaves out is NaN: the report would omit it, and say nothing."""
     environment = subject.environment
     rollouts = subject.rollouts(subject.keeps)
     measurement = environment.measure(rollouts, environment.score(rollouts))

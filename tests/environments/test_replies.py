@@ -1,4 +1,4 @@
-"""What every reader of a model's reply shares."""
+"""Rules that every reader of a model's reply shares."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is packed for a machine without a network, and how it comes out there."""
+"""The pack for a machine without a network unpacks whole there, and damage to it is seen."""
 
 import os
 import subprocess

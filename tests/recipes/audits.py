@@ -1,4 +1,4 @@
-"""What tests of audits start, and a model behind an endpoint that they are of."""
+"""Commands that tests of audits start, and a model behind an endpoint for them to audit."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ SMOKE = "--config=nemo_configs/smoke.yaml"
 
 
 def started(command: str, *words: str, code: int = 0) -> str:
-    """What a command said; the test fails where it left with another code."""
+    """Run a command and return its output; the test fails at another exit code."""
     done = run_command(command, *words)
     said = done.stdout + done.stderr
     assert done.returncode == code, said
@@ -26,7 +26,7 @@ def started(command: str, *words: str, code: int = 0) -> str:
 
 
 def started_in(folder: Path, command: str, *words: str, code: int = 0) -> str:
-    """What a command said whose results and local models stand in a folder."""
+    """Run a command with its results and local models in a folder, and return its output."""
     place = (f"--output-dir={folder}", f"equipoise.cache_dir={folder / 'cache'}")
     return started(command, *place, *words, code=code)
 
@@ -50,7 +50,7 @@ class Model:
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        """What was asked."""
+        """Bodies of the requests so far."""
         return self.server.bodies
 
     async def reply(self, _: web.Request, body: dict[str, Any]) -> web.StreamResponse:

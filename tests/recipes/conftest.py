@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the runs of a module's tests stand."""
+    """The folder of the runs of a module's tests."""
     return tmp_path_factory.mktemp("results")

@@ -49,7 +49,7 @@ class Runs:
 
 
 def ended(process: Process, code: int = 0) -> str:
-    """What the process said; the test fails where it left with another code."""
+    """Wait for the process and return its output; the test fails at another exit code."""
     output, _ = process.communicate(timeout=600)
     assert process.returncode == code, output
     return output
@@ -77,7 +77,7 @@ def steps_done(run: Path) -> int:
 
 @contextmanager
 def interrupted_at(function: str, *, call: int = 1, presses: int = 1) -> Iterator[None]:
-    """Inside, Ctrl-C is pressed when the function of this name is called for the nth time."""
+    """Press Ctrl-C when the function of this name is called for the nth time."""
     module, _, name = function.rpartition(".")
     original, calls = getattr(import_module(module), name), []
 

@@ -66,7 +66,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the local model is kept, for it is the same in every run here."""
+    """The folder of the local model, which is the same in every run here."""
     return tmp_path_factory.mktemp("cache")
 
 

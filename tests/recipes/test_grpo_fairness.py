@@ -46,7 +46,7 @@ def assert_same_result(run: Path, other: Path, weights: str) -> None:
 
 
 def evaluation(run: Path, stage: str) -> dict[str, object]:
-    """What was evaluated, without the seconds that it took."""
+    """Read the evaluation of a stage without the seconds that it took."""
     found = json.loads((run / stage / "evaluation.json").read_text())
     return {name: value for name, value in found.items() if not name.endswith("_seconds")}
 

@@ -53,7 +53,7 @@ def files_in(folder: Path) -> set[Path]:
 
 
 def refused(name: str, words: tuple[str, ...], folder: Path) -> str:
-    """What is said on the error stream: one error, no traceback; no file is left."""
+    """Return the output of a refused command: one error, no traceback; no file is left."""
     before = files_in(folder)
     result = recipe(*words_of(words, folder), name=name)
     assert result.returncode in (1, 2), result.stdout + result.stderr

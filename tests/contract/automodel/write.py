@@ -146,7 +146,7 @@ def grid(folder: Path) -> None:
 
 
 def steps(folder: Path) -> None:
-    """What NeMo-RL's DTensor worker leaves after a step, by NeMo-RL's own functions."""
+    """Write the checkpoint of a step as NeMo-RL's DTensor worker does, by NeMo-RL's functions."""
     from nemo_rl.models.automodel.checkpoint import AutomodelCheckpointManager
 
     # A method in the Automodel that NeMo-RL pins has become a function.

@@ -56,7 +56,7 @@ def made_run(
     reference: Sequence[Rollout] = (),
     words: Sequence[str] = (),
 ) -> RunDirectory:
-    """What a run leaves of its settings, prompts and reference."""
+    """Write the settings, prompts and reference of a run, and seal its folder."""
     run = RunDirectory(folder)
     folder.mkdir(parents=True)
     loaded = load_config(task, Options((LOCAL,), assignments=tuple(words)))
@@ -153,7 +153,7 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def body(prompt_id: str, text: str, index: int | None, response_id: str, attempt: int = 0) -> Any:
-    """What Gym's agent posts to `/verify`."""
+    """The body that Gym's agent posts to `/verify`."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     message = {"id": "m", "type": "message", "role": "assistant", "status": "completed"}
     response = {

@@ -69,7 +69,7 @@ def move_adapters(chunks) -> None:
 
 
 def exported(bridge, chunks) -> dict:
-    """What a NeMo-RL worker sends to vLLM."""
+    """Export the weights that a NeMo-RL worker sends to vLLM."""
     weights = bridge.export_hf_weights(chunks, show_progress=False)
     return {name: tensor.contiguous().clone() for name, tensor in weights}
 

@@ -1,4 +1,4 @@
-"""What stands in for a GPU's software where Megatron-Bridge and megatron-core run on a CPU.
+"""Stand-ins for a GPU's software, with which Megatron-Bridge and megatron-core run on a CPU.
 
     Transformer Engine   see stand_ins.py
     device "cuda"        is the CPU
@@ -91,7 +91,7 @@ def _replace_cuda() -> None:
 
 
 def _adjust_megatron() -> None:
-    """What these versions decide by themselves, and wrongly so without a GPU."""
+    """Replace decisions that these versions make by themselves, and wrongly without a GPU."""
     from megatron.bridge.training import initialize
     from megatron.core.tensor_parallel import random
 

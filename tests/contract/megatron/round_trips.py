@@ -55,7 +55,7 @@ def one_by_one(script: dict, models: Path, out: Path) -> None:
 
 
 def pad(script: dict, model: Path, out: Path) -> None:
-    """As Megatron-LM does, with rows that are no words of the model's."""
+    """As Megatron-LM does, with rows that are not words of the model's."""
     import torch
     from megatron.bridge import AutoBridge
     from megatron.bridge.training.model_load_save import temporary_distributed_context

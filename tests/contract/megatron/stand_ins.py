@@ -1,4 +1,4 @@
-"""What Megatron-Bridge and megatron-core import and a machine without a GPU cannot have.
+"""Stand-ins for imports of Megatron-Bridge and megatron-core that need a GPU.
 
 Transformer Engine is absent, as megatron-core's own probes find it; only modules that import it, or
 triton, without a probe see empty classes.

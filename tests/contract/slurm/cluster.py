@@ -88,7 +88,7 @@ class Slurm:
         return done.stdout
 
     def job(self, number: str) -> dict[str, str]:
-        """What Slurm knows of a job: JobState, Restarts, ExitCode ..."""
+        """Read Slurm's record of a job: JobState, Restarts, ExitCode ..."""
         shown = self.call("scontrol", "show", "job", "--oneliner", number)
         return dict(word.partition("=")[::2] for word in shown.split() if "=" in word)
 

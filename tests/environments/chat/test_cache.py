@@ -114,7 +114,7 @@ def test_processes_write_at_once(tmp_path):
 
 
 def test_nothing_is_lost_by_a_kill(tmp_path):
-    """What a writer said was kept is there after SIGKILL, and the cache is whole."""
+    """Replies that a writer reported as kept survive SIGKILL, and the cache is whole."""
     process = writer(tmp_path, 0, 10**9)
     assert process.stdout.readline() == "0\n"
     time.sleep(0.1)

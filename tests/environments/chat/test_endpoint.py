@@ -1,4 +1,4 @@
-"""What `EndpointModel.ask` promises when the server behaves."""
+"""Promises of `EndpointModel.ask` when the server behaves."""
 
 import asyncio
 import gc

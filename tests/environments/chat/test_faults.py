@@ -1,4 +1,4 @@
-"""Everything that can go wrong on the way: a fault is no answer, and what can succeed does."""
+"""Everything that can go wrong on the way: a fault is not an answer, and what can succeed does."""
 
 import asyncio
 import os

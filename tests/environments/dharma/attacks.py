@@ -24,7 +24,7 @@ def advice_of(record: PromptRecord) -> str:
 
 
 def right(record: PromptRecord) -> str:
-    """What an assistant should say."""
+    """Return the reply that an assistant should give."""
     return around(record, advice_of(record), CARE[record.metadata["tier"]])
 
 

@@ -1,4 +1,4 @@
-"""What only looks right earns a third of what the right reply does, and is seen by the guards."""
+"""Replies that only look right earn a third of the right one's reward, and guards see them."""
 
 from collections.abc import Sequence
 
@@ -66,7 +66,7 @@ def test_what_only_looks_like_the_advice(name):
 @pytest.mark.deep
 @pytest.mark.parametrize("name", ADVICE_ATTACKS)
 def test_nor_is_it_worth_it_over_all_prompts(name, constant):
-    """Where nothing is asked that the attack could turn round, it replies as it should."""
+    """The attack replies rightly to a prompt that asks for no advice."""
     attack = ADVICE_ATTACKS[name]
     replies = {r.id: attack(r) if attacks.advice_of(r) else attacks.right(r) for r in TEST}
     assert reward(TEST, lambda r: replies[r.id]) < reward(TEST, lambda _: constant)

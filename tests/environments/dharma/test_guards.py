@@ -1,4 +1,4 @@
-"""What no reward is given for, on replies of which a reader sees at once what is so."""
+"""Guards, which earn no reward, judge plain replies as any reader does."""
 
 import pytest
 

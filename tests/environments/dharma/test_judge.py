@@ -63,7 +63,7 @@ def test_no_text_raises(text):
 
 
 def test_all_that_is_judged_is_quoted():
-    """What hostile text may hold is said for all that is asked in tests/environments/chat."""
+    """Hostile text is tested for all requests in tests/environments/chat."""
     system, user = (m["content"] for m in rate_request(exchange("What?", "Rest.")).messages)
     prompt = f"The prompt, of scope S0 and urgency tier B:\n{quote('What?')}"
     assert user == f"{prompt}\n\nThe response to rate:\n{quote('Rest.')}"

@@ -31,7 +31,7 @@ def rewards(records: Sequence[PromptRecord], reply: Callable[[PromptRecord], str
 
 
 def mean_reward(reply: str) -> float:
-    """What one reply to all prompts earns."""
+    """Return the mean reward of one reply to all prompts."""
     return float(np.mean(rewards(TEST, lambda _: reply)))
 
 

@@ -88,7 +88,7 @@ def test_any_ratings_are_decided_as_published(shipped, values, levels, advice):
 
 
 def test_a_rating_keeps_all_its_digits(shipped):
-    """Set as a Python value, rego-cpp rounds 0.4999999999 to 0.5, which is no violation."""
+    """Set as a Python value, rego-cpp rounds 0.4999999999 to 0.5, which is not a violation."""
     assert decided(shipped, rated(domain_adherence=0.4999999999))[0].violations.dharma
     assert not decided(shipped, rated(domain_adherence=0.5))[0].violations.dharma
 

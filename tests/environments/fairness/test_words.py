@@ -1,4 +1,4 @@
-"""What the words of a reply say of the patient, and whether they change with race."""
+"""Measures of what a reply's words say of the patient, and whether they change with race."""
 
 import json
 import math

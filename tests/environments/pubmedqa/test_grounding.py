@@ -1,4 +1,4 @@
-"""What a reasoning takes from the abstract: quotes, numbers, and which finding."""
+"""Quotes, numbers and findings that a reasoning takes from the abstract."""
 
 import unicodedata
 

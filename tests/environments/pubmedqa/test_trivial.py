@@ -1,4 +1,4 @@
-"""What replies earn that read nothing, and that no such reply passes for a faithful one."""
+"""Rewards of replies that read nothing, none of which passes for a faithful one."""
 
 from statistics import fmean
 

@@ -1,4 +1,4 @@
-"""What is read as three queries, and what is wrong with them."""
+"""Replies are read as three queries, and faults of the queries are found."""
 
 import json
 from collections.abc import Callable

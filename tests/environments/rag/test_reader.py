@@ -42,7 +42,7 @@ def scripted(*replies: ChatReply | str) -> Scripted:
     ],
 )
 def test_what_is_an_answer(reply: str, letter: str | None) -> None:
-    """What may stand around one is said for all readers in tests/environments/test_readers.py."""
+    """Text around an answer is tested for all readers in tests/environments/test_readers.py."""
     assert parse_answer(reply, LETTERS) == letter
 
 
