@@ -49,7 +49,7 @@ from equipoise.files.disk import read_json, write_folder, write_json
 from equipoise.models.hub import prepare_torch
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
-from equipoise.run.seals import record_files
+from equipoise.run.seals import seal
 from equipoise.statistics.evaluation import evaluation_dict
 from equipoise.statistics.intervals import Interval
 from equipoise.statistics.seeds import OverSeeds, over_seeds
@@ -154,7 +154,7 @@ def trained_by(trainer: Callable[..., Any], job: Any, loaded: Any, _watch: Any) 
         loaded.tokenizer.save_pretrained(folder)
 
     write_folder(job.run.final_checkpoint, save)
-    record_files(job.run, job.run.final_checkpoint)
+    seal(job.run, job.run.final_checkpoint)
 
 
 def supervised(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> Any:

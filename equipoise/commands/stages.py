@@ -32,7 +32,7 @@ from equipoise.run.job import (
 )
 from equipoise.run.ledger import Meter, now, owning
 from equipoise.run.rollouts import read_scored_rollouts
-from equipoise.run.seals import record_files
+from equipoise.run.seals import seal
 from equipoise.run.start import (
     check_steps,
     find_prompts,
@@ -237,7 +237,7 @@ def finish(job: Job, reporter: Reporter) -> None:
     run = job.run
     comparison = compare_stages(job)
     write_json(run.comparison, comparison_dict(comparison))
-    record_files(run, run.comparison)
+    seal(run, run.comparison)
     run.ledger.update(finished=now())
     with reporter.progress("writing the report"):
         report(job)

@@ -21,7 +21,6 @@ from equipoise.report.run_files import Json, RunFiles, read_run
 from equipoise.report.tables import confidence, outcome, summary, verdict_table
 from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
-from equipoise.run.seals import forget_files
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
@@ -45,7 +44,6 @@ def write_card(run_dir: Path) -> None:
     config = run.final_checkpoint / "adapter_config.json"  # PEFT's
     adapter = read_json(config) if config.is_file() else {}
     text = _card(read_run(run_dir, replies=False), adapter)
-    forget_files(run, [path.relative_to(run.root).as_posix()])
     write_text(path, text)
 
 

@@ -34,7 +34,7 @@ from equipoise.run.rollouts import (
     write_generations,
     write_rollouts,
 )
-from equipoise.run.seals import record_files
+from equipoise.run.seals import seal
 from equipoise.statistics.evaluation import evaluation_dict, learning_signal
 
 _LOG = logging.getLogger(__name__)
@@ -278,14 +278,14 @@ def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
                 cached = _cached_reference(job, frozen, identity)
                 with cached.open(encoding="utf-8", newline="") as lines:
                     write_lines(job.run.reference, lines)
-        record_files(job.run, job.run.reference)
+        seal(job.run, job.run.reference)
     use_reference(job)
 
 
 def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
     """`take_reference` of what was drawn already."""
     write_rollouts(job.run.reference, rollouts)
-    record_files(job.run, job.run.reference)
+    seal(job.run, job.run.reference)
     use_reference(job)
 
 
@@ -297,13 +297,12 @@ def _draw_reference(job: Job, frozen: Sample, path: Path) -> None:
 
 
 def _cached_reference(job: Job, frozen: Sample, identity: str) -> Path:
-    """The cache's file, drawn if it is missing or not what this run has had from it."""
+    """The cache's file, drawn if it is missing."""
     prompts, generations = job.records, job.environment.reference_generations
     decided_by = f"{identity}\n{content_hash(prompts)}\n{generations}"
     key = hashlib.sha256(decided_by.encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
-    before = job.run.ledger.read().hashes.get(REFERENCE)
-    if not path.exists() or before not in (None, hash_file(path)):
+    if not path.exists():
         _draw_reference(job, frozen, path)
     return path
 
@@ -429,7 +428,7 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
             job.run, stage, job.environment, rollouts, scores, settings, model, account
         )
     # Sealed first: a stage that still has its generations is not finished, and is scored again.
-    record_files(job.run, job.run.evaluation(stage).parent, without=generations)
+    seal(job.run, job.run.evaluation(stage).parent)
     generations.unlink()
     job.show(stage, evaluation)
 

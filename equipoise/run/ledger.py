@@ -4,7 +4,6 @@ Only the process that holds the run's lock changes it.
 """
 
 import hashlib
-import json
 import platform
 import resource
 import subprocess
@@ -25,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from environments.chat.accounting import FINGERPRINT, MODEL, added, spent
 from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.config.secrets import masked
-from equipoise.files.disk import finite, read_json, remove_abandoned, write_json
+from equipoise.files.disk import read_json, remove_abandoned, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 
 
@@ -70,11 +69,8 @@ class GitState(Part):
 
 
 class Growth(Part):
-    """Steps that were added to a run, and the command that did."""
+    """Steps that were added to a run, from one of its checkpoints on."""
 
-    time: str
-    command: tuple[str, ...]
-    git: GitState
     from_step: int
     steps: int
     steps_before: int
@@ -136,6 +132,8 @@ class Provenance(Part):
     No secret ever enters. The file holds the fields that were set.
     """
 
+    model_config = ConfigDict(extra="ignore")
+
     task: str = ""
     run_name: str = ""
     run_id: str = ""
@@ -171,28 +169,19 @@ class Provenance(Part):
 # --- ledger ---------------------------------------------------------------------------------------
 
 
-_HASH = "sha256"
-
-
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The file of a run's provenance, which has a hash of itself."""
+    """The file of a run's provenance."""
 
     path: Path
 
     def create(self, provenance: Provenance) -> None:
-        content = provenance.model_dump(mode="json", exclude_unset=True)
-        write_json(self.path, {**content, _HASH: _hash_of(content)})
+        write_json(self.path, provenance.model_dump(mode="json", exclude_unset=True))
 
     def read(self) -> Provenance:
-        """Return the content. Raises `EquipoiseError` where it is damaged, changed or missing."""
+        """Return the content. Raises `EquipoiseError` where it is damaged or missing."""
         try:
-            content = read_json(self.path)
-            if not isinstance(content, dict):
-                raise ValueError("it is not a JSON object")
-            if content.pop(_HASH, None) != _hash_of(content):
-                raise ValueError("it was changed since it was written")
-            return Provenance.model_validate(content)
+            return Provenance.model_validate(read_json(self.path))
         except (OSError, ValueError) as error:
             raise EquipoiseError(
                 "run.unreadable-ledger",
@@ -223,10 +212,6 @@ class Ledger:
                     "Put back what it was, or start a new run.",
                 )
         self.update(hashes=hashes, **changes)
-
-
-def _hash_of(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(finite(content), sort_keys=True).encode()).hexdigest()
 
 
 # --- what a run is made from ----------------------------------------------------------------------

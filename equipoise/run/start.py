@@ -6,7 +6,6 @@ the step on that it has reached; NeMo-RL takes the schedule that its checkpoint 
 """
 
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -31,16 +30,9 @@ from equipoise.files.exits import Stopped
 from equipoise.models.hub import clear_errors, located, offline, refuse_missing_tokenizer
 from equipoise.models.task_environment import load_chat_model, load_encoder, make_environment
 from equipoise.run.directory import NewRun, RunDirectory, open_run_directory
-from equipoise.run.job import BASELINE, BUDGET_REMEDY, FINAL, Display, Job, record_sources
-from equipoise.run.ledger import Growth, code_diff, command_line, describe_run, git_state, now
-from equipoise.run.seals import (
-    check_files,
-    check_part,
-    damage_of,
-    find_checkpoints,
-    forget_files,
-    record_files,
-)
+from equipoise.run.job import BUDGET_REMEDY, Display, Job, record_sources
+from equipoise.run.ledger import Growth, code_diff, describe_run
+from equipoise.run.seals import check_part, find_checkpoints, remove, seal
 
 _LOG = logging.getLogger(__name__)
 
@@ -235,7 +227,7 @@ def start_run(
         run.code_diff.write_bytes(diff)
     write_text(run.config, loaded.to_yaml())
     write_prompts(run.prompts, records, loaded.config.equipoise.data.model_dump())
-    record_files(run, run.config, run.prompts, manifest_path(run.prompts))
+    seal(run)
 
 
 # --- going on -------------------------------------------------------------------------------------
@@ -252,12 +244,6 @@ def check_resume(loaded: LoadedConfig) -> None:
     options = loaded.options
     assert options.resume is not None, "there is a run to resume"
     run = open_run_directory(options.resume)
-    if problems := damage_of(run, run.config.name):
-        raise UsageError(
-            "resume.changed-folder",
-            f"{run.root}: {', '.join(problems)}",
-            "Put it back as it was, or start a new run.",
-        )
     keys = [setting.key for setting in options.settings]
     keys += [word.partition("=")[0] for word in options.assignments]
     if refused := [key for key in dict.fromkeys(keys) if key != LENGTH]:
@@ -310,29 +296,14 @@ def grow(run: RunDirectory, loaded: LoadedConfig, say: Callable[[str], None]) ->
     """
     planned, target, done = _planned(run), loaded.config.grpo.max_num_steps, reached_step(run)
     if target == planned:
-        record_files(run, run.config)  # a kill may have come between the two
         return
     say(f"training goes on from step {done} to {target}; the result of {planned} steps is removed")
-    final = run.evaluation("final").parent
-    parts = [run.comparison, run.modes, final, run.final_checkpoint]
-    unfinished = [run.config, run.history, run.training.parent]
-    growth = Growth(
-        time=now(),
-        command=command_line(),
-        git=git_state(),
-        from_step=done,
-        steps=target,
-        steps_before=planned,
-    )
-    grown = (*run.ledger.read().grown, growth)
-    forget_files(run, [part.name for part in (*parts, *unfinished)])
-    for part in filter(lambda path: path.exists(), parts):
-        # Of half a folder nothing may read; what a death leaves is removed by the next process.
-        scratch = part.rename(part.with_name(f".{part.name}.removed.partial"))
-        shutil.rmtree(scratch) if scratch.is_dir() else scratch.unlink()
-    run.ledger.update(finished=None, grown=grown)
+    result = (run.comparison, run.modes, run.evaluation("final").parent, run.final_checkpoint)
+    for part in filter(Path.exists, result):
+        remove(part)
+    growth = Growth(from_step=done, steps=target, steps_before=planned)
+    run.ledger.update(finished=None, grown=(*run.ledger.read().grown, growth))
     write_text(run.config, loaded.to_yaml())
-    record_files(run, run.config)
 
 
 def reached_step(run: RunDirectory) -> int:
@@ -347,15 +318,9 @@ def _planned(run: RunDirectory) -> int:
 
 @contextmanager
 def reported(job: Job, report: Callable[[Job], None]) -> Iterator[None]:
-    """Look for damage, then run the block; an error in it leaves a report of what there is."""
-    run = job.run
-    # What cannot be made again: the run's inputs, and what NeMo-RL makes as it trains.
-    lasting = [run.config, run.prompts, manifest_path(run.prompts)]
-    if job.loaded.engine == "nemo_rl":
-        lasting += [run.reference, run.history, run.training.parent, run.probe]
-        lasting += [run.evaluation(stage).parent for stage in (BASELINE, FINAL)]
-    check_files(run, lasting=frozenset(path.name for path in lasting), warn=_LOG.warning)
-    grow(run, job.loaded, _LOG.info)
+    """Run the block; an error in it leaves a report of what there is."""
+    grow(job.run, job.loaded, _LOG.info)
+    seal(job.run, job.run.config)  # lists what a kill may have left unlisted
     record_sources(job)
     try:
         yield

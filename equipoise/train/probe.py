@@ -35,7 +35,7 @@ from equipoise.run.rollouts import (
     write_generations,
     write_rollouts,
 )
-from equipoise.run.seals import record_files
+from equipoise.run.seals import seal
 from equipoise.statistics.compare import compare, with_verdicts
 from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
@@ -100,7 +100,7 @@ def probe(job: Job, frozen: Sample) -> None:
             statistics = job.config.equipoise.evaluation.statistics
             content = probe_content(job.environment, scored, untrained.constants, statistics)
     write_folder(job.run.probe, partial(fill_probe, scored, content))
-    record_files(job.run, job.run.probe)
+    seal(job.run, job.run.probe)
     job.show(PROBE, Probe.model_validate(content))
 
 
@@ -299,7 +299,7 @@ def write_modes(job: Job) -> None:
     if not trivial and not content.get("modes"):
         return
     write_json(job.run.modes, content)
-    record_files(job.run, job.run.modes)
+    seal(job.run, job.run.modes)
     job.show(MODES, Modes.model_validate(content))
 
 

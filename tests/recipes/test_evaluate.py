@@ -22,7 +22,7 @@ from environments.fairness.spine import SPINE
 from equipoise.files.disk import read_json, write_json
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
-from equipoise.run.seals import record_files
+from equipoise.run.seals import seal
 from tests.command import ROOT
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import SMOKE, Model, model, started
@@ -165,7 +165,7 @@ def test_what_has_no_score_is_a_failure_and_is_asked_for_again_by_resume(
     write_rollouts(path, rollouts, [Score(None, error=Failure("server_error", "x")), *scores[1:]])
     evaluation = path.with_name("evaluation.json")
     write_json(evaluation, read_json(evaluation) | {"n_failed": 1, "failures": {"server_error": 1}})
-    record_files(RunDirectory(task / "one"), path.parent)
+    seal(RunDirectory(task / "one"), path.parent)
     started("evaluate", resume)
     assert rows(task, "one") == whole and len(model.bodies) == before + 2
     assert read_json(evaluation)["n_failed"] == 0

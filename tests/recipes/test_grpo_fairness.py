@@ -175,7 +175,7 @@ def test_sigterm_leaves_a_checkpoint_and_a_report(recipe: Runs, lora: Path) -> N
     assert when(process, lambda: steps_done(run) >= 4, signal.SIGTERM) == 130
     kept = steps_done(run)
     assert kept < 8
-    assert (run / "checkpoints" / f"checkpoint-{kept}" / "manifest.json").exists()
+    assert (run / "checkpoints" / f"checkpoint-{kept}" / "complete.json").exists()
     assert (run / "report.html").exists()
     ended(recipe.resume("stopped"))
     assert_same_result(run, lora, "final_checkpoint/adapter_model.safetensors")

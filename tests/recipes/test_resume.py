@@ -38,13 +38,6 @@ def assert_same_result(run: Path, other: Path) -> None:
         assert (run / file).read_bytes() == (other / file).read_bytes(), file
 
 
-def flip(path: Path) -> None:
-    """One bit in the middle."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("results"), SMALL)
@@ -85,25 +78,6 @@ def test_of_two_resumptions_at_once_one_runs(runs: Runs, whole: Path) -> None:
     outputs = [each.communicate(timeout=600)[0] for each in pair]
     assert sorted(each.returncode for each in pair) == [0, 2], outputs
     assert "error [run.in-use]" in "".join(outputs)
-    assert_same_result(run, whole)
-
-
-def test_what_is_damaged_is_named_and_made_again_to_the_bit(runs: Runs, whole: Path) -> None:
-    run = copied(runs, whole, "damaged")
-    for part in ("final", "final_checkpoint"):
-        shutil.rmtree(run / part)
-    (run / "checkpoints" / "checkpoint-4" / "optimizer.pt").unlink()
-    (run / "checkpoints" / "checkpoint-abc").mkdir()
-    (run / "checkpoints" / "checkpoint-9").symlink_to(run / "nowhere")
-    (run / "training_history.jsonl").write_text('{"step": 1, "reward": 9}\n')
-    flip(run / "baseline" / "rollouts.jsonl")
-    flip(run / "reference.jsonl")
-    for cached in (runs.folder / "cache").glob("reference-*.jsonl"):
-        flip(cached)
-    output = ended(runs.resume("damaged"))
-    assert "checkpoint-4 is damaged: optimizer.pt is missing; step 2 is taken instead" in output
-    assert "baseline/rollouts.jsonl was changed since it was written" in output
-    assert "reference.jsonl was changed since it was written" in output
     assert_same_result(run, whole)
 
 

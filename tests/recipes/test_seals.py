@@ -18,7 +18,7 @@ from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import write_evaluation
 from equipoise.run.rollouts import write_rollouts
-from equipoise.run.seals import record_files
+from equipoise.run.seals import seal
 from equipoise.run.start import start_run
 from equipoise.statistics.compare import compare, comparison_dict
 from tests.command import ROOT
@@ -65,8 +65,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     final = run.final_checkpoint
     write_json(final / "adapter_config.json", {"base_model_name_or_path": "org/base", "r": 1})
     save_file({"a": np.zeros(8, np.float32)}, final / "adapter_model.safetensors")
-    stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
-    record_files(run, run.reference, *stages, run.comparison, final)
+    seal(run)
     return run.root
 
 

@@ -1,4 +1,4 @@
-"""Callbacks around TRL's steps: schedule, history, rollouts, sealed checkpoints, a stop."""
+"""Callbacks around TRL's steps: schedule, history, rollouts, checkpoints, a stop."""
 
 import shutil
 import time
@@ -10,20 +10,20 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from environments.base import Rollout, Score
 from equipoise.config.learning_rate import Schedule
-from equipoise.files.disk import DamagedFileError, read_json
+from equipoise.files.disk import flush, write_json
 from equipoise.run.history import Row, append_row
 from equipoise.run.job import FailureMonitor
 from equipoise.run.ledger import Meter
 from equipoise.run.rollouts import Choice, Sample, TrainingRollouts
-from equipoise.run.seals import CheckpointFolder, find_checkpoints, is_sealed, newest_whole, seal
+from equipoise.run.seals import CheckpointFolder, find_checkpoints
 
 # --- checkpoints ----------------------------------------------------------------------------------
-# The local engine's checkpoints: TRL's folders, each with the run's files so far, sealed.
+# The local engine's checkpoints: TRL's folders, each with the run's files so far.
 
 
 _PREFIX = "checkpoint-"
-#: What the trainer writes of itself.
-_STATE = "trainer_state.json"
+#: The last file of a whole checkpoint.
+_COMPLETE = "complete.json"
 
 
 def finish_checkpoint(folder: Path, *files: Path) -> None:
@@ -31,29 +31,14 @@ def finish_checkpoint(folder: Path, *files: Path) -> None:
     for file in files:
         if file.exists():
             shutil.copyfile(file, folder / file.name)
-    seal(folder)
+    for path in (*folder.rglob("*"), folder):
+        flush(path)
+    write_json(folder / _COMPLETE, {})
 
 
-def latest_checkpoint(folder: Path, warn: Callable[[str], None]) -> CheckpointFolder | None:
-    """The newest whole checkpoint; see `newest_whole`.
-
-    The last one may be half-written and is removed then. That another one is not sealed is damage.
-    """
-    checkpoints = find_checkpoints(folder, _PREFIX)
-    if checkpoints and not is_sealed(checkpoints[0].path):
-        half = checkpoints.pop(0).path
-        if not half.is_symlink():
-            warn(f"{half} was not written to its end, and is removed")
-            shutil.rmtree(half)
-    return newest_whole(checkpoints, warn, _global_step)
-
-
-def _global_step(folder: Path) -> object:
-    try:
-        state = read_json(folder / _STATE)
-    except (OSError, DamagedFileError):
-        return None
-    return state.get("global_step") if isinstance(state, dict) else None
+def latest_checkpoint(folder: Path) -> CheckpointFolder | None:
+    """The newest checkpoint that was written to its end; a later half is written over."""
+    return next(iter(find_checkpoints(folder, _PREFIX, _COMPLETE)), None)
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -153,7 +138,7 @@ class ScheduleCallback(TrainerCallback):
 
 
 class CheckpointCallback(TrainerCallback):
-    """Seals a checkpoint when the trainer has written all of it, with `files` as they are then."""
+    """Ends a checkpoint when the trainer has written all of it, with `files` as they are then."""
 
     def __init__(self, *files: Path) -> None:
         self.files = files

@@ -18,7 +18,7 @@ from equipoise.run import rollouts
 from equipoise.run.history import restore
 from equipoise.run.job import FailureMonitor, Job, Watch, check_signal
 from equipoise.run.rollouts import TrainingRollouts, choose
-from equipoise.run.seals import CheckpointFolder, record_files
+from equipoise.run.seals import CheckpointFolder, seal
 from equipoise.train.local.callbacks import (
     CheckpointCallback,
     HistoryCallback,
@@ -36,7 +36,7 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
     config, run = job.config, job.run
     steps = total_steps(len(job.split(TRAIN_SPLIT)), config)
     check_signal(job)
-    checkpoint = latest_checkpoint(run.checkpoints, _LOG.warning)
+    checkpoint = latest_checkpoint(run.checkpoints)
     restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
     rollouts.restore(run.training, checkpoint.path / run.training.name if checkpoint else None)
     set_seed(config.grpo.seed)
@@ -47,7 +47,7 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
         loaded.tokenizer.save_pretrained(folder)
 
     write_folder(run.final_checkpoint, save)
-    record_files(run, run.final_checkpoint, run.history, run.training.parent)
+    seal(run, run.final_checkpoint, run.history, run.training.parent)
 
 
 def _grpo(

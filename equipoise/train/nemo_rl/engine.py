@@ -34,7 +34,7 @@ from equipoise.models.template import CHAT_TEMPLATE, check_template, template_ha
 from equipoise.run import rollouts
 from equipoise.run.history import keep_steps, read_history
 from equipoise.run.job import Display, Job, Watch
-from equipoise.run.seals import record_files
+from equipoise.run.seals import seal
 from equipoise.run.start import refuse_control_tokens
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.evaluations import is_drawn, score_final
@@ -183,7 +183,6 @@ def train(
         _ray_ended(),
     ):
         run_grpo(job, config, done, steps, take, rehearsal)
-    record_files(job.run, job.run.history, job.run.training.parent)
 
 
 @contextmanager
@@ -224,4 +223,4 @@ def export(job: Job, installation: Installation) -> None:
             f"{converters}: give them {newest.path}"
         )
         return
-    record_files(job.run, destination)
+    seal(job.run, destination)

@@ -15,7 +15,7 @@ from equipoise.files.exits import Stopped
 from equipoise.run.history import Row, append_row
 from equipoise.run.job import FailureMonitor, Job
 from equipoise.run.rollouts import TrainingRollouts
-from equipoise.run.seals import CheckpointFolder, find_checkpoints, set_aside
+from equipoise.run.seals import CheckpointFolder, find_checkpoints, remove
 from equipoise.train.nemo_rl.scoring import StepSummary
 
 _LOG = logging.getLogger(__name__)
@@ -38,8 +38,7 @@ _NEMO_RL_METRICS = {
 
 def latest_checkpoint(folder: Path) -> CheckpointFolder | None:
     """Find the newest complete checkpoint: NeMo-RL renames a folder when all is written."""
-    checkpoints = find_checkpoints(folder, "step_")
-    return next((c for c in checkpoints if (c.path / "training_info.json").exists()), None)
+    return next(iter(find_checkpoints(folder, "step_", "training_info.json")), None)
 
 
 def usable_checkpoint(
@@ -48,12 +47,12 @@ def usable_checkpoint(
     """Find the checkpoint that NeMo-RL resumes from, the newest that it finds.
 
     A kill may come between a checkpoint and its step's row in the history, whose last step is
-    `taken`: then the checkpoint is set aside, and the step is taken again.
+    `taken`: then the checkpoint is removed, and the step is taken again.
     """
     newest = latest_checkpoint(folder)
     while newest and newest.step > taken:
         warn(f"{newest.path} was saved, and its step's row was not: the step is taken again")
-        set_aside(newest.path)
+        remove(newest.path)
         newest = latest_checkpoint(folder)
     return newest
 

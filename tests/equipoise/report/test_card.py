@@ -13,7 +13,7 @@ from equipoise.files.disk import read_json
 from equipoise.report.card import write_card
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Ledger, Provenance
-from equipoise.run.seals import damage_of, record_files
+from equipoise.run.seals import damage_of, seal
 from tests.refusals import refusal
 
 TABLE = "x | y |\n|---|\n"
@@ -98,7 +98,7 @@ def test_texts_of_others_break_no_table_and_add_no_tag(run):
 def test_the_same_files_give_the_same_bytes_and_no_seal_is_broken(run):
     directory = RunDirectory(run)
     (directory.final_checkpoint / "model.safetensors").write_bytes(b"weights")
-    record_files(directory, directory.final_checkpoint)
+    seal(directory)
     write_card(run)
     first = (directory.final_checkpoint / "README.md").read_bytes()
     assert not damage_of(directory, "final_checkpoint"), "else --resume would train again"

@@ -16,7 +16,7 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Job, begin_training, evaluate, take_reference
 from equipoise.run.ledger import Ledger, Provenance
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
-from equipoise.run.seals import Manifest, check_files, damage_of
+from equipoise.run.seals import Manifest, damage_of
 from tests.refusals import refusal
 
 Capture = pytest.CaptureFixture[str]
@@ -121,7 +121,7 @@ class TestAKillAtTheEndOfAStage:
 
     def test_a_stage_that_was_not_sealed_is_scored_again(self, job: Job, monkeypatch) -> None:
         judged = replace(job, environment=Judged())
-        monkeypatch.setattr(evaluation, "record_files", killed)
+        monkeypatch.setattr(evaluation, "seal", killed)
         with pytest.raises(KeyboardInterrupt):
             evaluate(judged, "baseline", drawn)
         assert job.run.evaluation("baseline").exists()
@@ -130,21 +130,25 @@ class TestAKillAtTheEndOfAStage:
         evaluate(judged, "baseline", never)
         assert job.run.is_evaluated("baseline")
         assert damage_of(job.run, "baseline") == []
-        assert set(Manifest.read(job.run.root).of("baseline").files) == {
+        assert set(Manifest.read(job.run.root).files) == {
             "baseline/evaluation.json",
             "baseline/rollouts.jsonl",
         }
 
-    def test_what_a_sealed_stage_was_made_of_is_removed(self, job: Job, monkeypatch) -> None:
+    def test_a_sealed_stage_that_has_its_generations_is_scored_again(
+        self, job: Job, monkeypatch
+    ) -> None:
         judged = replace(job, environment=Judged())
         monkeypatch.setattr(Path, "unlink", killed)
         with pytest.raises(KeyboardInterrupt):
             evaluate(judged, "baseline", drawn)
         monkeypatch.undo()
         assert job.run.generations("baseline").exists()
-        check_files(job.run, lasting=(), warn=pytest.fail)
-        assert not job.run.generations("baseline").exists()
+        before = job.run.rollouts("baseline").read_bytes()
+        evaluate(judged, "baseline", never)
         assert job.run.is_evaluated("baseline")
+        assert job.run.rollouts("baseline").read_bytes() == before
+        assert damage_of(job.run, "baseline") == []
 
 
 class TestAJudgeThatIsDown:

@@ -56,7 +56,7 @@ def test_all_weights_are_a_model_in_either_form(form, step, model):  # noqa: F81
     assert same(dict(AutoModelForCausalLM.from_pretrained(final).state_dict()), weights)
     assert (final / "tokenizer.json").exists()
     run = RunDirectory(step.parents[1])
-    assert Manifest.read(run.root).of("final_checkpoint").files
+    assert "final_checkpoint" in Manifest.read(run.root).parts()
     assert not damage_of(run, "final_checkpoint")
 
 
