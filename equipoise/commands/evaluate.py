@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
@@ -38,7 +38,7 @@ from equipoise.run.seals import check_part, checkpoint_at
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
     from equipoise.evaluate.evaluate import TaskResult
-    from equipoise.evaluate.plan import Audit, TaskAudit
+    from equipoise.evaluate.plan import Audit
     from equipoise.run.ledger import Subject, Variant
 
 #: What is meant as a file, also where none is there: a path in one word, or a text file's name.
@@ -145,14 +145,13 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     options.check()
     from equipoise.commands.stages import display_of, report
     from equipoise.evaluate.evaluate import Actions, run_audit
-    from equipoise.evaluate.plan import TaskAudit, read_audit, write_audit
+    from equipoise.evaluate.plan import read_audit, write_audit
 
     audit = read_audit(options.resume) if options.resume else make_audit(options)
     root = options.resume or new_root(options)
     threads = _check(audit, root, dry_run=options.dry_run)
     if options.dry_run:
-        audits = [TaskAudit(audit, task, root) for task in audit.tasks]
-        _show_plan(audits, reporter)
+        _show_plan(audit, root, reporter)
         return
     prepare_torch(threads)
     usable_folder(root, "--output-dir")
@@ -172,13 +171,17 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
             raise
 
 
-def _show_plan(audits: "Sequence[TaskAudit]", reporter: Reporter) -> None:
+def _show_plan(audit: "Audit", root: Path, reporter: Reporter) -> None:
     """Print what each row would ask. Raises `EquipoiseError` for a task that cannot be asked."""
-    from equipoise.evaluate.plan import failed_tasks, plan_rows
+    from equipoise.evaluate.plan import TaskAudit, failed_rows, plan_rows
 
-    rows, errors = plan_rows(audits)
-    if errors and len(audits) == 1:
-        raise next(iter(errors.values()))
+    rows, errors = [], {}
+    for task in audit.tasks:
+        for subject in audit.subjects:
+            try:
+                rows += plan_rows(TaskAudit(audit, task, root), subject)
+            except EquipoiseError as error:
+                errors[f"{task}: {subject.label}"] = error
     columns = [Column("task"), Column("row", folds=True)]
     columns += [Column(n) for n in ("prompts", "replies", "tokens", "cost", "calls to score")]
     cells = []
@@ -186,9 +189,10 @@ def _show_plan(audits: "Sequence[TaskAudit]", reporter: Reporter) -> None:
         counts = (f"{count:,}" for count in (row.prompts, row.replies, row.tokens))
         cost = f"{row.cost:,.2f} + prompts" if row.cost else "-"
         cells.append((row.task, row.row, *counts, cost, f"{row.calls:,}" if row.calls else "-"))
-    reporter.table("What would be asked, at most", columns, cells)
+    if cells:
+        reporter.table("What would be asked, at most", columns, cells)
     if errors:
-        raise failed_tasks(errors, len(audits))
+        raise failed_rows(audit, errors)
 
 
 def _show_result(result: "TaskResult", root: Path, reporter: Reporter) -> None:

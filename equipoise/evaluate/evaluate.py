@@ -9,14 +9,12 @@ results/audits/<name>/
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 from environments.base import CONTROL_SPLIT, UNPARSEABLE, FailureKind, PromptRecord
 from environments.contract import Environment
@@ -29,7 +27,7 @@ from equipoise.evaluate.plan import (
     Audit,
     Row,
     TaskAudit,
-    failed_tasks,
+    failed_rows,
     make_ask,
     prompts_of,
     refuse_unjudged,
@@ -38,19 +36,16 @@ from equipoise.evaluate.plan import (
 )
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
 from equipoise.files.errors import EquipoiseError
-from equipoise.files.exits import Stopped
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import Evaluation, NewRun, RunDirectory, read_content
 from equipoise.run.job import (
     BASELINE,
     NO_REPLY,
-    REFERENCE,
     Display,
+    Draw,
     Job,
     check_environment,
-    generate_timed,
-    keep_reference,
-    save_generations,
+    generate,
     score,
     scores_of,
     take_reference,
@@ -70,87 +65,8 @@ from equipoise.statistics.results import EntriesComparison
 _LOG = logging.getLogger(__name__)
 
 
-# --- turns ----------------------------------------------------------------------------------------
-# Rows run concurrently. A turn is a generator that yields blocking calls; a thread pool runs them
-# and sends their results back. All other code runs in the caller's thread, so it needs no locks,
-# and a signal ends it at once.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Work:
-    """A blocking call; `stop`, called from another thread, ends it soon."""
-
-    run: Callable[[], Any]
-    stop: Callable[[], None]
-
-
-T = TypeVar("T")
-Turn = Generator[Work, Any, T]
-
-
-def in_thread(meter: Meter, run: Callable[[], T], stop: Callable[[], None] | None) -> Turn[T]:
-    """Run a blocking call in the pool and return its result; run it inline without a `stop`.
-
-    What is asked of others meanwhile is not for this `meter`.
-    """
-    if stop is None:
-        return run()
-    with meter.aside():
-        result: T = yield Work(run, stop)
-    return result
-
-
-def run_concurrently(
-    turns: Mapping[str, Turn[None]], failed: Callable[[str, EquipoiseError], None]
-) -> dict[str, EquipoiseError]:
-    """Run all turns to completion. Return the errors by row name.
-
-    An `EquipoiseError` ends its own turn, and `failed` hears of it. Anything else ends all of them:
-    the others get `Stopped` where they wait, and tidy up.
-    """
-    errors: dict[str, EquipoiseError] = {}
-    at_work: dict[Future[Any], tuple[str, Work]] = {}
-    with ThreadPoolExecutor(max(1, len(turns)), thread_name_prefix="row") as pool:
-
-        def advance(name: str, step: Callable[[], Work]) -> None:
-            try:
-                work = step()
-            except StopIteration:
-                return
-            except EquipoiseError as error:
-                errors[name] = error
-                failed(name, error)
-                return
-            at_work[pool.submit(work.run)] = (name, work)
-
-        try:
-            for name, turn in turns.items():
-                advance(name, partial(next, turn))
-            while at_work:
-                for future in wait(at_work, return_when=FIRST_COMPLETED).done:
-                    name, _ = at_work.pop(future)
-                    error = future.exception()
-                    resume = turns[name].throw if error else turns[name].send
-                    advance(name, partial(resume, error or future.result()))
-        except BaseException:
-            for _, work in at_work.values():
-                work.stop()
-            wait(at_work)
-            for name, _ in at_work.values():
-                with suppress(Stopped, StopIteration):
-                    turns[name].throw(Stopped())
-            raise
-    return errors
-
-
-# --- evaluate -------------------------------------------------------------------------------------
-
-
-Drawn = TypeVar("Drawn")
 #: The one kind of failure that lies in the replies themselves.
 _NOTHING_TO_COMPARE: FailureKind = "no_comparison"
-#: From prompts, a number of replies to each and the stage to the replies.
-DrawFrom = Callable[[Sequence[PromptRecord], int, str], Drawn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,84 +120,60 @@ class TaskResult:
 
 
 def run_audit(audit: Audit, root: Path, actions: Actions) -> Iterator[TaskResult]:
-    """Evaluate every row that is missing, and report it; yield the result of each task.
+    """Evaluate every row that is missing, and report it; yield the result of each whole task.
 
     Raises `EquipoiseError` at the end for the models and tasks that are not evaluated.
     """
     errors: dict[str, EquipoiseError] = {}
-    task_errors: dict[str, EquipoiseError] = {}
-
-    def tell(label: str, error: EquipoiseError) -> None:
-        if len(audit.subjects) > 1 or isinstance(error, _TaskError):  # the others go on
-            _LOG.warning(f"stopped asking {label}: {error.message}")
-
     for task in audit.tasks:
         task_audit = TaskAudit(audit, task, root)
-        # Endpoints first, so that they are asked while models in this process write.
-        subjects = sorted(audit.subjects, key=lambda subject: not subject.endpoint)
-        subjects = [subject for subject in subjects if subject.label not in errors]
-        try:
-            records = _prepare(task_audit, subjects, actions.display)
-        except EquipoiseError as error:
-            task_errors[task] = error
-            _LOG.warning(f"{task} is not evaluated: {error.message}")
-            continue
-        turns = {s.label: _subject_turn(task_audit, s, records, actions) for s in subjects}
-        failed = run_concurrently(turns, tell)
-        for label, failure in failed.items():
-            if isinstance(failure, _TaskError):
-                task_errors[task] = failure
-            else:
-                errors[label] = failure
-        rows = [
-            row
-            for subject in audit.subjects
-            if subject.label not in errors and task not in task_errors
-            for row in rows_of(audit, subject, task_audit.load_plain(subject).environment_class)
-        ]
-        if not rows:
-            continue
-        usage = tuple(_usage_of(task_audit, row) for row in rows)
-        presentation = task_audit.load_plain(rows[0].subject).environment_class.presentation
-        compared = None
-        if len(rows) > 1 and not errors:
-            with actions.display.progress("comparing"):
-                words = (f"{row.name}={task_audit.run_of(row.name).root}" for row in rows)
-                compared = compare_entries(list(map(entry_of, words)), Checks())
-        yield TaskResult(task, usage, compared, presentation)
-    _raise_failures(audit, errors, task_errors)
+        failed = dict(_evaluate_task(task_audit, actions))
+        errors |= failed
+        if not failed:
+            yield _result_of(task_audit, actions.display)
+    if errors:
+        raise failed_rows(audit, errors)
 
 
-def _raise_failures(
-    audit: Audit, errors: Mapping[str, EquipoiseError], task_errors: Mapping[str, EquipoiseError]
-) -> None:
-    """Raise one error of what models and tasks ended by; none where all is evaluated."""
-    failures = {**errors, **task_errors}
-    if not failures:
+def _evaluate_task(task_audit: TaskAudit, actions: Actions) -> Iterator[tuple[str, EquipoiseError]]:
+    """Evaluate a task's missing rows; yield what ended a model or the whole task, by its name."""
+    task, subjects = task_audit.task, task_audit.audit.subjects
+    try:
+        records = _prepare(task_audit, actions.display)
+    except EquipoiseError as error:
+        _LOG.warning(f"{task} is not evaluated: {error.message}")
+        yield task, error
         return
-    if len(failures) == 1 and len(audit.subjects if errors else audit.tasks) == 1:
-        raise next(iter(failures.values()))
-    if not errors:
-        raise failed_tasks(task_errors, len(audit.tasks))
-    messages = "\n".join(f"{name}: {error.message}" for name, error in failures.items())
-    remedies = dict.fromkeys(error.remedy for error in failures.values() if error.remedy)
-    raise EquipoiseError(
-        "audit.failed-models",
-        f"{len(errors)} of {len(audit.subjects)} models are not evaluated, so nothing is "
-        f"compared:\n{messages}",
-        "\n".join([*remedies, "What is finished is kept: --resume goes on with the rest alone."]),
-    )
+    for subject in subjects:
+        try:
+            _evaluate_subject(task_audit, subject, records, actions)
+        except EquipoiseError as error:  # the others go on
+            if len(subjects) > 1:
+                _LOG.warning(f"{task}: {subject.label} is not evaluated: {error.message}")
+            yield f"{task}: {subject.label}", error
 
 
-class _TaskError(EquipoiseError):
-    """An error that keeps every model from one task, such as a judge that does not answer."""
+def _result_of(task_audit: TaskAudit, display: Display) -> TaskResult:
+    rows = [
+        row
+        for subject in task_audit.audit.subjects
+        for row in rows_of(
+            task_audit.audit, subject, task_audit.load_plain(subject).environment_class
+        )
+    ]
+    compared = None
+    if len(rows) > 1:
+        with display.progress("comparing"):
+            words = (f"{row.name}={task_audit.run_of(row.name).root}" for row in rows)
+            compared = compare_entries(list(map(entry_of, words)), Checks())
+    usage = tuple(_usage_of(task_audit, row) for row in rows)
+    environment = task_audit.load_plain(rows[0].subject).environment_class
+    return TaskResult(task_audit.task, usage, compared, environment.presentation)
 
 
-def _prepare(
-    task_audit: TaskAudit, subjects: Sequence[Subject], display: Display
-) -> Sequence[PromptRecord]:
+def _prepare(task_audit: TaskAudit, display: Display) -> Sequence[PromptRecord]:
     """Make a task's prompts and what they need; none where no row is missing."""
-    missing = [subject for subject in subjects if _missing_rows(task_audit, subject)]
+    missing = [s for s in task_audit.audit.subjects if _missing_rows(task_audit, s)]
     for subject in missing:
         refuse_unjudged(task_audit, subject)
     if not missing:
@@ -298,12 +190,12 @@ def _missing_rows(task_audit: TaskAudit, subject: Subject) -> list[Row]:
     return [row for row in rows if not is_scored(task_audit.run_of(row.name))]
 
 
-def _subject_turn(
+def _evaluate_subject(
     task_audit: TaskAudit,
     subject: Subject,
     records: Sequence[PromptRecord],
     actions: Actions,
-) -> Turn[None]:
+) -> None:
     """Evaluate a model in every way that is missing."""
     tell_missing_rows(task_audit, subject, task_audit.load_plain(subject).environment_class)
     missing = _missing_rows(task_audit, subject)
@@ -320,12 +212,9 @@ def _subject_turn(
         _LOG.warning(f"{subject.label}: {stand_in}")
     prompts = prompts_of(loaded, records, task_audit.audit)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
-    try:
-        with actions.display.progress("loading what gives reward"):
-            provide_models(environment, loaded.config.equipoise.cache_dir)
-        check_environment(environment, actions.display.progress)
-    except EquipoiseError as error:
-        raise _TaskError(error.code, error.message, error.remedy) from error
+    with actions.display.progress("loading what gives reward"):
+        provide_models(environment, loaded.config.equipoise.cache_dir)
+    check_environment(environment, actions.display.progress)
     opened: AbstractContextManager[Writer] = (
         behind_endpoint(loaded, subject, task_audit.root)
         if subject.endpoint
@@ -335,10 +224,10 @@ def _subject_turn(
         setup = SubjectSetup(task_audit, model, records, prompts, environment, writer, actions)
         for row in missing:
             actions.display.begin(f"{task_audit.task}: {row.name}")
-            yield from _evaluate_row(setup, row, loaded.config.grpo.seed)
+            _evaluate_row(setup, row, loaded.config.grpo.seed)
 
 
-def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
+def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> None:
     """The reference, where the task needs one; then the row's baseline."""
     environment, writer = setup.environment, setup.writer
     ask = make_ask(row.variant, environment, setup.records, seed)
@@ -358,15 +247,13 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
         run.ledger.record(writer.hashes)
         with reported(job, setup.actions.report):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
-            yield from ensure_reference(job, row, plain, writer, ask)
-            yield from _take_baseline(job, writer, ask)
+            ensure_reference(job, row, plain, writer, ask)
+            _take_baseline(job, writer, ask)
         setup.actions.report(job)
         _LOG.info(f"report: {run.report}")
 
 
-def ensure_reference(
-    job: Job, row: Row, plain: RunDirectory, writer: Writer, ask: Ask
-) -> Turn[None]:
+def ensure_reference(job: Job, row: Row, plain: RunDirectory, writer: Writer, ask: Ask) -> None:
     """Take the reference of a row, where its task needs one; `plain` is its model's plain row.
 
     With that of the plain row a row's figures say what its way of asking moves. Where too little of
@@ -376,21 +263,15 @@ def ensure_reference(
         return
     own_reference = row.variant != PLAIN and _reference_is_unreadable(job, plain)
     job.run.ledger.update(audit={"own_reference": own_reference})
-    sample = writer.reference(job)
+    draw = writer.draw(job)
     if own_reference:
         _LOG.warning(
             f"{row.name}: too few plain replies can be read to compare with: this row's reference "
             "is its own"
         )
-        sample = _apply_ask(sample, ask)
-    if job.run.reference.exists() or writer.stop is None:
-        take_reference(job, sample, None if own_reference else writer.identity)
-        return
-    generations = job.environment.reference_generations
-    with job.timed(REFERENCE):
-        drawing = partial(sample, job.records, generations, REFERENCE)
-        rollouts = yield from in_thread(job.meter, drawing, writer.stop)
-        keep_reference(job, rollouts)
+        draw = _apply_ask(draw, ask)
+    # A reply that failed is one that cannot be read.
+    take_reference(job, lambda *of: draw(*of)[0], None if own_reference else writer.identity)
 
 
 def _reference_is_unreadable(job: Job, plain: RunDirectory) -> bool:
@@ -417,7 +298,7 @@ def is_scored(run: RunDirectory) -> bool:
     return evaluation is not None and set(evaluation.failures) <= {_NOTHING_TO_COMPARE}
 
 
-def _take_baseline(job: Job, writer: Writer, ask: Ask) -> Turn[None]:
+def _take_baseline(job: Job, writer: Writer, ask: Ask) -> None:
     """Draw the model's replies, keep them, then score them.
 
     Of an earlier start, replies that never came are asked for again, and all are scored again: what
@@ -427,10 +308,7 @@ def _take_baseline(job: Job, writer: Writer, ask: Ask) -> Turn[None]:
         if _has_replies(job.run):
             _LOG.info("scoring what was generated before")
         else:
-            drawing = partial(generate_timed, job, BASELINE, _apply_ask(writer.draw(job), ask))
-            generations = yield from in_thread(job.meter, drawing, writer.stop)
-            save_generations(job, BASELINE, generations)
-        job.display.begin(f"{job.model_name}: {BASELINE} evaluation")
+            generate(job, BASELINE, _apply_ask(writer.draw(job), ask))
         score(job, BASELINE, to_train=False)
         warn_unreadable(job.run)
 
@@ -473,7 +351,7 @@ def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirecto
     return run
 
 
-def _apply_ask(draw: DrawFrom[Drawn], ask: Ask) -> DrawFrom[Drawn]:
+def _apply_ask(draw: Draw, ask: Ask) -> Draw:
     """Draw for the variant's prompts; what is recorded of them is that of the plain ones."""
     return lambda records, generations, stage: draw(list(map(ask, records)), generations, stage)
 

@@ -394,14 +394,16 @@ def _is_local(subject: Subject) -> bool:
     return any(run.ledger.read().local_model for run in runs if run.provenance.is_file())
 
 
-def failed_tasks(errors: Mapping[str, EquipoiseError], tasks: int) -> EquipoiseError:
-    """Make one error of those of several tasks."""
-    messages = (f"{task}: {error.message}" for task, error in errors.items())
+def failed_rows(audit: Audit, errors: Mapping[str, EquipoiseError]) -> EquipoiseError:
+    """Make one error of those that ended tasks and models, by their names."""
+    if len(audit.tasks) == len(audit.subjects) == 1:
+        return next(iter(errors.values()))
+    messages = (f"{name}: {error.message}" for name, error in errors.items())
     remedies = dict.fromkeys(error.remedy for error in errors.values() if error.remedy)
     return EquipoiseError(
-        "audit.failed-tasks",
-        "\n".join([f"{len(errors)} of {tasks} tasks are not evaluated:", *messages]),
-        "\n".join([*remedies, "The other tasks go on: --resume asks what is missing."]),
+        "audit.failed-rows",
+        "\n".join(["not evaluated, so not compared:", *messages]),
+        "\n".join([*remedies, "What is finished is kept: --resume goes on with the rest alone."]),
     )
 
 
@@ -448,21 +450,8 @@ class PlannedRow:
     calls: int
 
 
-def plan_rows(
-    task_audits: Sequence[TaskAudit],
-) -> tuple[list[PlannedRow], Mapping[str, EquipoiseError]]:
-    """Return every row that would be asked, and by task why there is none."""
-    rows: list[PlannedRow] = []
-    errors: dict[str, EquipoiseError] = {}
-    for task_audit in task_audits:
-        try:
-            rows += [row for s in task_audit.audit.subjects for row in _plan_rows(task_audit, s)]
-        except EquipoiseError as error:
-            errors[task_audit.task] = error
-    return rows, errors
-
-
-def _plan_rows(task_audit: TaskAudit, subject: Subject) -> list[PlannedRow]:
+def plan_rows(task_audit: TaskAudit, subject: Subject) -> list[PlannedRow]:
+    """Plan the rows of a model on one task. Raises `EquipoiseError` where it cannot be asked."""
     refuse_unjudged(task_audit, subject)
     loaded = task_audit.load_plain(subject)
     config, settings = loaded.config, loaded.env_settings

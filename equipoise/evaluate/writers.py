@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Event
 
 from environments.base import Failure, PromptRecord, Rollout
 from environments.chat import ChatReply, ChatRequest, ChatSetupError, EndpointModel
@@ -15,9 +14,8 @@ from environments.chat.exchange import CUT_OFF, REASONING_ONLY
 from equipoise.config import LoadedConfig
 from equipoise.evaluate.plan import endpoint_settings
 from equipoise.files.errors import EquipoiseError
-from equipoise.files.exits import Stopped
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
-from equipoise.run.job import REFERENCE, Display, Draw, Job, Sample, as_draw
+from equipoise.run.job import REFERENCE, Display, Draw, Job, as_draw
 from equipoise.run.ledger import Subject
 from equipoise.run.start import model_name
 
@@ -28,35 +26,26 @@ _LOG = logging.getLogger(__name__)
 class Writer:
     """A model that replies within a row's job, its hashes, and how it renders a prompt.
 
-    `identity` says what decides its reference, see `take_reference`. Where `stop` is, it ends what
-    the model was asked for in another thread; without it the model writes in the caller's.
+    `identity` says what decides its reference, see `take_reference`.
     """
 
     draw: Callable[[Job], Draw]
-    reference: Callable[[Job], Sample]
     render: Callable[[PromptRecord], object]
     hashes: Mapping[str, str] = field(default_factory=dict)
     identity: str | None = None
-    stop: Callable[[], None] | None = None
 
 
 @contextmanager
 def behind_endpoint(loaded: LoadedConfig, subject: Subject, root: Path) -> Iterator[Writer]:
     """A model that a server has; its answers are kept below `root`."""
-    generation = loaded.config.policy.generation
-    settings = endpoint_settings(subject, generation, root / "answers")
+    settings = endpoint_settings(subject, loaded.config.policy.generation, root / "answers")
     try:
         opened = EndpointModel(settings, listed=False)
     except ChatSetupError as error:
         raise EquipoiseError(error.code, str(error), error.remedy) from error
     with opened as model:
-        asker = Asker(model, settings.limits.concurrency)
-        yield Writer(
-            lambda job: make_draw(job, asker),
-            lambda job: as_sample(make_draw(job, asker)),
-            lambda record: record.messages,
-            stop=asker.stop,
-        )
+        in_flight = settings.limits.concurrency
+        yield Writer(lambda job: make_draw(job, model, in_flight), lambda record: record.messages)
 
 
 @contextmanager
@@ -78,7 +67,6 @@ def in_process(
         _LOG.warning(note)
     yield Writer(
         lambda job: as_draw(sampler(job, model)),
-        lambda job: sampler(job, model),
         partial(render_prompt, model.tokenizer),
         {"model": model.identity, CHAT_TEMPLATE: template_hash(model.tokenizer)},
         reference_identity(loaded.config, model),
@@ -122,35 +110,7 @@ def requests_of(
     ]
 
 
-class Asker:
-    """A model behind an endpoint, with so many calls in flight; any thread may stop it."""
-
-    def __init__(self, model: EndpointModel, in_flight: int) -> None:
-        self.model, self.in_flight = model, in_flight
-        self._stopped = Event()
-        self._open = [model]
-
-    def stop(self) -> None:
-        """End the calls in flight, and make no more."""
-        self._stopped.set()
-        for model in self._open:
-            model.close()
-
-    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
-        """The model's replies. Raises `Stopped` once it was stopped."""
-        if self._stopped.is_set():
-            raise Stopped
-        return self.model.ask(requests)
-
-    @contextmanager
-    def impatient(self) -> Iterator[EndpointModel]:
-        """Open the model for one question, see `EndpointModel.impatient`."""
-        with self.model.impatient() as hasty:
-            self._open.append(hasty)
-            yield hasty
-
-
-def make_draw(job: Job, asker: Asker) -> Draw:
+def make_draw(job: Job, model: EndpointModel, in_flight: int) -> Draw:
     """Draw from a model behind an endpoint; equal draws are asked for once."""
 
     def draw(
@@ -159,8 +119,8 @@ def make_draw(job: Job, asker: Asker) -> Draw:
         first = _OF_REFERENCE if stage == REFERENCE else 0
         requests = requests_of(records, generations, first + job.config.equipoise.evaluation.seed)
         allowed = int(job.config.equipoise.max_failure_rate * len(requests))
-        with _counting(job, asker.model) as count:
-            check_endpoint(asker, requests[0])
+        with _counting(job, model) as count:
+            check_endpoint(model, requests[0])
             count(of_row=False)
             with job.display.progress(f"{job.model_name}: {stage}", len(requests)) as bar:
 
@@ -168,17 +128,12 @@ def make_draw(job: Job, asker: Asker) -> Draw:
                     count(of_row=True)
                     bar(done)
 
-                replies = ask_all(asker, requests, allowed, advance)
+                replies = ask_all(model, requests, in_flight, allowed, advance)
         prompts = [record for record in records for _ in range(generations)]
         rollouts = [_rollout(record, reply) for record, reply in zip(prompts, replies, strict=True)]
         return rollouts, [reply.error for reply in replies]
 
     return draw
-
-
-def as_sample(draw: Draw) -> Sample:
-    """The rollouts alone: in a reference a reply that failed is one that cannot be read."""
-    return lambda *args: draw(*args)[0]
 
 
 @contextmanager
@@ -204,9 +159,9 @@ def _counting(job: Job, model: EndpointModel) -> Iterator[Callable[..., None]]:
         count(of_row=True)
 
 
-def check_endpoint(asker: Asker, request: ChatRequest) -> None:
+def check_endpoint(model: EndpointModel, request: ChatRequest) -> None:
     """Ask one question before all others. Raises `EquipoiseError` where it is not answered."""
-    with asker.impatient() as hasty:
+    with model.impatient() as hasty:
         (reply,) = hasty.ask([request])
     if reply.error:
         raise EquipoiseError(
@@ -217,8 +172,9 @@ def check_endpoint(asker: Asker, request: ChatRequest) -> None:
 
 
 def ask_all(
-    asker: Asker,
+    model: EndpointModel,
     requests: Sequence[ChatRequest],
+    in_flight: int,
     allowed: int,
     advance: Callable[[int], None],
 ) -> list[ChatReply]:
@@ -227,11 +183,11 @@ def ask_all(
     Raises `EquipoiseError` as soon as more than `allowed` have failed, and `BudgetSpentError`; the
     calls in flight are waited for then, since they are paid for.
     """
-    size = max(1, asker.in_flight // _PARTS)
+    size = max(1, in_flight // _PARTS)
     parts = [requests[start : start + size] for start in range(0, len(requests), size)]
     pool = ThreadPoolExecutor(2 * _PARTS, thread_name_prefix="audit")
     try:
-        futures = [pool.submit(asker.ask, part) for part in parts]
+        futures = [pool.submit(model.ask, part) for part in parts]
         _watch(futures, len(requests), allowed, advance)
     except BaseException as error:
         pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)

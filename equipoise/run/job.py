@@ -282,13 +282,6 @@ def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
     use_reference(job)
 
 
-def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
-    """`take_reference` of what was drawn already."""
-    write_rollouts(job.run.reference, rollouts)
-    seal(job.run, job.run.reference)
-    use_reference(job)
-
-
 def _draw_reference(job: Job, frozen: Sample, path: Path) -> None:
     job.display.begin("Reference: what the frozen model decides")
     generations = job.environment.reference_generations
@@ -353,7 +346,7 @@ def evaluate(job: Job, stage: str, sample: Sample) -> None:
         if generations.exists():
             _LOG.info(f"scoring what was generated before: {generations}")
         else:
-            generate(job, stage, sample)
+            generate(job, stage, as_draw(sample))
         score(job, stage)
 
 
@@ -369,37 +362,16 @@ def as_draw(sample: Sample) -> Draw:
     return draw
 
 
-def generate(job: Job, stage: str, sample: Sample) -> None:
-    """Sample the evaluation split and write the rollouts, with what that took."""
+def generate(job: Job, stage: str, draw: Draw) -> None:
+    """Draw the replies to the evaluation split, and write them with what they took."""
     job.display.begin(f"{stage} evaluation")
-    save_generations(job, stage, generate_timed(job, stage, as_draw(sample)))
-
-
-@dataclass(frozen=True, slots=True)
-class Generations:
-    """The replies of a stage, why any are missing, and what they took."""
-
-    rollouts: Sequence[Rollout]
-    failures: Sequence[Failure | None]
-    account: Mapping[str, float]
-
-
-def generate_timed(job: Job, stage: str, draw: Draw) -> Generations:
-    """Draw the replies to the evaluation split, and count what they take."""
-    evaluation = job.config.equipoise.evaluation
-    meter, started = job.meter, time.perf_counter()
-    tokens = dict(meter.tokens)
-    prompts = job.split(evaluation.split)
-    rollouts, failures = draw(prompts, evaluation.generations, stage)
-    account: dict[str, float] = {n: count - tokens[n] for n, count in meter.tokens.items()}
+    evaluation, tokens = job.config.equipoise.evaluation, dict(job.meter.tokens)
+    started = time.perf_counter()
+    rollouts, failures = draw(job.split(evaluation.split), evaluation.generations, stage)
+    account: dict[str, float] = {n: count - tokens[n] for n, count in job.meter.tokens.items()}
     account["generation_time_seconds"] = round(time.perf_counter() - started, 2)
-    return Generations(rollouts, failures, account)
-
-
-def save_generations(job: Job, stage: str, generations: Generations) -> None:
-    """Write what `score` takes."""
-    job.run.ledger.update(generation={stage: dict(generations.account)})
-    write_generations(job.run.generations(stage), generations.rollouts, generations.failures)
+    job.run.ledger.update(generation={stage: account})
+    write_generations(job.run.generations(stage), rollouts, failures)
 
 
 def score(job: Job, stage: str, *, to_train: bool = True) -> None:

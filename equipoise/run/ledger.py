@@ -336,7 +336,6 @@ class Meter:
         self.elsewhere: Calls = {}
         self.tokens = dict.fromkeys(("prompt_tokens", "completion_tokens"), 0)
         self._own: Calls = {}
-        self._spent: Callable[[], Calls] = spent
         self._ledger: Ledger | None = None
         self._warn: Callable[[str], None] = lambda _: None
         self._changes: set[str] = set()
@@ -364,17 +363,6 @@ class Meter:
         """Count what was asked of a model whose accounts are not listed, see `Accounts`."""
         self._own = _sum(self._own, {model: counts})
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Do not charge this run for calls of listed models made in the block."""
-        before = spent()
-        self._spent = lambda: before
-        try:
-            yield
-        finally:
-            self._calls_before = _sum(self._calls_before, _minus(spent(), before))
-            self._spent = spent
-
     def write(self) -> None:
         """Write what this process has used so far."""
         if not self._ledger:
@@ -388,9 +376,7 @@ class Meter:
 
     def usage(self) -> Usage:
         """Time, tokens, memory and calls of this process."""
-        counts_by_model = _sum(
-            _minus(self._spent(), self._calls_before), _sum(self.elsewhere, self._own)
-        )
+        counts_by_model = _sum(_minus(spent(), self._calls_before), _sum(self.elsewhere, self._own))
         usage_by_model = {
             model: {name: counts.get(name, 0.0) for name in _KEPT}
             | {n: k for n, k in counts.items() if n.startswith((MODEL, FINGERPRINT)) and k}

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -313,100 +312,54 @@ def test_a_dry_run_asks_nothing(tmp_path: Path, model: Model) -> None:
     assert not (tmp_path / "audits").exists()
 
 
-@pytest.fixture
-def three() -> Iterator[list[Model]]:
-    running = [Model() for _ in range(3)]
-    yield running
-    for each in running:
-        each.server.end()
-
-
-def named(models: Sequence[Model], folder: Path) -> list[str]:
-    """`--model one=... two=... three=...`, each with a price of its own, one call in flight."""
+def test_an_endpoint_that_dies_takes_no_other_along(tmp_path: Path, model: Model) -> None:
+    """Each row has an account of its own, at its endpoint's price."""
     words = []
-    for price, (name, each) in enumerate(zip(("one", "two", "three"), models, strict=True), 1):
+    for price, name in enumerate(("one", "two", "three"), 1):
         endpoint = {
-            "url": each.server.url,
-            "model": "tested",
+            "url": model.server.url if name != "two" else "http://127.0.0.1:9/v1",
+            "model": name,
             "limits": {"retries": 0, "backoff_seconds": 0.01, "concurrency": 1},
             "budget": {"prompt_price": price * 1e6, "completion_price": price * 1e6},
         }
-        (folder / f"{name}.yaml").write_text(json.dumps(endpoint))
-        words.append(f"--model={name}={folder / f'{name}.yaml'}")
-    return words
-
-
-def test_endpoints_are_asked_at_once_and_each_row_has_its_own_account(
-    tmp_path: Path, three: list[Model]
-) -> None:
-    for each in three:
-        each.latency = 0.05
-    started_at = time.monotonic()
-    said = evaluated(tmp_path, *named(three, tmp_path), "--system=careful=Be careful.")
-    seconds = time.monotonic() - started_at
-    asked = [len(each.bodies) for each in three]
-    assert asked == [2 * (ASKED * DRAWS + 1)] * 3  # both rows, each with its first question
-    spans = [(each.times[0], each.times[-1]) for each in three]
-    assert max(begin for begin, _ in spans) < min(end for _, end in spans), spans
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(endpoint))
+        words.append(f"--model={name}={tmp_path / f'{name}.yaml'}")
+    said = evaluated(tmp_path, *words, code=1)
+    assert "pubmedqa: two is not evaluated" in said and "audit.failed-rows" in said
     task = tmp_path / "audits" / "a" / "pubmedqa"
-    for price, name in enumerate(("one", "two", "three"), 1):
-        for row in (name, f"{name}--careful"):
-            usage = read_json(task / row / "provenance.json")["usage"]
-            assert list(usage["calls"]) == ["tested"]
-            assert usage["calls"]["tested"]["calls"] == ASKED * DRAWS + 1
-            assert usage["calls"]["tested"]["cost"] == 15 * price * (ASKED * DRAWS + 1)
-            assert usage["prompt_tokens"] == 10 * ASKED * DRAWS
-            assert f"{row.upper()}: BASELINE EVALUATION" in said
-            took = read_json(task / row / "baseline" / "evaluation.json")["generation_time_seconds"]
-            assert took < seconds
-    names = [entry["name"] for entry in read_json(task / "compare.json")["entries"]]
-    assert names == [f"{n}{way}" for n in ("one", "two", "three") for way in ("", "--careful")]
-    assert re.search(r"two--careful: baseline: 16 of 16", said)
-
-
-def test_an_endpoint_that_dies_takes_no_other_along(tmp_path: Path, three: list[Model]) -> None:
-    one, two, three_ = three
-    two.fails_from = 3
-    said = evaluated(tmp_path, *named(three, tmp_path), code=1)
-    assert "warning: stopped asking two" in said
-    assert "1 of 3 models are not evaluated" in said and "--resume" in said
-    task = tmp_path / "audits" / "a" / "pubmedqa"
-    assert len(rows(task, "one")) == len(rows(task, "three")) == ASKED * DRAWS
+    for price, name in ((1, "one"), (3, "three")):
+        usage = read_json(task / name / "provenance.json")["usage"]
+        assert list(usage["calls"]) == [name]
+        assert usage["calls"][name]["cost"] == 15 * price * (ASKED * DRAWS + 1)
+        assert usage["prompt_tokens"] == 10 * ASKED * DRAWS
     assert not (task / "compare.json").exists()
-    two.fails_from, before = 10**9, [len(each.bodies) for each in three]
-    said = started("evaluate", f"--resume={tmp_path / 'audits' / 'a'}")
-    assert [len(one.bodies), len(three_.bodies)] == [before[0], before[2]]
-    assert len(rows(task, "two")) == ASKED * DRAWS
+    audit = read_json(task.parent / "audit.json")
+    audit["subjects"][1]["endpoint"]["url"] = model.server.url
+    write_json(task.parent / "audit.json", audit)
+    before = len(model.bodies)
+    said = started("evaluate", f"--resume={task.parent}")
+    assert len(model.bodies) == before + ASKED * DRAWS + 1
     assert said.count("evaluated already") == 2
     assert len(read_json(task / "compare.json")["entries"]) == 3
 
 
-def test_ctrl_c_ends_all_that_is_asked_and_resume_goes_on(
-    tmp_path: Path, three: list[Model]
-) -> None:
-    for each in three:
-        each.latency = 0.3
-    own = (SMOKE, f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={tmp_path}/c")
-    asked = ("pubmedqa", *named(three, tmp_path), f"--limit={ASKED}")
+def test_ctrl_c_ends_what_is_asked_and_resume_goes_on(tmp_path: Path, model: Model) -> None:
+    model.latency = 0.3
+    words = (SMOKE, f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={tmp_path}/c")
+    words = (*words, f"--model=one={model.name}", f"--limit={ASKED}")
     process = subprocess.Popen(
-        [sys.executable, "-m", "equipoise", "evaluate", *asked, *own],
+        [sys.executable, "-m", "equipoise", "evaluate", "pubmedqa", *words],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    while min(len(each.bodies) for each in three) < 4 and process.poll() is None:
+    while len(model.bodies) < 4 and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "--resume" in said and "Traceback" not in said
-    before = [len(each.bodies) for each in three]
-    for each in three:
-        each.latency = 0.0
+    model.latency = 0.0
     started("evaluate", f"--resume={tmp_path / 'audits' / 'a'}")
-    for number, each in zip(before, three, strict=True):
-        again = {json.dumps(b) for b in each.bodies[number + 1 :]}
-        assert len(again & {json.dumps(b) for b in each.bodies[1:number]}) <= 1  # in flight
-    task = tmp_path / "audits" / "a" / "pubmedqa"
-    assert len(read_json(task / "compare.json")["entries"]) == 3
+    assert len(rows(tmp_path / "audits" / "a" / "pubmedqa", "one")) == ASKED * DRAWS

@@ -17,6 +17,7 @@ from equipoise.run.job import (
     BASELINE,
     FINAL,
     Job,
+    as_draw,
     evaluate,
     generate,
     score,
@@ -120,7 +121,7 @@ def after_last_step(job: Job, trained: Sampler) -> None:
     """Draw what the trained model writes, which is saved by now."""
     with job.timed(FINAL):
         draw_greedy(job, trained)
-        generate(job, FINAL, trained)
+        generate(job, FINAL, as_draw(trained))
     shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
 
 

@@ -107,10 +107,10 @@ def test_one_task_that_cannot_be_had_ends_alone(
         return ()
 
     monkeypatch.setattr(evaluate, "_prepare", prepare)
-    monkeypatch.setattr(evaluate, "_subject_turn", lambda *_: iter(()))
+    monkeypatch.setattr(evaluate, "_evaluate_subject", lambda *_: None)
     monkeypatch.setattr(evaluate, "_usage_of", lambda *_: None)
     three = audit(REAL, names=("pubmedqa", "rag", "fairness"))
-    with refusal("audit.failed-tasks", "1 of 3", "rag: no such data set"):
+    with refusal("audit.failed-rows", "rag: no such data set"):
         list(evaluate.run_audit(three, tmp_path, ACTIONS))
     assert asked == ["pubmedqa", "fairness"]
     only = audit(REAL, names=("rag",))

@@ -8,7 +8,7 @@ from aiohttp import web
 from environments.base import PromptRecord
 from environments.chat import ChatReply, EndpointModel, EndpointSettings, Source
 from environments.chat.exchange import CUT_OFF
-from equipoise.evaluate.writers import Asker, _rollout, ask_all, check_endpoint, requests_of
+from equipoise.evaluate.writers import _rollout, ask_all, check_endpoint, requests_of
 from tests.environments.chat.conftest import LIMITS, Server
 from tests.refusals import refusal
 
@@ -27,10 +27,10 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def asker(server: Server) -> Iterator[Asker]:
+def model(server: Server) -> Iterator[EndpointModel]:
     settings = EndpointSettings(url=server.url, model="m", cache_dir=None, limits=LIMITS)
-    with EndpointModel(settings) as model:
-        yield Asker(model, 8)
+    with EndpointModel(settings) as opened:
+        yield opened
 
 
 def finishing(server: Server, reason: str, numbers: range, message: dict | None = None) -> None:
@@ -47,25 +47,27 @@ def finishing(server: Server, reason: str, numbers: range, message: dict | None 
     server.behaviour = behaviour
 
 
-def test_replies_that_are_reasoning_alone_are_failures(server: Server, asker: Asker) -> None:
+def test_replies_that_are_reasoning_alone_are_failures(
+    server: Server, model: EndpointModel
+) -> None:
     finishing(server, "length", range(2), REASONING)
-    replies = ask_all(asker, requests_of(RECORDS, 1), 2, lambda _: None)
+    replies = ask_all(model, requests_of(RECORDS, 1), 8, 2, lambda _: None)
     assert [reply.text for reply in replies] == [None, None, *["yes"] * 6]
     with refusal("endpoint.failed-replies", "nothing but reasoning") as caught:
-        ask_all(asker, requests_of(RECORDS, 1), 1, lambda _: None)
+        ask_all(model, requests_of(RECORDS, 1), 8, 1, lambda _: None)
     assert "max_new_tokens" in caught.value.remedy and "thinking" in caught.value.remedy
     with refusal("endpoint.no-answer", "nothing but reasoning") as caught:
-        check_endpoint(asker, requests_of(RECORDS, 1)[0])
+        check_endpoint(model, requests_of(RECORDS, 1)[0])
     assert "max_new_tokens" in caught.value.remedy
 
 
-def test_more_than_half_cut_off_end_the_evaluation(server: Server, asker: Asker) -> None:
+def test_more_than_half_cut_off_end_the_evaluation(server: Server, model: EndpointModel) -> None:
     finishing(server, "length", range(4))
-    replies = ask_all(asker, requests_of(RECORDS, 1), 0, lambda _: None)
+    replies = ask_all(model, requests_of(RECORDS, 1), 8, 0, lambda _: None)
     assert [reply.text for reply in replies] == ["y"] * 4 + ["yes"] * 4
     finishing(server, "length", range(5))
     with refusal("endpoint.cut-off", "5 of 8") as caught:
-        ask_all(asker, requests_of(RECORDS, 1), 0, lambda _: None)
+        ask_all(model, requests_of(RECORDS, 1), 8, 0, lambda _: None)
     assert "max_new_tokens" in caught.value.remedy
 
 
