@@ -3,13 +3,14 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
+from typing import Any
 
 from environments.base import FAILURE_KINDS, Rollout, Score
 from environments.contract import Environment
-from equipoise.files.disk import write_text
+from equipoise.files.disk import DamagedFileError, parse_json, write_lines, write_text
 from equipoise.files.errors import EquipoiseError
 
 #: The columns that come first in a row; those of the reward's components and the metrics follow.
@@ -30,6 +31,7 @@ COLUMNS = (
 )
 Row = Mapping[str, float | None]
 Series = tuple[float, ...]
+_REMEDY = "Put back the file, or remove it: it then begins where the run goes on."
 
 
 def step_row(
@@ -66,49 +68,50 @@ def append_row(path: Path, row: Row) -> None:
 def read_history(path: Path) -> Mapping[str, Series]:
     """Return one series per column, NaN where a step has no such figure.
 
-    A line that a kill cut off is not a row yet. Raises `EquipoiseError` like `keep_steps`.
+    Raises `EquipoiseError` like `step_lines`.
     """
-    rows = [row for row, _ in _rows(path)]
+    rows = [row for row, _ in step_lines(path)]
     columns = dict.fromkeys(name for row in rows for name in row)
-    return {name: tuple(row.get(name, math.nan) for row in rows) for name in columns}
+    try:
+        return {n: tuple(float(row.get(n, math.nan)) for row in rows) for n in columns}
+    except (TypeError, ValueError) as error:
+        raise EquipoiseError("history.no-figure", f"{path}: {error}", _REMEDY) from None
+
+
+# --- files that have lines of each step: this one, and the rollouts of training ------------------
+
+
+def step_lines(path: Path) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+    """Yield each line that was written to its end, with its object, which names its step.
+
+    Raises `EquipoiseError` for another line.
+    """
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):  # a kill cut it off
+            return
+        try:
+            row = parse_json(path, line, number)
+            if not isinstance(row, dict) or type(row.get("step")) not in (int, float):
+                raise DamagedFileError("file.no-step", path, "is not a line of a step", number)
+        except DamagedFileError as error:
+            raise EquipoiseError(error.code, str(error), _REMEDY) from None
+        yield row, line
 
 
 def restore(path: Path, copy: Path | None) -> None:
-    """Put the history back that a checkpoint has kept; without a checkpoint there is none."""
-    if copy is None:
+    """Put the file back that a checkpoint has kept; where it has kept none there is none."""
+    if copy is None or not copy.exists():
         path.unlink(missing_ok=True)
     else:
+        path.parent.mkdir(exist_ok=True)
         write_text(path, copy.read_text(encoding="utf-8"))
 
 
 def keep_steps(path: Path, last_step: int) -> None:
-    """Drop the rows after `last_step`, and a row that a kill cut off in the middle.
-
-    Raises `EquipoiseError` where another line is not the row of a later step.
-    """
-    if last_step == 0:
+    """Drop the lines after `last_step`, and one that a kill cut off. Raises like `step_lines`."""
+    lines = [line.decode() for row, line in step_lines(path) if row["step"] <= last_step]
+    if lines:
+        write_lines(path, lines)
+    else:
         path.unlink(missing_ok=True)
-    elif path.exists():
-        write_text(path, "".join(line for row, line in _rows(path) if row["step"] <= last_step))
-
-
-def _rows(path: Path) -> list[tuple[dict[str, float], str]]:
-    """Return each row with its line."""
-    rows: list[tuple[dict[str, float], str]] = []
-    text = path.read_bytes() if path.is_file() else b""
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            row = {name: float(value) for name, value in json.loads(line).items()}
-            damaged = row["step"] <= (rows[-1][0]["step"] if rows else 0)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            damaged = True
-        if damaged:
-            raise EquipoiseError(
-                "history.damaged-row",
-                f"{path}, line {number} is not the row of a later step",
-                "Put back the file, or remove it: the history then begins where the run goes on.",
-            )
-        rows.append((row, line.decode()))
-    return rows

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -15,12 +14,11 @@ from environments.base import Failure, FailureKind, PromptRecord, Rollout, Score
 from equipoise.files.disk import (
     DamagedFileError,
     finite,
-    parse_json,
     read_jsonl,
     write_jsonl,
-    write_lines,
 )
 from equipoise.files.errors import EquipoiseError
+from equipoise.run.history import step_lines
 
 
 def rollout_of(record: PromptRecord, completion: str) -> Rollout:
@@ -263,56 +261,11 @@ class TrainingRollouts:
                 file.write("".join(lines))
 
 
-def restore(path: Path, copy: Path | None) -> None:
-    """Put the file back that a checkpoint has kept; where it has kept none there is none."""
-    if copy is None or not copy.exists():
-        path.unlink(missing_ok=True)
-    else:
-        path.parent.mkdir(exist_ok=True)
-        shutil.copyfile(copy, path)
-
-
-def keep_steps(path: Path, last_step: int) -> None:
-    """Drop what was kept after `last_step`, and a line that a kill cut off in the middle.
-
-    Raises `EquipoiseError` where another line is not a rollout of a step.
-    """
-    if not path.exists():
-        return
-    try:
-        lines = [line for line, row in _complete(path) if row["step"] <= last_step]
-    except DamagedFileError as error:
-        raise EquipoiseError(
-            error.code,
-            str(error),
-            "Put back the file, or remove it: what is kept then begins where the run goes on.",
-        ) from None
-    if lines:
-        write_lines(path, (line.decode() for line in lines))
-    else:
-        path.unlink()
-
-
 def read_kept(path: Path) -> Iterator[tuple[int, Rollout, Score]]:
-    """Yield each rollout with its step; a last line that was not written to its end is none yet.
-
-    Raises `DamagedFileError` where another line is not a scored rollout of a step.
-    """
-    if path.exists():
-        for number, (_, row) in enumerate(_complete(path), start=1):
+    """Yield each rollout with its step. Raises `EquipoiseError` like `step_lines`."""
+    for number, (row, _) in enumerate(step_lines(path), start=1):
+        try:
             line = _check(path, number, row, _ScoredLine)
-            yield row["step"], line.rollout(), line.score()
-
-
-def _complete(path: Path) -> Iterator[tuple[bytes, Mapping[str, Any]]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield line, _row(path, number, line)
-
-
-def _row(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
-    row = parse_json(path, line, number)
-    if not isinstance(row, dict) or type(row.get("step")) is not int:
-        raise DamagedFileError("file.foreign-rollout", path, "is not a rollout of a step", number)
-    return row
+        except DamagedFileError as error:
+            raise EquipoiseError(error.code, str(error), "Put back the file.") from None
+        yield row["step"], line.rollout(), line.score()

@@ -14,7 +14,6 @@ from equipoise.config.schedule import total_steps
 from equipoise.files.disk import write_folder
 from equipoise.files.exits import Stopped, deferring
 from equipoise.models.causal import LoadedModel
-from equipoise.run import rollouts
 from equipoise.run.history import restore
 from equipoise.run.job import FailureMonitor, Job, Watch, check_signal
 from equipoise.run.rollouts import TrainingRollouts, choose
@@ -38,7 +37,7 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
     check_signal(job)
     checkpoint = latest_checkpoint(run.checkpoints)
     restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
-    rollouts.restore(run.training, checkpoint.path / run.training.name if checkpoint else None)
+    restore(run.training, checkpoint.path / run.training.name if checkpoint else None)
     set_seed(config.grpo.seed)
     model = _grpo(job, watch, trainable(loaded, config), loaded, steps, checkpoint)
 

@@ -31,7 +31,6 @@ from equipoise.models.pretrained import (
     tokenizer_of,
 )
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
-from equipoise.run import rollouts
 from equipoise.run.history import keep_steps, read_history
 from equipoise.run.job import Display, Job, Watch
 from equipoise.run.seals import seal
@@ -166,7 +165,7 @@ def train(
     if done >= steps and is_drawn(job):
         return
     keep_steps(job.run.history, done)
-    rollouts.keep_steps(job.run.training, done)
+    keep_steps(job.run.training, done)
     log = job.run.root / "nemo_rl.log"
     _LOG.info(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()

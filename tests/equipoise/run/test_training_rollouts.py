@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 
 from environments.base import Failure, Rollout, Score
-from equipoise.files.errors import EquipoiseError
-from equipoise.run.rollouts import (
-    TrainingRollouts,
-    choose,
-    chosen_sets,
-    keep_steps,
-    read_kept,
-    restore,
-)
+from equipoise.run.history import keep_steps, restore
+from equipoise.run.rollouts import TrainingRollouts, choose, chosen_sets, read_kept
 
 SETS = [f"set {number}" for number in range(40)]
 
@@ -103,18 +96,6 @@ def test_a_step_that_is_taken_again_comes_once_and_the_file_is_the_same(path: Pa
     for step in (2, 3):
         file.append(step, step_of(f"s{step}"))
     assert path.read_bytes() == whole
-    keep_steps(path, 0)
-    assert not path.exists()
-    keep_steps(path, 3)
-
-
-@pytest.mark.parametrize("bad", ["{", "[1]", '{"step": "1"}', '{"step": true}', '{"value": NaN}'])
-def test_a_line_that_is_none_is_named(path: Path, bad: str) -> None:
-    file = TrainingRollouts(path, limit=9, steps=3)
-    file.append(1, step_of("s"))
-    path.write_text(path.read_text() + bad + "\n" + path.read_text())
-    with pytest.raises(EquipoiseError, match="line 5"):
-        keep_steps(path, 1)
 
 
 def test_what_a_checkpoint_has_kept_takes_the_place_of_what_is_there(path: Path) -> None:
