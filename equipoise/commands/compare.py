@@ -1,6 +1,7 @@
-"""`equipoise compare`, `gate` and `calibrate`: verbs on what was evaluated before."""
+"""Verbs on what was evaluated before: `compare`, `gate`, `calibrate`, `runs` and `view`."""
 
-from collections.abc import Mapping
+import webbrowser
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -12,7 +13,7 @@ from equipoise.config.load import import_own_code
 from equipoise.files.console import Column, Reporter, duration
 from equipoise.files.disk import write_json, write_text
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.files.options import OwnCode, Repeated, option
+from equipoise.files.options import OwnCode, Repeated, RunFolder, option
 from equipoise.run.directory import usable_folder
 from equipoise.run.seals import open_run
 from equipoise.statistics.results import EntriesComparison, GateResult
@@ -45,7 +46,6 @@ class CompareOptions:
         bool, option("compare although scores were given with other settings, models or code")
     ] = False
     own_code: OwnCode = None
-    dry_run: Annotated[bool, option("show the comparison, and write nothing")] = False
 
 
 def compare(options: CompareOptions, reporter: Reporter) -> None:
@@ -57,8 +57,7 @@ def compare(options: CompareOptions, reporter: Reporter) -> None:
         )
     if options.own_code:
         import_own_code(options.own_code)
-    if not options.dry_run:
-        usable_folder(options.output_dir, "--output-dir")
+    usable_folder(options.output_dir, "--output-dir")
     from equipoise.evaluate.compare import compare_entries
     from equipoise.evaluate.entries import Checks, entries_of
 
@@ -68,17 +67,16 @@ def compare(options: CompareOptions, reporter: Reporter) -> None:
     with reporter.progress("comparing"):
         comparison = compare_entries(entries, checks)
     presentation = entries[0].runs[0].loaded.environment_class.presentation
-    folder = None if options.dry_run else options.output_dir
-    show_comparison(comparison, presentation, folder, reporter)
+    show_comparison(comparison, presentation, options.output_dir, reporter)
 
 
 def show_comparison(
     comparison: EntriesComparison,
     presentation: Presentation,
-    folder: Path | None,
+    folder: Path,
     reporter: Reporter,
 ) -> None:
-    """Print the tables and the notes; write both files where a `folder` is named."""
+    """Print the tables and the notes, and write both files."""
     # matplotlib, which the page brings, takes a second to import.
     from equipoise.report.comparison import (
         comparison_notes,
@@ -92,8 +90,6 @@ def show_comparison(
     for note in comparison_notes(comparison, presentation):
         reporter.warn(note)
     reporter.say(f"\n{comparison_outcome(comparison, presentation)}")
-    if folder is None:
-        return
     data, page = folder / "compare.json", folder / "compare.html"
     write_json(data, asdict(comparison))
     write_text(page, comparison_page(comparison, presentation))
@@ -289,3 +285,94 @@ def calibrate(options: CalibrateOptions, reporter: Reporter) -> None:
     path = options.output_dir / "judge_errors.json"
     write_json(path, asdict(measured))
     reporter.say(f"\ncalibration: {path}")
+
+
+# --- runs and view --------------------------------------------------------------------------------
+
+#: results/TASK/RUN, and the rows of results/audits/NAME/TASK.
+_DEPTHS = ("*", "*/*", "*/*/*", "*/*/*/*")
+_PAGES = ("report.html", "compare.html")
+
+
+@dataclass(frozen=True, slots=True)
+class RunsOptions:
+    """List the runs of a folder, the oldest first.
+
+    Of each: the task, the model, the objective before and after training, and the verdict on it.
+
+    Examples:
+        equipoise runs
+        equipoise runs results/TASK
+    """
+
+    folder: Annotated[Path, Positional, option("where runs are", "DIR")] = Path("results")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """Open the report of a run in the browser, and print its path.
+
+    RUN is also the folder of a comparison.
+
+    Examples:
+        equipoise view results/TASK/RUN
+    """
+
+    run: RunFolder
+
+
+def runs(options: RunsOptions, reporter: Reporter) -> None:
+    rows = [row for _, row in sorted(_rows(options.folder))]
+    if not rows:
+        raise UsageError(
+            "runs.none",
+            f"{options.folder} has no run",
+            "Name the folder of --output-dir, or start one: equipoise train TASK.",
+        )
+    names = ("run", "task", "model", "objective")
+    columns = [Column(name, folds=True) for name in names]
+    columns += [Column("before"), Column("after"), Column("verdict", folds=True)]
+    reporter.table(f"Runs in {options.folder}", columns, rows)
+
+
+def _rows(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the start and the row of each run; one that cannot be read says why."""
+    # It brings what takes a second to import, for which help does not wait.
+    from equipoise.report.run_files import read_run
+    from equipoise.report.words import figure
+
+    for path in (path for depth in _DEPTHS for path in folder.glob(f"{depth}/provenance.json")):
+        name = str(path.parent.relative_to(folder))
+        try:
+            files = read_run(path.parent, replies=False)
+        except EquipoiseError as error:
+            yield "", (name, *["-"] * 5, f"unreadable: {error.message}")
+            continue
+        provenance, objective = files.provenance, files.objective
+        compared = files.comparison.get(objective)
+        verdict: str = compared.verdict if compared else "not finished"
+        if provenance.audit:
+            verdict = "evaluated" if files.evaluations else "not finished"
+        values = [files.evaluations.get(stage) for stage in ("before", "after")]
+        estimates = [value and value.metrics.get(objective) for value in values]
+        figures = [figure(e.value) if e else "-" for e in estimates]
+        label = files.name_of(objective) if objective else "-"
+        yield (
+            provenance.started,
+            (name, provenance.task, provenance.model, label, *figures, verdict),
+        )
+
+
+def view(options: ViewOptions, reporter: Reporter) -> None:
+    page = next((p for name in _PAGES if (p := options.run / name).is_file()), None)
+    if page is None:
+        raise UsageError(
+            "view.no-report",
+            f"{options.run} has no report yet",
+            "Name the folder of a run that has been evaluated; `equipoise runs` lists them.",
+        )
+    reporter.say(f"report: {page}")
+    try:
+        webbrowser.get().open(page.resolve().as_uri())
+    except webbrowser.Error:
+        reporter.say("There is no browser here: copy the file, which holds all it needs.")

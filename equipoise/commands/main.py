@@ -44,8 +44,8 @@ VERBS: Mapping[str, Verb] = {
     "gate": Verb(
         "test whether a new model is worse than the old one", "equipoise.commands.compare", "gate"
     ),
-    "runs": Verb("list runs", "equipoise.commands.runs", "runs"),
-    "view": Verb("open the report of a run", "equipoise.commands.runs", "view"),
+    "runs": Verb("list runs", "equipoise.commands.compare", "runs"),
+    "view": Verb("open the report of a run", "equipoise.commands.compare", "view"),
     "calibrate": Verb("measure the errors of a judge", "equipoise.commands.compare", "calibrate"),
     "convert": Verb("convert a checkpoint into a model that loads", "equipoise.commands.convert"),
     "merge-lora": Verb("merge an adapter into its base", "equipoise.commands.convert", "merge"),

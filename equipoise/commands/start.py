@@ -1,9 +1,6 @@
 """The start of training, before its pipeline: validate everything, show it, reach the engine."""
 
-import argparse
-import shlex
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -155,11 +152,6 @@ def is_rehearsal(options: Options) -> bool:
 # --- dry run --------------------------------------------------------------------------------------
 
 
-_SCRIPT = "containers/slurm/grpo.sbatch"
-#: A longer run queues itself again.
-_TIME = "4:00:00"
-
-
 def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool = False) -> None:
     """Print the arithmetic and write the resolved configuration; load no model, train nothing.
 
@@ -190,8 +182,6 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     path = folder / f"{settings.run_name or label}.dry-run.yaml"
     write_text(path, loaded.to_yaml())
     reporter.say(f"resolved configuration: {path}")
-    if loaded.engine == "nemo_rl":
-        reporter.say(f"on Slurm: {sbatch_line(loaded.config, sys.argv)}")
 
 
 def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
@@ -200,32 +190,6 @@ def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
     provide_models(environment, loaded.config.equipoise.cache_dir)
     check_environment(environment, reporter.progress)
     reporter.say("what gives reward answers")
-
-
-def sbatch_line(config: Config, arguments: Sequence[str]) -> str:
-    """Return a shell's line: the job of `arguments`, a recipe and its words, on the nodes it needs.
-
-    Words that the job decides by itself are left out; a name and a folder become its variables.
-    """
-    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
-    parser.add_argument("--dry-run", "--dry_run", action="store_true")
-    parser.add_argument("--ask", action="store_true")
-    parser.add_argument("--run-name", "--run_name", dest="EQUIPOISE_RUN_NAME")
-    parser.add_argument("--output-dir", "--output_dir", "--output", dest="EQUIPOISE_OUTPUT")
-    flags, words = parser.parse_known_args(arguments)
-    if Path(words[0]).stem in ("__main__", "equipoise"):  # `equipoise train TASK`
-        task = config.equipoise.task
-        words_after_task = [word for word in words[1:] if word not in ("train", task)]
-        words = [f"recipes/grpo_{task}.py", *words_after_task]
-    variables = [
-        f"{name}={shlex.quote(value)}"
-        for name, value in vars(flags).items()
-        if name.isupper() and value
-    ]
-    nodes, gpus = config.cluster.num_nodes, config.cluster.gpus_per_node
-    resources = [f"--nodes={nodes}", f"--gpus-per-node={gpus}", f"--time={_TIME}"]
-    command = ["sbatch", *resources, _SCRIPT, *words]
-    return " ".join([*variables, shlex.join(command)])
 
 
 class Row(NamedTuple):

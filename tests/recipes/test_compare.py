@@ -90,13 +90,6 @@ def test_seeds_of_one_configuration_are_one_entry(results: Path, tmp_path: Path)
     assert content["comparisons"][0]["items"] == [12, 12, 12]
 
 
-def test_a_dry_run_shows_the_comparison_and_writes_nothing(results: Path, tmp_path: Path) -> None:
-    runs = [str(row(results, 1)), str(row(results, 1, "one--careful"))]
-    told = started("compare", *runs, f"--output-dir={tmp_path / 'c'}", "--dry-run")
-    assert "Every entry" in told
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_cannot_be_compared_is_refused(results: Path, tmp_path: Path) -> None:
     one, other = row(results, 1), row(results, 2)
     end = f"--output-dir={tmp_path}"

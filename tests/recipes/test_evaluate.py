@@ -291,20 +291,6 @@ def test_an_adapter_is_a_row_beside_its_base_and_a_run_is_its_checkpoint(tmp_pat
 BLIND = "local--blinded"
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("pubmedqa",), "audit.no-model"),
-        (("pubmedqa", "--model=local", "--system=fair"), "audit.unnamed-system-prompt"),
-        (("pubmedqa", "--model=local", "--limit=0"), "audit.too-small-number"),
-        (("--resume=nowhere", "--limit=3"), "leave out --limit"),
-    ],
-)
-def test_mistakes(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
-    new = () if words[0].startswith("--resume") else (SMOKE, f"--output-dir={tmp_path}")
-    assert told in started("evaluate", *new, *words, code=2)
-
-
 def test_a_dry_run_asks_nothing(tmp_path: Path, model: Model) -> None:
     said = evaluated(tmp_path, f"--model=one={model.name}", "--few-shot=1", "--dry-run")
     assert "one--few-shot-1" in said

@@ -47,17 +47,6 @@ def baseline(tracked, **watched):
     write_json(tracked.job.run.evaluation("baseline"), {"watched": watched} if watched else {})
 
 
-def test_it_is_told_once_and_not_again_by_a_run_that_goes_on(tracked, capsys):
-    baseline(tracked, metric="accuracy", better="higher")
-    take(tracked, range(1, FEWEST), lambda step: -step)
-    assert tracked.texts == []
-    take(tracked, range(FEWEST, FEWEST + 3), lambda step: -step)
-    (text,) = tracked.texts
-    assert tracked.steps == list(range(1, FEWEST + 3))
-    assert text.startswith(f"Step {FEWEST}: over {FEWEST} steps the reward rose and accuracy did")
-    assert "".join(capsys.readouterr()).count("the reward rose and") == 1
-
-
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.sampled_from([0.0, 0.5, 1.0, 4.0, None]), min_size=FEWEST, max_size=30),
@@ -119,7 +108,3 @@ def test_the_metric_is_the_tasks_own_else_the_objective_else_the_first(
     monkeypatch.setattr(environment, "objective", objective, raising=False)
     evaluation = written(job, monkeypatch, "first", "second", "third")
     assert evaluation.watched == Watched(metric=metric, better="lower")
-
-
-def test_a_task_without_metrics_has_none_to_watch(job, monkeypatch):
-    assert written(job, monkeypatch).watched is None

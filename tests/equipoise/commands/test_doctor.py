@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.__main__ import main
 from equipoise.commands import doctor as command
 from equipoise.commands.doctor import DoctorOptions, case_of, run
 from equipoise.config.flags import tasks
@@ -78,16 +77,6 @@ def test_large_on_this_machine_is_refused_with_what_it_lacks(here, monkeypatch):
     (result,) = (result for result in results if result.check.name == "NeMo-RL")
     assert (result.status, "holds no nemo_rl" in result.says) == ("failure", True)
     assert names(results) == [check.name for check in CHECKS]
-
-
-@pytest.mark.parametrize(
-    "words", [["fairnes"], ["--config", "x.yaml"], ["fairness", "--configg", "x.yaml"]]
-)
-def test_a_wrong_command_line(words, capsys):
-    with pytest.raises(SystemExit) as raised:
-        main(["doctor", *words])
-    assert raised.value.code == 2
-    assert capsys.readouterr().err
 
 
 class TestTold:

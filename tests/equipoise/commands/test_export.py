@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import ValidationError
 
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import FAILURE_KINDS, Message, PromptRecord
@@ -107,14 +106,6 @@ def test_a_run_whose_reference_lacks_a_set_that_is_trained_on_is_refused(tmp_pat
 def settings(tmp_path, **changes):
     words = {"environment": "m.C", "settings": {}, "run": tmp_path, "cache_dir": tmp_path}
     return RewardSettings.model_validate(words | {"generations": 3} | changes)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"generations": 0}, {"deadline_seconds": 0}, {"deadline_seconds": "inf"}, {"no": 1}]
-)
-def test_wrong_settings_are_refused(wrong, tmp_path):
-    with pytest.raises(ValidationError):
-        settings(tmp_path, **wrong)
 
 
 @pytest.mark.parametrize(

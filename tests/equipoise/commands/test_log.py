@@ -14,7 +14,6 @@ from equipoise.commands.log import kept_log
 from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
-from tests.refusals import refusal
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) [\w.]+: .*")
 
@@ -65,18 +64,6 @@ def test_what_the_terminal_shows_is_kept_with_its_time(path, reporter, out) -> N
     assert "\x1b" not in path.read_text(encoding="utf-8")
 
 
-def test_it_is_appended_to_and_ends_with_the_run(path, reporter) -> None:
-    for word in ("first", "second"):
-        with kept_log(reporter) as keep_in:
-            keep_in(path)
-            reporter.say(word)
-    reporter.say("after the run")
-    logging.getLogger("any").warning("after the run")
-    said = messages(path)
-    assert [word for word in said if word in ("first", "second")] == ["first", "second"]
-    assert "after the run" not in said
-
-
 def test_warnings_of_libraries_are_in_it(path, reporter) -> None:
     with kept_log(reporter) as keep_in:
         keep_in(path)
@@ -116,12 +103,6 @@ def test_hostile_text_neither_acts_nor_passes_for_a_line(path, reporter, monkeyp
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
     assert "sk-0123456789" not in text
     assert f"\n    {forged}\n" in text
-
-
-def test_a_run_that_never_had_a_folder_leaves_nothing(tmp_path, reporter) -> None:
-    with refusal("model.none"), kept_log(reporter):
-        raise EquipoiseError("model.none", "no such model", "Name another.")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_not_the_logs_to_tell(path, reporter, capsys) -> None:

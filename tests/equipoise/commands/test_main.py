@@ -125,20 +125,6 @@ def test_wrong_words_are_one_clear_error(
     assert "│" not in told
 
 
-def test_words_may_stand_between_flags_and_flags_be_repeated() -> None:
-    words = ["rag", "env.a=1", "--config=a.yaml", "env.b=x=y", "--config", "b.yaml", "c=2"]
-    options = read_options(options_of("evaluate"), [*words, "--output-dir", "new"])
-    assert options.assignments == ("env.a=1", "env.b=x=y", "c=2")
-    assert options.config == (Path("a.yaml"), Path("b.yaml"))
-    assert options.output_dir == Path("new")
-
-
-def test_an_unknown_verb_is_wrong_usage() -> None:
-    done = started("x")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: there is no verb x\nusage: equipoise VERB")
-
-
 def test_a_shipped_configuration_is_found_from_any_folder(tmp_path: Path) -> None:
     done = started(
         "train", "fairness", "--config=nemo_configs/smoke.yaml", "--dry-run", folder=tmp_path

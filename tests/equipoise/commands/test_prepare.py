@@ -10,7 +10,7 @@ import pytest
 
 from data_prep.records import read_prompts
 from equipoise.__main__ import main
-from equipoise.commands.prepare import described_keys, find_task
+from equipoise.commands.prepare import find_task
 from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,13 +79,6 @@ def test_what_is_written_is_what_the_settings_say(task, words, chosen, tmp_path,
     assert "invented: all of it" in said
 
 
-def test_what_the_prompts_need_is_made_too(tmp_path, capsys) -> None:
-    words = ("rag", "num_samples=24", f"index={tmp_path}/index", "--output-dir", str(tmp_path))
-    assert not ended("prepare", *words)
-    assert (tmp_path / "index" / "manifest.json").is_file()
-    assert f"passages in {tmp_path}/index" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("task", ["dharma", "fairness", "pubmedqa", "rag"])
 def test_examples_are_conversations_that_no_evaluation_asks(task, tmp_path) -> None:
     keys = {"pubmedqa": ["source=synthetic"], "rag": [f"index={tmp_path}/index"]}.get(task, [])
@@ -102,14 +95,6 @@ def test_examples_are_conversations_that_no_evaluation_asks(task, tmp_path) -> N
     assert {m[0]["content"] for m in lines if len(m) > 2} <= {
         r.messages[0]["content"] for r in records
     }
-
-
-def test_examples_take_the_keys_that_they_share_with_the_prompts(tmp_path) -> None:
-    def made(*words: str) -> str:
-        assert not ended("prepare", "dharma", "--examples", str(tmp_path / "x.jsonl"), *words)
-        return (tmp_path / "x.jsonl").read_text("utf-8")
-
-    assert made("seed=1") == made("seed=1") != made("seed=2")
 
 
 def test_a_data_module_of_ones_own(tmp_path) -> None:
@@ -155,14 +140,6 @@ def test_wrong_usage_is_told_and_nothing_is_written(words, said, tmp_path, capsy
     assert not list(tmp_path.iterdir())
 
 
-def test_everything_that_is_wrong_with_the_settings_is_told_at_once(capsys) -> None:
-    words = ("fairness", "seed=-1", "fractions.tran=1", "--output-dir", "x")
-    code, message = failure(capsys, "prepare", *words)
-    assert code == 2
-    assert "seed: " in message
-    assert "fractions.tran: unknown key, did you mean fractions.train?" in message
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -201,11 +178,6 @@ def test_a_task_alone_has_every_key_listed_with_its_default(task, capsys) -> Non
         assert re.search(rf"^  {name}[=.]", said, re.MULTILINE), name
 
 
-def test_what_a_key_may_be_is_said_where_nothing_else_is(capsys) -> None:
-    rows = list(described_keys(find_task("pubmedqa").PromptSettings))
-    assert ("source=hub", "hub, file, synthetic") in rows
-
-
 # --- sealing -------------------------------------------------------------------------------------
 
 
@@ -232,3 +204,11 @@ def test_the_line_that_the_documentation_shows_is_one(tmp_path) -> None:
     path.write_text(shown[1])
     assert not ended("seal", str(path))
     assert [record.id for record in read_prompts(path)] == ["knee-1"]
+
+
+def test_examples_take_the_keys_that_they_share_with_the_prompts(tmp_path) -> None:
+    def made(*words: str) -> str:
+        assert not ended("prepare", "dharma", "--examples", str(tmp_path / "x.jsonl"), *words)
+        return (tmp_path / "x.jsonl").read_text("utf-8")
+
+    assert made("seed=1") == made("seed=1") != made("seed=2")

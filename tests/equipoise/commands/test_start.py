@@ -55,17 +55,6 @@ def base_model(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("mode", [[], ["--dry-run"]])
-@pytest.mark.parametrize("flag", ["--output-dir", "equipoise.cache_dir"])
-def test_a_folder_that_cannot_be_used(flag: str, mode: list[str], tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    result = recipe(*mode, f"--output-dir={tmp_path}", f"{flag}={tmp_path / 'file'}")
-    assert result.returncode == 2
-    assert "cannot be used" in result.stderr
-    assert flag in result.stderr
-    assert "Traceback" not in result.stderr
-
-
 @pytest.mark.parametrize("scale", ["local", "large"])
 def test_dry_run_writes_a_configuration_that_loads_again(scale: str, tmp_path: Path) -> None:
     arguments = ["--config", f"nemo_configs/{scale}.yaml", "--output-dir", str(tmp_path)]

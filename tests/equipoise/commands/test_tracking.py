@@ -1,7 +1,5 @@
 import json
 import logging
-import os
-import subprocess
 import sys
 import time
 import types
@@ -192,28 +190,6 @@ def test_the_objective_has_one_name_whatever_the_task(run, named) -> None:
     assert values == ((0.25, 0.75) if named else (-1.5, 2.5))
 
 
-def test_what_trl_asks_wandb_at_each_checkpoint_prints_nothing(run) -> None:
-    """In a process of its own, for wandb reads its variables once."""
-    lines = [
-        "from pathlib import Path",
-        "from equipoise.config import load_config",
-        "from equipoise.config.training_words import parse_flags",
-        "from equipoise.run.directory import RunDirectory",
-        "from equipoise.commands.tracking import Tracker",
-        "options = parse_flags('x', ['logger.wandb_enabled=true'])",
-        f"run = RunDirectory(Path({str(run.root)!r}))",
-        "with Tracker(load_config('fairness', options), run) as tracker:",
-        "    tracker.log({'step': 1, 'reward': 1.0})",
-        "    import wandb",
-        "    assert wandb.run.url is None",
-    ]
-    environment = {**os.environ, "WANDB_MODE": "offline"}
-    environment.pop("WANDB_SILENT", None)
-    command = [sys.executable, "-c", "\n".join(lines)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert result.stdout + result.stderr == ""
-
-
 def test_trouble_with_wandb_is_one_warning(fake, run, caplog, monkeypatch) -> None:
     def broken(**arguments):
         raise ConnectionError("no route to host")
@@ -224,12 +200,6 @@ def test_trouble_with_wandb_is_one_warning(fake, run, caplog, monkeypatch) -> No
         tracker.log({"step": 1, "reward": 1.0})
         tracker.log({"step": 2, "reward": 1.0})
     assert caplog.text.count("no route to host") == 1
-
-
-def test_a_run_of_which_nothing_is_known_does_not_start_it(fake, run) -> None:
-    with Tracker(loaded(), run):
-        pass
-    assert fake.run.code is None
 
 
 def test_switched_off_it_is_not_even_imported(monkeypatch, run) -> None:
@@ -257,7 +227,3 @@ class TestWandbsVariables:
         monkeypatch.setenv("WANDB_PROJECT", "of the environment")
         found = loaded("--config", str(mine)).config.logger.wandb.project
         assert found == "of the file"
-
-    def test_an_empty_one_is_none(self, monkeypatch) -> None:
-        monkeypatch.setenv("WANDB_PROJECT", "")
-        assert loaded().config.logger.wandb.project == "equipoise"

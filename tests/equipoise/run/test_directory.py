@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.files.errors import UsageError
 from equipoise.run.directory import (
     NewRun,
     RunDirectory,
@@ -60,19 +59,6 @@ def test_starts_in_one_second_do_not_collide(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 16
 
 
-def test_of_two_starts_with_one_name_one_is_refused(tmp_path: Path) -> None:
-    def start(_: int) -> bool:
-        try:
-            new(tmp_path, "mine").create(fill)
-        except UsageError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(start, range(16))) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
 def test_a_run_that_could_not_be_written_leaves_nothing(tmp_path: Path) -> None:
     def fail(run: RunDirectory, name: str) -> None:
         fill(run, name)
@@ -124,8 +110,3 @@ def test_a_configuration_that_expands_without_end_names_no_task(tmp_path: Path) 
     (tmp_path / "config.yaml").write_text(f"{BOMB}equipoise: {{task: *g}}\n")
     with refusal("entry.no-task"):
         task_of(RunDirectory(tmp_path))
-
-
-def test_the_task_is_that_of_the_configuration(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("equipoise: {task: fairness}\n")
-    assert task_of(RunDirectory(tmp_path)) == "fairness"

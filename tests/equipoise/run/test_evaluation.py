@@ -75,12 +75,6 @@ class TestReference:
         assert model.stages == ["reference"]
         assert {r.completion for r in other.environment.reference} == {"B"}
 
-    def test_a_run_that_has_everything_draws_nothing(self, job: Job) -> None:
-        take_reference(job, Model(), "model@1")
-        resumed = replace(job, environment=type(job.environment)())
-        take_reference(resumed, never, "model@1")
-        assert len(resumed.environment.reference) == 10
-
 
 class Judged(Environment):
     """Scores by a judge that is there or not."""
@@ -166,15 +160,6 @@ class TestAJudgeThatIsDown:
         assert [score.value for score in scores] == [0.1] * 4
         assert not job.run.generations("baseline").exists()
 
-    def test_the_result_is_that_of_a_judge_that_was_always_there(self, job: Job) -> None:
-        with refusal("evaluation.failed-scores"):
-            evaluate(replace(job, environment=Judged("no")), "baseline", drawn)
-        well = replace(job, environment=Judged())
-        evaluate(well, "baseline", never)
-        evaluate(well, "final", drawn)
-        baseline, final = (job.run.rollouts(stage).read_bytes() for stage in ("baseline", "final"))
-        assert baseline == final
-
 
 class TestSignal:
     """The learning signal of the baseline is told before training begins."""
@@ -191,12 +176,6 @@ class TestSignal:
         write_rollouts(job.run.rollouts("baseline"), rollouts, scores)
         return job
 
-    def test_a_signal_is_told_in_a_line(self, job: Job, capsys: Capture) -> None:
-        begin_training(self.baseline(job, self.ANSWERS, (0, 1, 0, 1)), 4)
-        printed = capsys.readouterr().out
-        assert "signal: in 0% of 1 prompts all generations score the same" in printed
-        assert "rewards spread by 0.5" in printed
-
     def test_a_model_that_never_keeps_the_format_is_not_trained(self, job: Job) -> None:
         replies = ("Well,\nwell", "Hm", "Well,\nwell", "As an AI")
         with refusal(
@@ -205,10 +184,6 @@ class TestSignal:
             "2x, no JSON object: 'Well, well'",
         ):
             begin_training(self.baseline(job, replies, (-5,) * 4, "no JSON object"), 4)
-
-    def test_a_model_that_is_always_right_is_not_trained(self, job: Job) -> None:
-        with refusal("training.no-signal", "4x, score 1: 'yes'"):
-            begin_training(self.baseline(job, ("yes",) * 4, (1,) * 4), 4)
 
     def test_the_configuration_may_want_to_go_on(self, job: Job, capsys: Capture) -> None:
         config = job.config

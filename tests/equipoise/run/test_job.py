@@ -67,11 +67,6 @@ def test_a_run_does_not_go_on_with_another_reward(root: Path, now: dict[str, str
     assert read_json(RunDirectory(root).provenance)["sources"] == {"judge": "a"}
 
 
-def test_an_environment_of_code_alone_has_none(root: Path) -> None:
-    record_sources(sourced(root, None))
-    assert "sources" not in read_json(RunDirectory(root).provenance)
-
-
 class Judged(Plain):
     """Scores by a judge that is there or not."""
 
@@ -118,14 +113,6 @@ def test_the_run_stops_above_the_rate_not_at_it():
     assert "judge timed out (3x)" in str(monitor.error())
 
 
-def test_only_the_last_steps_count():
-    monitor = FailureMonitor(max_rate=0.1, window=2)
-    monitor.add([BAD] * 10)
-    for _ in range(2):
-        monitor.add([GOOD] * 10)
-    assert monitor.rate == 0
-
-
 class Spent:
     """Its judge has nothing left to spend."""
 
@@ -149,3 +136,11 @@ def test_an_evaluation_with_more_failures_than_may_be_is_none():
     refuse_failures(scores, 0.1, "the baseline evaluation")
     with refusal("evaluation.failed-scores", "2 of 11", "judge timed out (2x)"):
         refuse_failures([*scores, scores[-1]], 0.1, "the baseline evaluation")
+
+
+def test_only_the_last_steps_count():
+    monitor = FailureMonitor(max_rate=0.1, window=2)
+    monitor.add([BAD] * 10)
+    for _ in range(2):
+        monitor.add([GOOD] * 10)
+    assert monitor.rate == 0

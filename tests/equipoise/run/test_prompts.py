@@ -16,7 +16,7 @@ from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.training_words import parse_flags
 from equipoise.files.errors import EquipoiseError
 from equipoise.models.task_environment import provide_models
-from equipoise.run.start import check_steps, check_task, make_prompts, prepare_task
+from equipoise.run.start import check_steps, make_prompts, prepare_task
 from tests.refusals import refusal
 
 STEP = "grpo.num_prompts_per_step"
@@ -96,13 +96,6 @@ def test_a_dry_run_fetches_nothing_from_the_hub(
 def test_trouble_is_told_in_one_message(loaded: LoadedConfig, error: Exception) -> None:
     with pytest.raises(EquipoiseError, match=str(error)):
         prepare_task(with_module(loaded, prepare=raising(error)), print)
-
-
-def test_rows_of_a_check_join_the_dry_run(loaded: LoadedConfig) -> None:
-    chosen = with_module(loaded, check=lambda *_: [("index", "9", "passages")])
-    assert check_task(chosen, []) == [("index", "9", "passages")]
-    with refusal("prompts.unsuitable-task", "cut off"):
-        check_task(with_module(loaded, check=raising(ValueError("cut off"))), [])
 
 
 def test_an_encoder_that_cannot_be_loaded_is_one_message(tmp_path: Path) -> None:

@@ -28,12 +28,6 @@ def git(folder: Path, *words: str) -> bytes:
     return done.stdout
 
 
-def test_a_clean_checkout_has_no_diff(checkout: Path) -> None:
-    assert ledger.code_diff() == b""
-    commit = git(checkout, "rev-parse", "HEAD").decode().strip()
-    assert ledger.git_state() == ledger.GitState(commit=commit)
-
-
 @pytest.mark.parametrize("settings", [{}, {"color.ui": "always", "diff.external": "false"}])
 def test_a_file_that_is_not_utf_8_can_be_put_back_from_the_diff(
     checkout: Path, settings: dict[str, str]
@@ -72,9 +66,3 @@ def test_the_change_of_another_ledger_is_read_and_kept(tmp_path: Path) -> None:
     assert second.read() == Provenance(
         task="any", seconds={"baseline": 1.0, "final": 2.0}, device="cpu", seed=2
     )
-
-
-def test_what_is_not_a_number_is_read_as_unknown(tmp_path: Path) -> None:
-    kept = Ledger(tmp_path / "provenance.json")
-    kept.create(Provenance(logprobs_differ_by={"vllm": float("nan")}))
-    assert kept.read().logprobs_differ_by == {"vllm": None}

@@ -77,12 +77,6 @@ def test_every_key_but_the_number_of_steps_is_refused_by_name(run: RunDirectory,
         asked(run, word)
 
 
-def test_without_more_steps_nothing_changes(run: RunDirectory) -> None:
-    before = run.config.read_bytes(), run.provenance.read_bytes()
-    grow(run, asked(run, "--iterations=100"), pytest.fail)
-    assert (run.config.read_bytes(), run.provenance.read_bytes()) == before
-
-
 class TestMoreSteps:
     def test_the_result_of_fewer_goes_and_the_schedule_follows(self, run: RunDirectory) -> None:
         trained(run, 100, finished=True)
@@ -143,17 +137,6 @@ class TestMoreSteps:
         run = trained(start(tmp_path / "ended", "--iterations=15", epochs[1]), 15)
         with refusal("resume.ended-schedule", "16", "20"):
             asked(run, "--iterations=20")
-
-    def test_on_nemo_rl_the_schedule_is_that_of_the_checkpoint(self, tmp_path: Path) -> None:
-        linear = (
-            "policy.scheduler=[{name: torch.optim.lr_scheduler.LinearLR, kwargs: "
-            "{start_factor: 1.0, end_factor: 0.0, total_iters: '${grpo.max_num_steps}'}}]"
-        )
-        words = ("--iterations=100", "--engine=nemo_rl", "policy.model_name=org/model", linear)
-        run = trained(start(tmp_path / "run", *words), 100)
-        assert "total_iters: ${" not in run.config.read_text()
-        with refusal("resume.ended-schedule", "101", "200"):
-            asked(run, "--iterations=200")
 
 
 def killed_at(

@@ -73,16 +73,6 @@ def test_a_server_that_names_no_fingerprint_has_changed_nothing(provenance: Path
     assert not answered(provenance, Meter(), *sources)
 
 
-def test_what_answered_an_earlier_run_of_this_process_is_not_told(provenance: Path) -> None:
-    Accounts("judge", Budget()).add_sources([Source("judge-0", "fp_0")])
-    assert not answered(provenance, Meter(), Source("judge-1", "fp_1"))
-
-
-def test_what_was_asked_before_the_run_is_not_its_own(provenance: Path) -> None:
-    asked("judge", 7)
-    assert process(provenance, 1, 1, calls=2)["calls"]["judge"]["calls"] == 2
-
-
 def test_several_models_of_one_name_and_other_processes_are_one_sum(provenance: Path) -> None:
     meter = Meter()
     with meter.writing(Ledger(provenance), print):
@@ -109,3 +99,8 @@ def test_what_a_launcher_held_is_not_memory_of_its_run() -> None:
     code = "from equipoise.run.ledger import peak_memory; print(peak_memory())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert 1_000_000 < int(done.stdout) < len(held)
+
+
+def test_what_was_asked_before_the_run_is_not_its_own(provenance: Path) -> None:
+    asked("judge", 7)
+    assert process(provenance, 1, 1, calls=2)["calls"]["judge"]["calls"] == 2

@@ -142,20 +142,6 @@ def test_what_earns_more_without_reading_is_told_before_training(skilled: Job, c
     assert "were better in reward, and training may find that first: constant." in told
 
 
-def test_it_works_for_an_environment_that_says_nothing_of_policies(job: Job) -> None:
-    content = probed(job, Model())
-    assert "blinded" not in content["policies"]
-    assert content["constants"]["constant"]["reply"] == "A"
-
-
-def test_it_is_made_once(skilled: Job) -> None:
-    model = Model()
-    probed(skilled, model)
-    asked = len(model.asked)
-    probe(skilled, model)
-    assert len(model.asked) == asked
-
-
 def test_none_is_made_where_none_is_wanted(job: Job) -> None:
     section = job.config.equipoise
     none = section.probe.model_copy(update={"prompts": 0})
@@ -210,9 +196,3 @@ class TestBesideTheTrainedModel:
         told = " ".join(capsys.readouterr().out.split())
         assert "greedy: compared with the trained model at temperature 0, which has 1.000" in told
         assert "greedy (both models)" in told, "two prompts show nothing"
-
-    def test_what_it_does_not_beat_is_warned_of(self, skilled: Job, capsys) -> None:
-        trivial = self.trained(skilled, "nothing")["trivial"]
-        assert "constant" in trivial["not_beaten"]
-        told = " ".join(capsys.readouterr().out.split())
-        assert "the trained model does not beat in reward: untrained, constant" in told
