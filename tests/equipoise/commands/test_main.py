@@ -131,3 +131,11 @@ def test_a_shipped_configuration_is_found_from_any_folder(tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     assert "task fairness, engine local" in done.stdout
+
+
+def test_words_may_stand_between_flags_and_flags_be_repeated() -> None:
+    words = ["rag", "env.a=1", "--config=a.yaml", "env.b=x=y", "--config", "b.yaml", "c=2"]
+    options = read_options(options_of("evaluate"), [*words, "--output-dir", "new"])
+    assert options.assignments == ("env.a=1", "env.b=x=y", "c=2")
+    assert options.config == (Path("a.yaml"), Path("b.yaml"))
+    assert options.output_dir == Path("new")

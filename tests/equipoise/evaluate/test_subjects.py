@@ -17,6 +17,7 @@ from equipoise.evaluate.plan import (
     read_subjects,
     refuse_equal_names,
 )
+from equipoise.files.errors import UsageError
 from tests.refusals import refusal
 
 
@@ -87,3 +88,20 @@ def test_an_endpoint_samples_as_the_configuration_says_unless_it_says_more(tmp_p
     assert named.label == "mine"
     assert settings.parameters.keys() == {"temperature", "top_p", "max_completion_tokens"}
     assert settings.cache_dir == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("url: 3", "url: should be a valid string"),
+        ("[]", "holds no keys"),
+        ("a: b: c", "line 1: not valid YAML"),
+        ("model: m", "url: is missing"),
+        ("model: m\nbase_url: http://h/v1", "base_url: unknown key; there are url, model"),
+    ],
+)
+def test_a_file_that_names_no_endpoint(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"m\.yaml cannot be used") as refused:
+        read_subjects([str(tmp_path / "m.yaml")], [])
+    assert message in refused.value.message and "\n  in " not in refused.value.message
