@@ -90,7 +90,7 @@ class TestMoreSteps:
         (grown,) = json.loads(run.provenance.read_text())["grown"]
         assert (grown["from_step"], grown["steps_before"], grown["steps"]) == (100, 100, 200)
         seal(run, run.config)
-        assert set(Manifest.read(run.root).files) == {"config.yaml"}
+        assert Manifest.read(run.root).parts() == {"config.yaml", "prompts.manifest.json"}
 
     def test_a_kill_at_any_file_operation_leaves_a_run_that_grows_again(
         self, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
@@ -142,7 +142,7 @@ class TestMoreSteps:
 def killed_at(
     number: int, run: RunDirectory, loaded: LoadedConfig, monkeypatch: pytest.MonkeyPatch
 ) -> bool:
-    """Whether `grow` came to its operation of this number, before which its process ended."""
+    """Whether growing came to its operation of this number, before which its process ended."""
     calls = []
 
     def counted(operation):
@@ -160,6 +160,7 @@ def killed_at(
         patch.setattr(shutil, "rmtree", counted(shutil.rmtree))
         try:
             grow(run, loaded, lambda _: None)
+            seal(run, run.config)
         except KeyboardInterrupt:
             return True
     return False
