@@ -93,13 +93,6 @@ def dcp_tensors(folder: Path, within: str | None = None) -> Tensors:
     return tensors
 
 
-def places_of_tensors(folder: Path) -> Iterator[tuple[str, Path, int, int]]:
-    """Name, file, first byte and length of every part of every tensor."""
-    for name, _, _, chunks in _chunked(folder, read_metadata(folder / METADATA)):
-        for chunk in chunks:
-            yield name, chunk.path, chunk.start, chunk.length
-
-
 def _chunked(
     folder: Path, metadata: records.Metadata
 ) -> Iterator[tuple[str, tuple[int, ...], torch.dtype, list[_Chunk]]]:

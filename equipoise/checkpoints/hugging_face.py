@@ -24,11 +24,10 @@ from equipoise.checkpoints.tensors import (
     join,
     json_mapping,
     refuse,
-    torch_file_tensors,
 )
 
 INDEX = "model.safetensors.index.json"
-_ONE_FILE, _PICKLED = "model.safetensors", "pytorch_model.bin"
+_ONE_FILE = "model.safetensors"
 #: What a model folder holds besides its weights: configuration, tokenizer, chat template.
 _BESIDE = (
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
@@ -58,7 +57,7 @@ _OFFSETS = "DCP_SHARDING_INFO"
 
 def is_model(folder: Path) -> bool:
     return (folder / "config.json").is_file() and any(
-        (folder / name).is_file() for name in (INDEX, _ONE_FILE, _PICKLED)
+        (folder / name).is_file() for name in (INDEX, _ONE_FILE)
     )
 
 
@@ -66,11 +65,13 @@ def model_tensors(folder: Path) -> Tensors:
     """The tensors of a model folder, of one file or of as many as its index names."""
     if (folder / INDEX).is_file():
         return _indexed(folder)
-    if (folder / _ONE_FILE).is_file():
-        return file_tensors(folder / _ONE_FILE)
-    if not (folder / _PICKLED).is_file():
-        refuse("safetensors.no-weights", f"{folder} holds no weights")
-    return torch_file_tensors(folder / _PICKLED)
+    if not (folder / _ONE_FILE).is_file():
+        refuse(
+            "safetensors.no-weights",
+            f"{folder} holds no safetensors",
+            "Of pytorch_model.bin from_pretrained and save_pretrained of transformers make them.",
+        )
+    return file_tensors(folder / _ONE_FILE)
 
 
 def _indexed(folder: Path) -> Tensors:

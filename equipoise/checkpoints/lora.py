@@ -1,57 +1,60 @@
-"""LoRA adapters, and what they make of their base: W + scale * B A, in float32 and then cast."""
+"""LoRA adapters, and what they make of their base: W + scale * B A, in float32 and then cast.
 
+PEFT builds an adapter on a model without numbers: so its own rules say which tensors there should
+be and by which scale each counts. A plain LoRA is then merged here, tensor by tensor; every other
+kind is merged by PEFT, in memory.
+"""
+
+import dataclasses
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from math import inf, sqrt
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
+from transformers import AutoModelForCausalLM
 
-from equipoise.checkpoints.hugging_face import file_tensors
+from equipoise.checkpoints.hugging_face import file_tensors, model_tensors
 from equipoise.checkpoints.megatron import LINEAR, Shape, prefix_of
 from equipoise.checkpoints.tensors import (
-    COPY_AGAIN,
     LazyTensor,
     Tensors,
     json_mapping,
     refuse,
-    torch_file_tensors,
+    size,
+    total_bytes,
 )
+from equipoise.checkpoints.verify import (
+    difference,
+    free_memory,
+    load_whole,
+    logits_of,
+    names_of,
+    tensors_of_model,
+)
+from equipoise.models.pretrained import SETTINGS_ERRORS
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_PICKLED = "adapter_model.bin"
 _PREFIX = "base_model.model."
-_PART = re.compile(r"\.(lora_A|lora_B)\.(?:default\.)?weight$")
-#: Where PEFT keeps a layer that it saves whole: one that is trained, and one below an adapter.
-_SAVED = re.compile(r"\.(?:modules_to_save\.(?:default\.)?|base_layer\.)")
-_EMBEDDINGS, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
-#: Keys of adapter_config.json that leave W + scale * B A as it is, or are read here. With any other
-#: one that is set, PEFT merges.
-KEYS = frozenset(
-    {
-        *("peft_type", "task_type", "auto_mapping", "peft_version", "inference_mode"),
-        *("base_model_name_or_path", "revision", "r", "lora_alpha", "use_rslora", "lora_dropout"),
-        *("rank_pattern", "alpha_pattern", "target_modules", "exclude_modules", "bias"),
-        *("modules_to_save", "layers_to_transform", "layers_pattern", "ensure_weight_tying"),
-        *("init_lora_weights", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
-        *("qalora_group_size", "megatron_core", "velora_config", "runtime_config"),
-    }
-)
+_PART = re.compile(r"\.lora_[AB]\.weight$")
+_OUTPUT = "lm_head.weight"
 #: Beginnings of A and B that leave the base's own weights as they are; others take a part of them
 #: into the adapter, which the weights on the disk then have twice.
 _BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
 #: For all patterns and all modules; those that PEFT writes take microseconds a module.
-_PATTERN_SECONDS = 5
+_PATTERN_SECONDS = 60
 #: A sum is rounded once; in fewer bits than these the base is quantised.
 _NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-
-
-_Targets = Callable[[Iterable[str]], list[str]]
+_NOTHING = (
+    "the adapter changes nothing: all its B or A are zero",
+    "Was it trained, and saved after that?",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +74,8 @@ class Pair:
         return not (self.scale and self.b.read().any() and self.a.read().any())
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """A LoRA adapter by Hugging Face's names of the weights that it changes or replaces.
-
-    `targets` says which of these linear maps the adapter was made to change.
-    """
-
-    pairs: Mapping[str, Pair]
-    replaced: Tensors = field(default_factory=dict)
-    targets: _Targets | None = None
+#: Name of the weight -> its factors.
+Adapter = Mapping[str, Pair]
 
 
 def is_adapter(folder: Path) -> bool:
@@ -92,32 +87,53 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
 
 
 def adapter_tensors(folder: Path) -> Tensors:
-    """The tensors of an adapter by PEFT's names, of safetensors or of PyTorch's own file."""
-    if not (folder / WEIGHTS).is_file() and (folder / _PICKLED).is_file():
-        return torch_file_tensors(folder / _PICKLED)
+    """The tensors of an adapter by PEFT's names."""
     return file_tensors(folder / WEIGHTS)
 
 
-def peft_adapter(folder: Path) -> Adapter:
-    """Read a plain adapter of PEFT's."""
-    config = adapter_config(folder)
-    factors: dict[str, dict[str, LazyTensor]] = {}
-    replaced: dict[str, LazyTensor] = {}
-    for name, tensor in adapter_tensors(folder).items():
-        key = name.removeprefix(_PREFIX)
-        if match := _PART.search(key):
-            factors.setdefault(key[: match.start()], {})[match[1]] = tensor
-        else:
-            replaced[_SAVED.sub(".", key)] = tensor
-    with limited(folder):
-        pairs = {f"{n}.weight": _pair(folder, n, parts, config) for n, parts in factors.items()}
-    return Adapter(pairs, replaced, _targets(folder, config))
+# --- Adapters of PEFT's ---------------------------------------------------------------------------
 
 
-def is_plain(folder: Path) -> bool:
-    """Tell whether an adapter of PEFT's is W + scale * B A alone, which is merged here."""
-    config = adapter_config(folder)
-    if (begun := config.get("init_lora_weights")) not in _BEGINNINGS:
+def peft_adapter(folder: Path, base: Path) -> Adapter | None:
+    """Read an adapter of PEFT's that is W + scale * B A alone; None for another kind."""
+    from peft.tuners.lora import LoraLayer  # it takes seconds to import
+    from peft.tuners.lora.layer import Linear
+
+    config, adapted = _without_numbers(folder, base)
+    tensors = adapter_tensors(folder)
+    modules = {
+        name.removeprefix(_PREFIX): module
+        for name, module in adapted.named_modules()
+        if isinstance(module, LoraLayer)
+    }
+    is_plain = (
+        getattr(config, "bias", None) == "none"
+        and all(_PART.search(name) or ".base_layer." in name for name in tensors)
+        and all(type(m) is Linear and not m.lora_variant for m in modules.values())
+        and not any(m.fan_in_fan_out or any(m.lora_bias.values()) for m in modules.values())
+    )
+    if not is_plain:
+        return None
+    return {
+        f"{name}.weight": Pair(
+            tensors[f"{_PREFIX}{name}.lora_A.weight"],
+            tensors[f"{_PREFIX}{name}.lora_B.weight"],
+            module.scaling["default"],
+        )
+        for name, module in modules.items()
+    }
+
+
+def _without_numbers(folder: Path, base: Path) -> tuple[Any, Any]:
+    """Build base and adapter without numbers, and compare the adapter's tensors with the file's.
+
+    PEFT only warns of keys and tensors that it does not know or does not find.
+    """
+    import peft
+
+    settings = adapter_config(folder)
+    model = names_of(base, model_tensors(base)).model
+    if (begun := settings.get("init_lora_weights")) not in _BEGINNINGS:
         refuse(
             "lora.changed-base",
             f"{folder / CONFIG}: training began with init_lora_weights={begun}, which changes the "
@@ -125,84 +141,118 @@ def is_plain(folder: Path) -> bool:
             "PEFT's save_pretrained makes a plain LoRA of it: path_initial_model_for_weight_"
             "conversion.",
         )
-    return (
-        config.get("peft_type") == "LORA"
-        and config.get("bias", "none") == "none"
-        and not any(value for key, value in config.items() if key not in KEYS)
-        and all("lora_" not in name or _PART.search(name) for name in adapter_tensors(folder))
-    )
-
-
-def _pair(
-    folder: Path, name: str, parts: Mapping[str, LazyTensor], config: Mapping[str, Any]
-) -> Pair:
-    if parts.keys() != {"lora_A", "lora_B"}:
-        refuse("lora.missing-half", f"{folder}: {name} has {' and '.join(parts)} alone", COPY_AGAIN)
-    a, b = parts["lora_A"], parts["lora_B"]
-    rank = _of_module(folder, name, config, "rank_pattern", "r")
-    _refuse_other_rank(folder, name, (a, b), rank)
-    alpha = _of_module(folder, name, config, "alpha_pattern", "lora_alpha")
-    return Pair(a, b, alpha / (sqrt(rank) if config.get("use_rslora") else rank))
-
-
-def _refuse_other_rank(
-    origin: Path, name: str, factors: tuple[LazyTensor, LazyTensor], rank: float
-) -> None:
-    a, b = factors
-    if len(a.shape) != 2 or len(b.shape) != 2:
-        refuse(
-            "lora.no-matrices",
-            f"{origin}: A and B of {name} are {a.shape} and {b.shape}, which are not matrices",
-        )
-    if a.shape[0] != rank or b.shape[1] != rank:
-        ranks = f"{a.shape[0]} and {b.shape[1]}"
-        refuse(
-            "lora.other-rank",
-            f"{origin}: {name} has rank {ranks}, and its configuration says {rank:g}",
-        )
-
-
-def _of_module(
-    folder: Path, name: str, config: Mapping[str, Any], patterns: str, otherwise: str
-) -> float:
-    """PEFT's rule: the first pattern that ends the module's name."""
+    if settings.get("megatron_config"):  # its layers' module is imported by name
+        refuse("lora.foreign-code", f"{folder / CONFIG}: megatron_config names code")
     try:
-        values = [
-            value
-            for pattern, value in (config.get(patterns) or {}).items()
-            if re.match(rf"(.*\.)?({pattern})$", name)
-        ]
-    except (re.error, AttributeError) as error:
-        refuse("lora.invalid-pattern", f"{folder / CONFIG}: {patterns} cannot be read: {error}")
-    return _positive(
-        values[0] if values else config.get(otherwise), f"{folder / CONFIG}: {otherwise}"
+        config = peft.PeftConfig.from_pretrained(str(folder))
+        fields = {field.name for field in dataclasses.fields(config)}
+        if extras := sorted(settings.keys() - fields):
+            refuse(
+                "lora.unknown-setting",
+                f"{folder / CONFIG} has {extras[0]}, which PEFT {peft.__version__} does not know",
+            )
+        if hasattr(config, "init_lora_weights"):  # the file has the factors
+            config.init_lora_weights = False
+        with limited(folder), torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tied layers, which are looked at in the end
+            adapted = peft.get_peft_model(model, config)
+            forms = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    except (*SETTINGS_ERRORS, re.error) as error:
+        _refuse_by_peft(folder, error)
+    if not hasattr(adapted.base_model, "merge_and_unload"):
+        refuse(
+            "lora.unmergeable",
+            f"{folder / CONFIG}: {settings.get('peft_type')} is not a change of weights, so there "
+            "is no merged model",
+            "Keep it an adapter: `equipoise convert SOURCE DEST --adapter`.",
+        )
+    tensors = adapter_tensors(folder)
+    for name, form in forms.items():
+        if name not in tensors or tensors[name].shape != tuple(form.shape):
+            shape = tensors[name].shape if name in tensors else "missing"
+            refuse(
+                "lora.other-tensor",
+                f"{folder}: {name} is {shape}, and {CONFIG} makes it {tuple(form.shape)}",
+                "Name the base that it was trained on with --base. If its vocabulary was resized, "
+                "save it after resize_token_embeddings.",
+            )
+    # PEFT saves the embeddings below an adapter of them, too.
+    extra = [name for name in tensors if name not in forms and ".base_layer." not in name]
+    if extra:
+        refuse("lora.extra-tensor", f"{folder} holds {extra[0]}, of which {CONFIG} says nothing")
+    return config, adapted
+
+
+def merge_by_peft(
+    folder: Path, base: Path, destination: Path
+) -> tuple[dict[str, LazyTensor], torch.Tensor]:
+    """Merge an adapter in float32; return the tensors, and the logits of base and adapter before.
+
+    The tensors lie in `destination`, and are read in the base's number formats.
+    """
+    from peft import PeftConfig, PeftModel
+
+    originals = tensors_of_model(model_tensors(base), base)
+    numbers = sum(tensor.nbytes // tensor.dtype.itemsize for tensor in originals.values())
+    # A base in float32, and what loading and merging hold beside it.
+    needed = 8 * numbers + 2 * total_bytes(adapter_tensors(folder))
+    if needed > (free := free_memory()):
+        refuse(
+            "lora.large-base",
+            f"{folder} is merged by PEFT, which takes {size(needed)} of memory; {size(free)} are "
+            "free",
+            "Merge it on a larger machine. A plain LoRA is merged in little memory.",
+        )
+    model = load_whole(base, torch.float32)
+    try:
+        with warnings.catch_warnings():  # of tied layers, which the logits decide about
+            warnings.simplefilter("ignore")
+            config = PeftConfig.from_pretrained(str(folder))
+            adapted = PeftModel.from_pretrained(model, str(folder), config=config)
+            expected = logits_of(adapted)
+            merged = adapted.merge_and_unload(safe_merge=True)
+    except SETTINGS_ERRORS as error:
+        _refuse_by_peft(folder, error)
+    difference(
+        logits_of(merged),
+        expected,
+        "Tied embeddings need ensure_weight_tying=True in training; of other adapters that depend "
+        "on the input there is no merged model.",
+    )
+    merged.save_pretrained(destination)
+    tensors = model_tensors(destination)
+    if all(
+        name in originals and torch.equal(tensor.read(), originals[name].read().float())
+        for name, tensor in tensors.items()
+    ):
+        refuse("lora.noop-merge", *_NOTHING)
+    return {n: cast(t, originals[n].dtype) if n in originals else t for n, t in tensors.items()}, (
+        expected
     )
 
 
-def _positive(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-        refuse("lora.invalid-scale", f"{where} is {value!r}, not a positive number", COPY_AGAIN)
-    return value
+def _refuse_by_peft(folder: Path, error: BaseException) -> NoReturn:
+    reason = " ".join(str(error).split())[:300]
+    refuse("lora.refused-by-peft", f"{folder}: PEFT does not merge it: {reason}")
 
 
 @contextmanager
-def limited(folder: Path, seconds: float | None = None) -> Iterator[None]:
+def limited(folder: Path) -> Iterator[None]:
     """Refuse patterns that take too long inside; Python's own engine may take for ever.
 
     It looks for signals while it matches, which reach the main thread alone. The time is this
     process's own, so that a busy machine does not count.
     """
-    seconds = seconds or _PATTERN_SECONDS
 
     def stop(*_: object) -> NoReturn:
         refuse(
             "lora.slow-pattern",
-            f"{folder / CONFIG}: its patterns of modules take longer than {seconds} s",
+            f"{folder / CONFIG}: its patterns of modules take longer than {_PATTERN_SECONDS} s",
             "Write the names of the modules in place of the patterns.",
         )
 
     before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _PATTERN_SECONDS)
     try:
         yield
     finally:
@@ -210,27 +260,7 @@ def limited(folder: Path, seconds: float | None = None) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def _targets(folder: Path, config: Mapping[str, Any]) -> _Targets | None:
-    """PEFT's own rule of which modules a configuration names."""
-    named = config.get("target_modules")
-    if not named or named == "all-linear":
-        return None
-    from peft.tuners.tuners_utils import check_target_module_exists  # it takes seconds to import
-
-    keys = ("target_modules", "exclude_modules", "modules_to_save", "layers_to_transform")
-    settings = SimpleNamespace(**{key: config.get(key) for key in (*keys, "layers_pattern")})
-
-    def targets(names: Iterable[str]) -> list[str]:
-        try:
-            with limited(folder):
-                return [name for name in names if check_target_module_exists(settings, name)]
-        except (re.error, TypeError, ValueError, AttributeError) as error:
-            refuse(
-                "lora.unreadable-targets",
-                f"{folder / CONFIG}: its names of modules cannot be read: {error}",
-            )
-
-    return targets
+# --- Adapters of Megatron's -----------------------------------------------------------------------
 
 
 def megatron_adapter(
@@ -250,7 +280,7 @@ def megatron_adapter(
         )
     shape, prefix = Shape.of(config), prefix_of(tensors)
     pairs, read = {}, set()
-    rank, alpha = (_positive(peft.get(key), f"run_config.yaml: {key}") for key in ("dim", "alpha"))
+    rank, alpha = (_positive(peft, key) for key in ("dim", "alpha"))
     for number in range(shape.layers):
         for name, (megatron_name, cut) in LINEAR.items():
             theirs = f"{prefix}decoder.layers.{number}.{megatron_name}.adapter"
@@ -258,9 +288,13 @@ def megatron_adapter(
             if a is None or b is None:
                 continue
             read |= {f"{theirs}.linear_{end}.weight" for end in ("in", "out")}
-            _refuse_other_rank(Path(theirs), name, (a, b), rank)
-            pair = Pair(a, cut(shape, b), alpha / rank)
-            pairs[f"model.layers.{number}.{name}.weight"] = pair
+            if a.shape[:1] != (rank,) or b.shape[1:] != (rank,):
+                refuse(
+                    "lora.other-rank",
+                    f"{theirs}: A and B are {a.shape} and {b.shape}, and run_config.yaml says "
+                    f"{rank:g}",
+                )
+            pairs[f"model.layers.{number}.{name}.weight"] = Pair(a, cut(shape, b), alpha / rank)
     # Transformer Engine keeps its state among the weights, which no merging needs.
     names = (n for n in tensors if ".adapter." in n and not n.endswith("_extra_state"))
     if extra := sorted(set(names) - read):
@@ -268,19 +302,19 @@ def megatron_adapter(
             "lora.unmapped-weight",
             f"the adapter holds {extra[0]}, for which there is no weight of Hugging Face's here",
         )
-    return Adapter(pairs)
+    return pairs
+
+
+def _positive(settings: Mapping[str, Any], key: str) -> float:
+    value = settings.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+        refuse("lora.invalid-scale", f"run_config.yaml: {key} is {value!r}, not a positive number")
+    return value
 
 
 def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:
     """adapter_config.json and the tensors of adapter_model.safetensors, as PEFT loads them."""
-    kinds = {(pair.a.shape[0], pair.scale) for pair in adapter.pairs.values()}
-    if len(kinds) != 1:
-        refuse(
-            "lora.several-ranks",
-            "the adapter has several ranks or scales",
-            "Merge it into its base instead.",
-        )
-    rank, scale = kinds.pop()
+    rank, scale = next((pair.a.shape[0], pair.scale) for pair in adapter.values())
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -289,100 +323,45 @@ def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:
         "lora_alpha": scale * rank,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": sorted({name.split(".")[-2] for name in adapter.pairs}),
+        "target_modules": sorted({name.split(".")[-2] for name in adapter}),
         "inference_mode": True,
     }
     tensors: dict[str, LazyTensor] = {}
-    for name, pair in adapter.pairs.items():
+    for name, pair in adapter.items():
         module = _PREFIX + name.removesuffix(".weight")
         tensors |= {f"{module}.lora_A.weight": pair.a, f"{module}.lora_B.weight": pair.b}
     return config, tensors
 
 
+# --- Merging, tensor by tensor --------------------------------------------------------------------
+
+
 def merge(base: Tensors, adapter: Adapter, *, tied: bool = False) -> Tensors:
     """The base with the adapter in it; `tied`: its output layer is its embeddings."""
-    tied = tied or _OUTPUT not in base
-    if tied and _OUTPUT in adapter.pairs:
+    if _OUTPUT in adapter and (tied or _OUTPUT not in base):
         refuse(
             "lora.tied-output",
             f"the adapter changes {_OUTPUT}, which its base has not: it is its embeddings",
             "A change of the output layer alone would tear them apart. Train without lm_head.",
         )
-    replaced = _without_tied_copy(adapter.replaced, tied=tied)
-    for name, pair in adapter.pairs.items():
-        _refuse_other_base(base, name, (pair.b.shape[0], pair.a.shape[1]))
-    for name, tensor in replaced.items():
-        _refuse_other_base(base, name, tensor.shape)
-    _refuse_missing_layers(base, adapter)
-    _refuse_noop_merge(base, adapter.pairs, replaced)
-    merged = {**base, **{name: cast(t, base[name].dtype) for name, t in replaced.items()}}
-    return merged | {name: _merged(merged[name], pair) for name, pair in adapter.pairs.items()}
-
-
-NOTHING = (
-    "the adapter changes nothing: all its B or A are zero",
-    "Was it trained, and saved after that?",
-)
-
-
-def refuse_nothing(adapter: Adapter) -> None:
-    """Refuse an adapter that changes nothing: what it makes is the base under another name."""
-    if not adapter.replaced and all(pair.is_nothing() for pair in adapter.pairs.values()):
-        refuse("lora.noop-merge", *NOTHING)
-
-
-def _refuse_noop_merge(base: Tensors, pairs: Mapping[str, Pair], replaced: Tensors) -> None:
-    """Refuse what would leave the base as it is, and what would make it no model."""
-    if all(pair.is_nothing() for pair in pairs.values()) and all(
-        torch.equal(tensor.read(), base[name].read()) for name, tensor in replaced.items()
-    ):
-        refuse("lora.noop-merge", *NOTHING)
-    for name, pair in pairs.items():
+    for name, pair in adapter.items():
+        shape = (pair.b.shape[0], pair.a.shape[1])
+        if name not in base or base[name].shape != shape:
+            found = base[name].shape if name in base else "missing"
+            refuse(
+                "lora.other-shape",
+                f"the adapter's {name} is {shape}, and that of its base {found}",
+                "Name the base that it was trained on with --base.",
+            )
         if not all(bool(factor.read().isfinite().all()) for factor in (pair.a, pair.b)):
             refuse(
                 "lora.infinite-factors",
                 f"the adapter's factors of {name} are not finite",
                 "Take an older checkpoint.",
             )
-    for name, tensor in replaced.items():
-        if not bool(tensor.read().isfinite().all()):
-            refuse(
-                "lora.infinite-weight",
-                f"the adapter's {name} is not finite",
-                "Take an older checkpoint.",
-            )
-
-
-def _without_tied_copy(replaced: Tensors, *, tied: bool) -> Tensors:
-    """Drop the output layer, where it is the embeddings in the base and here."""
-    if not tied or not replaced.keys() & {_EMBEDDINGS, _OUTPUT}:
-        return replaced
-    embeddings, output = replaced.get(_EMBEDDINGS), replaced.get(_OUTPUT)
-    if embeddings is None or output is None or not torch.equal(embeddings.read(), output.read()):
-        alone = _EMBEDDINGS if output is None else _OUTPUT
-        refuse(
-            "lora.tied-copy",
-            f"the adapter replaces {alone}, which is the output layer, too, in its base",
-            "PEFT leaves the other one as it was, so that no tied model is the trained one. Train "
-            "with ensure_weight_tying=True.",
-        )
-    return {name: tensor for name, tensor in replaced.items() if name != _OUTPUT}
-
-
-def _refuse_missing_layers(base: Tensors, adapter: Adapter) -> None:
-    """Refuse an adapter that lacks layers: they would stay as they are in the base."""
-    if not adapter.targets:
-        return
-    maps = [
-        name.removesuffix(".weight")
-        for name, tensor in base.items()
-        if len(tensor.shape) == 2 and name.endswith(".weight") and name not in adapter.pairs
-    ]
-    if missing := adapter.targets(maps):
-        refuse(
-            "lora.missing-layer",
-            f"the adapter has nothing for {missing[0]}.weight, which {CONFIG} says it changes",
-        )
+    if all(pair.is_nothing() for pair in adapter.values()):
+        refuse("lora.noop-merge", *_NOTHING)
+    return {**base, **{name: _merged(base[name], pair) for name, pair in adapter.items()}}
 
 
 def refuse_quantised(base: Tensors) -> None:
@@ -395,24 +374,6 @@ def refuse_quantised(base: Tensors) -> None:
                 "Name the model that it was quantised from with --base: a sum in so few bits would "
                 "round the adapter away.",
             )
-
-
-def _refuse_other_base(base: Tensors, name: str, shape: tuple[int, ...]) -> None:
-    named = "Name the base that it was trained on with --base."
-    if name not in base:
-        refuse("lora.absent-in-base", f"the adapter changes {name}, which its base has not", named)
-    base_shape = base[name].shape
-    if base_shape[1:] == shape[1:] and base_shape != shape and name in (_EMBEDDINGS, _OUTPUT):
-        named = (
-            f"If the vocabulary was resized for the training: save the base after "
-            f"resize_token_embeddings({shape[0]}), and name it with --base."
-        )
-    if base_shape != shape:
-        refuse(
-            "lora.other-shape",
-            f"the adapter's {name} is {shape}, and that of its base {base_shape}",
-            named,
-        )
 
 
 def cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
@@ -430,3 +391,20 @@ def _merged(weight: LazyTensor, pair: Pair) -> LazyTensor:
         return _merged(weight[index], replace(pair, b=pair.b[index]))
 
     return LazyTensor(weight.shape, weight.dtype, read, take)
+
+
+def logits_with_adapter(base: Path, adapter: Adapter, dtype: torch.dtype) -> torch.Tensor:
+    """Return the logits of a base with the adapter beside its linear maps."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, trust_remote_code=False)
+    modules = dict(model.named_modules())
+    for name, pair in adapter.items():
+        modules[name.removesuffix(".weight")].register_forward_hook(partial(_beside, pair))
+    return logits_of(model)
+
+
+def _beside(
+    pair: Pair, _: object, inputs: tuple[torch.Tensor], output: torch.Tensor
+) -> torch.Tensor:
+    """The output of a linear map with its adapter's added."""
+    a, b = (factor.read().to(output.dtype) for factor in (pair.a, pair.b))
+    return output + pair.scale * (inputs[0] @ a.T @ b.T)

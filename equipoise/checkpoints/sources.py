@@ -1,13 +1,10 @@
 """Checkpoint sources, recognised by their content."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
-
-import torch
 
 from equipoise.checkpoints.dcp import dcp_tensors, is_dcp, torch_dist_tensors
 from equipoise.checkpoints.hugging_face import (
@@ -18,13 +15,7 @@ from equipoise.checkpoints.hugging_face import (
     shards,
 )
 from equipoise.checkpoints.lora import CONFIG, adapter_config, is_adapter
-from equipoise.checkpoints.stated import (
-    MegatronConfig,
-    config_of_bridge,
-    folders_of_nemo,
-    open_nemo,
-    write_beside,
-)
+from equipoise.checkpoints.stated import MegatronConfig, stated_by
 from equipoise.checkpoints.tensors import (
     Tensors,
     check_folder,
@@ -33,7 +24,6 @@ from equipoise.checkpoints.tensors import (
     total_bytes,
     yaml_mapping,
 )
-from equipoise.files.disk import scratch_folder
 
 _ITERATION = re.compile(r"iter_(\d+)$")
 #: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
@@ -57,41 +47,12 @@ class Source:
     base: str | None = None  # the model that training began with
     revision: str | None = None  # of the base on the hub
     overrides: Mapping[str, Any] = field(default_factory=dict)  # of the base's config.json
-    #: The tensors of an adapter that PEFT merged, and the logits before.
-    merged: tuple[Tensors, torch.Tensor] | None = None
     peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
     stated: MegatronConfig | None = None  # what it says of its model, where another says it, too
 
 
-@contextmanager
-def opened(path: Path, destination: Path, base: str | None) -> Iterator[Source]:
-    """Recognise a checkpoint. Raises `EquipoiseError` for anything else, or a damaged one.
-
-    What is made of NeMo's configuration lies beside `destination` until the end.
-    """
-    if not (folders := folders_of_nemo(path)):
-        yield open_source(path)
-        return
-    for folder in folders:
-        check_folder(folder)
-    nemo = open_nemo(*folders)
-    source = Source("a model of NeMo 2's", path, "megatron", nemo.tensors, stated=nemo.config)
-    if base:
-        yield source
-        return
-    with scratch_folder(destination) as scratch:
-        write_beside(nemo, scratch)
-        yield replace(source, companions=(scratch,), stated=None)
-
-
 def open_source(path: Path) -> Source:
-    """Recognise a folder that can be read where it lies. Raises `EquipoiseError` likewise."""
-    if path.suffix == ".nemo" or (path / "model_config.yaml").is_file():
-        refuse(
-            "convert.nemo-1",
-            f"{path} is a checkpoint of NeMo 1, which is not read here",
-            "NeMo 2.4's scripts/checkpoint_converters make a model of Hugging Face's of it.",
-        )
+    """Recognise a checkpoint. Raises `EquipoiseError` for anything else, or a damaged one."""
     if not path.is_dir():
         refuse(
             "convert.no-folder",
@@ -186,7 +147,7 @@ def _megatron(path: Path) -> Source | None:
         tensors=tensors,
         companions=(path / "tokenizer",),
         peft=peft,
-        stated=config_of_bridge(stated, settings),
+        stated=stated_by(stated, "model"),
     )
 
 
@@ -205,6 +166,21 @@ def _dtensor(path: Path) -> Source | None:
     return Source(kind, path, "hugging_face", tensors, companions=companions)
 
 
+def _nemo(path: Path) -> Source | None:
+    """NeMo 2's weights beside its context, given the folder of both or that of the weights."""
+    for weights, context in (path / "weights", path / "context"), (path, path.parent / "context"):
+        if (weights / "metadata.json").is_file() and (context / "io.json").is_file():
+            settings = context / "model.yaml"
+            return Source(
+                kind="a model of NeMo 2's",
+                path=path,
+                form="megatron",
+                tensors=torch_dist_tensors(weights),
+                stated=stated_by(settings, "config"),
+            )
+    return None
+
+
 def _hugging_face(path: Path) -> Source | None:
     if not is_model(path):
         return None
@@ -214,12 +190,13 @@ def _hugging_face(path: Path) -> Source | None:
 
 #: Each kind of folder -> what opens it, in the order in which they are looked for.
 _FOLDERS: Mapping[str, Callable[[Path], Source | None]] = {
+    "a folder of NeMo 2": _nemo,
     "a step_N of NeMo-RL": _step,
     "a PEFT adapter": _adapter,
     "an iter_N of Megatron or weights of DTensor": _weights,
     "a folder of Hugging Face's": _hugging_face,
 }
-_NAME_A_SOURCE = f"Name a run directory, {', '.join(_FOLDERS)}, or a folder of NeMo 2."
+_NAME_A_SOURCE = f"Name a run directory, {', '.join(_FOLDERS)}."
 
 
 def describe(source: Source) -> str:

@@ -9,7 +9,6 @@ import io
 import mmap
 import pickle
 import warnings
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -341,49 +340,3 @@ class _Window(io.RawIOBase):
         count = self._file.readinto(view)
         self._at += count
         return count
-
-
-def torch_file_tensors(path: Path) -> Tensors:
-    """The tensors of the dictionary in a file of `torch.save`; what else is in it is left out."""
-    archive_entries("all of it", path)
-    try:
-        state = saved(path)
-    except LOAD_ERRORS as error:
-        reason = " ".join(str(error).split())
-        refuse("torch-file.unreadable", f"{path} cannot be read: {reason}", COPY_AGAIN)
-    if not isinstance(state, dict):
-        refuse("torch-file.no-names", f"{path} holds no names of tensors")
-    forms = {str(name): form for name, form in state.items() if isinstance(form, torch.Tensor)}
-    for name, form in forms.items():
-        if form.layout != torch.strided or form.is_quantized:
-            refuse("torch-file.special-tensor", f"{path}: {name} is not a plain tensor")
-        if form.nbytes > form.untyped_storage().nbytes():
-            refuse(
-                "torch-file.short-storage",
-                f"{path}: {name} is {tuple(form.shape)}, and fewer numbers are stored",
-            )
-    return {name: saved_tensor(name, form, path) for name, form in forms.items()}
-
-
-def archive_entries(
-    name: str, path: Path, start: int = 0, length: int | None = None
-) -> list[zipfile.ZipInfo]:
-    """Return the entries of an archive as torch writes it: stored, and not above its own size."""
-    length = path.stat().st_size if length is None else length
-    with path.open("rb") as file:
-        try:
-            with zipfile.ZipFile(part_of(file, start, length)) as archive:
-                entries = archive.infolist()
-        except (zipfile.BadZipFile, OSError, ValueError, RuntimeError) as error:
-            refuse(
-                "torch-file.no-archive",
-                f"{path}: {name} is not an archive of torch's, or is cut off: {error}",
-                f"{COPY_AGAIN} One of a torch before 1.6 is to be loaded and saved by a newer one.",
-            )
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        refuse(
-            "torch-file.compressed-archive", f"{path}: {name} is compressed, which torch never does"
-        )
-    if sum(entry.file_size for entry in entries) > length:
-        refuse("torch-file.overstated-size", f"{path}: {name} says it holds more than it has bytes")
-    return entries

@@ -9,7 +9,7 @@ from tyro.conf import Positional
 
 from equipoise.files.console import Reporter
 from equipoise.files.errors import UsageError
-from equipoise.files.options import Destination, DryRun, option
+from equipoise.files.options import Destination, option
 from equipoise.models.hub import prepare_torch, quiet_transformers
 from equipoise.run.seals import checkpoint_at
 
@@ -21,9 +21,9 @@ class ConvertOptions:
     A model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
     LoRA), of PEFT, or of NeMo 2; or of any of these, and of Hugging Face's, what NeMo-RL's
     Megatron backend starts from, which Megatron-Bridge writes. What SOURCE is, is found
-    by looking; DEST appears whole or not at all, and every byte of it is read back. No GPU is
-    needed, and little more memory than the largest tensor takes (Megatron-Bridge holds the model);
-    a model that fits into what is free is loaded once and asked.
+    by looking; DEST appears whole or not at all. No GPU is needed, and little more memory than the
+    largest tensor takes (Megatron-Bridge holds the model); a model that fits into what is free is
+    loaded once and asked.
 
     Examples:
         equipoise convert results/TASK/RUN my-model
@@ -42,10 +42,6 @@ class ConvertOptions:
         str | None, option("the model that training began with, where SOURCE names none", "MODEL")
     ] = None
     adapter: Annotated[bool, option("keep a LoRA adapter one, in PEFT's form")] = False
-    verify: Annotated[
-        bool, option("leave out checksums, reading back what is written, and loading the model")
-    ] = True
-    dry_run: DryRun = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,6 @@ class MergeOptions:
     base: Annotated[
         str | None, option("the model that it was trained on, where that is elsewhere now", "MODEL")
     ] = None
-    dry_run: DryRun = False
 
 
 def run(options: ConvertOptions, reporter: Reporter) -> None:
@@ -79,23 +74,17 @@ def run(options: ConvertOptions, reporter: Reporter) -> None:
     prepare_torch(threads=None)
     quiet_transformers()
     # torch and transformers take seconds to import; --help should not wait for them.
-    from equipoise.checkpoints.to_hugging_face import convert, show_source
-    from equipoise.checkpoints.to_megatron import convert_to_megatron
+    from equipoise.checkpoints.convert import convert, convert_to_megatron
 
-    source = checkpoint_at(options.source)
-    if options.dry_run:
-        show_source(source, options.destination)
-        return
     write = (
         partial(convert, keep_adapter=options.adapter)
         if options.to == "hf"
         else convert_to_megatron
     )
     write(
-        source,
+        checkpoint_at(options.source),
         options.destination,
         base=options.base,
-        verify=options.verify,
         progress=reporter.progress,
     )
 
@@ -114,12 +103,4 @@ def merge(options: MergeOptions, reporter: Reporter) -> None:
             f"{describe(source)}: this is not an adapter",
             "`equipoise convert` converts models.",
         )
-    conversion = ConvertOptions(
-        options.adapter,
-        options.destination,
-        base=options.base,
-        dry_run=options.dry_run,
-    )
-    run(conversion, reporter)
-    if options.dry_run:
-        reporter.say(f"base: {options.base or source.base or 'not named: give it with --base'}")
+    run(ConvertOptions(options.adapter, options.destination, base=options.base), reporter)

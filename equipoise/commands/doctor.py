@@ -37,7 +37,6 @@ class DoctorOptions:
 
     task: Task = None
     json: Annotated[bool, option("one JSON object in place of the table")] = False
-    gpu: Annotated[bool, option("a login node, an image build")] = True
     offline: Annotated[bool, option("make no network requests")] = False
     training: Training = field(default_factory=TrainingWords)
 
@@ -78,7 +77,7 @@ def case_of(options: DoctorOptions) -> Case:
             loaded = load_config(options.task, options.training.as_options())
         except UsageError as error:
             invalid = error
-    case = Case(loaded, invalid, dict(os.environ), not options.offline, options.gpu)
+    case = Case(loaded, invalid, dict(os.environ), not options.offline)
     root = find_root()
     if root and case.on_nemo_rl and case.place == "here" and is_installed() and not is_launched():
         hand_over(root)  # NeMo-RL's Python sees its GPUs and its Ray

@@ -334,8 +334,8 @@ def as_model_folder(subject: "Subject", target: Path, progress: ShowProgress) ->
         check_part(folder)
         return subject.model
     # torch takes seconds to import.
+    from equipoise.checkpoints.convert import convert
     from equipoise.checkpoints.sources import open_source
-    from equipoise.checkpoints.to_hugging_face import convert
 
     folder = checkpoint_at(folder)
     source = open_source(folder)

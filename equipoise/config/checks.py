@@ -300,11 +300,13 @@ def _local_can_run(case: Case) -> Iterator[Problem]:
             "weights in 4 bits cannot be trained, only a LoRA above them: add --lora-rank 32",
         )
 
-    missing = [name for name in case.config.logger.report_to if find_spec(name) is None]
+    packages = list(case.config.logger.report_to)
+    packages += ["bitsandbytes"] if case.config.equipoise.load_in_4bit else []
+    missing = [name for name in packages if find_spec(name) is None]
     if case.engine == "local" and missing:
         yield Problem(
-            "local.missing-tracker",
-            ("logger.report_to",),
+            "local.missing-package",
+            ("logger.report_to", "equipoise.load_in_4bit"),
             f"not installed here: {', '.join(missing)}; run `uv pip install {' '.join(missing)}`",
         )
 

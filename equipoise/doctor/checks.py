@@ -1,14 +1,11 @@
-"""A check, its input and its findings, and checks run at once, each with a limit of time."""
+"""A check, its input and its findings."""
 
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from threading import Lock, Thread
 from typing import Any, Literal, TypeVar, get_args
 
 from equipoise.config import Config, LoadedConfig
@@ -52,10 +49,6 @@ def failure(says: str, remedy: str = "") -> Finding:
 def unchecked(why: str) -> Finding:
     """The check was left out."""
     return Finding("not checked", why)
-
-
-class NotCheckedError(Exception):
-    """Something that the user left out is needed; the text is what the check says."""
 
 
 NVIDIA_SMI = "nvidia-smi"
@@ -116,10 +109,8 @@ class Case:
     invalid: UsageError | None = None  # why the configuration is not valid
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     online: bool = True
-    gpu: bool = True
     purpose: Purpose = "doctor"
-    _facts: dict[Callable[["Case"], Any], Future[Any]] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
+    _facts: dict[Callable[["Case"], Any], Any] = field(default_factory=dict)
 
     @property
     def configured(self) -> LoadedConfig:
@@ -166,15 +157,16 @@ class Case:
 
     def once(self, look: Callable[["Case"], T]) -> T:
         """Look once, whichever check asks first; all get the same value, or the same error."""
-        with self._lock:
-            is_first = look not in self._facts
-            fact: Future[T] = self._facts.setdefault(look, Future())
-        if is_first:
+        if look not in self._facts:
             try:
-                fact.set_result(look(self))
-            except Exception as error:  # noqa: BLE001  raised for everyone who asks
-                fact.set_exception(error)
-        return fact.result()
+                self._facts[look] = look(self)
+            except EquipoiseError as error:
+                self._facts[look] = error
+                raise
+        fact = self._facts[look]
+        if isinstance(fact, EquipoiseError):
+            raise fact
+        return fact  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +184,6 @@ class Check:
     needs_run: bool = True
     starts: tuple[Engine, ...] = ()
     plans: bool = False
-    seconds: float = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,50 +202,26 @@ class Result:
         return cls(check, finding.status, finding.says, finding.remedy or remedy)
 
 
-def run_together(checks: Sequence[Check], case: Case) -> list[Result]:
-    """The results of all checks, in their order; each has at least one.
+def results_of(checks: Iterable[Check], case: Case) -> list[Result]:
+    """The results of all checks, in their order.
 
     An `EquipoiseError` is a failure of the first check that met it, and the others were not
-    reached. Any other exception is a bug, and raised.
+    reached.
     """
-    started = time.monotonic()
-    running = [(check, *_start(check, case)) for check in checks]
     causes: dict[int, Check] = {}  # the error -> the first check that met it
     results = []
-    for check, findings, end in running:
-        remaining = max(0.0, check.seconds - (time.monotonic() - started))
-        why, late = "it said nothing", False
-        try:
-            error = end.exception(remaining)
-        except TimeoutError:
-            error, why, late = None, f"no answer within {check.seconds:g} seconds", True
-        all_findings = list(findings)  # a late check goes on
-        all_findings += [unchecked(why)] if late else []
-        if isinstance(error, EquipoiseError):
-            cause = causes.setdefault(id(error), check)
-            reached = cause == check
-            why = f"not reached: see {cause.name}"
-            all_findings += [failure(error.message, error.remedy)] if reached else []
-        elif isinstance(error, NotCheckedError):
-            why = str(error)
-        elif error:
-            raise error
-        results += [Result.of(check, finding) for finding in all_findings or [unchecked(why)]]
-    return results
-
-
-def _start(check: Check, case: Case) -> tuple[list[Finding], Future[None]]:
-    """Start a check; return its findings, which still grow, and its end. The thread is a daemon."""
-    findings: list[Finding] = []
-    end: Future[None] = Future()
-
-    def look() -> None:
+    for check in checks:
+        findings = []
         try:
             for finding in check.run(case):
-                findings.append(finding)  # noqa: PERF402  what a late check has said so far counts
-            end.set_result(None)
-        except Exception as error:  # noqa: BLE001  handed to the thread that waits
-            end.set_exception(error)
-
-    Thread(target=look, name=f"check {check.name}", daemon=True).start()
-    return findings, end
+                findings.append(finding)  # noqa: PERF402  what a check said before an error counts
+        except EquipoiseError as error:
+            cause = causes.setdefault(id(error), check)
+            is_first = cause is check
+            findings.append(
+                failure(error.message, error.remedy)
+                if is_first
+                else unchecked(f"not reached: see {cause.name}")
+            )
+        results += [Result.of(check, finding) for finding in findings]
+    return results

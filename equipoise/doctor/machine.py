@@ -1,22 +1,14 @@
-"""This machine: its Python's packages, NVIDIA's driver, GPUs, memory, folders and disks.
+"""This machine: its GPUs, memory, folders and disks."""
 
-The driver is asked through nvidia-smi, which comes with it and starts no CUDA context.
-"""
-
-import csv
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from huggingface_hub.constants import HF_HUB_CACHE
 
-from data_prep.packaged_models import SMOLLM2, SMOLLM2_BYTES, smollm2_folder
+from data_prep.packaged_models import SMOLLM2
 from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.load import count_gpus
 from equipoise.config.memory import (
@@ -33,13 +25,11 @@ from equipoise.config.nemo_rl.conversion import (
     conversions,
     is_converted,
 )
-from equipoise.config.nemo_rl.installation import UV_RUN
 from equipoise.config.nemo_rl.rules import memory_problems, memory_warnings
 from equipoise.doctor.checks import (
     NVIDIA_SMI,
     Case,
     Finding,
-    NotCheckedError,
     failure,
     ok,
     unchecked,
@@ -51,119 +41,11 @@ from equipoise.models.hub import in_cache
 
 _NO_GPU = (
     "equipoise.device is cuda, and torch finds no GPU",
-    "Take --device cpu, or a machine with a GPU: see whether nvidia-smi shows one and this torch "
-    "was built for it.",
+    "Take --device cpu, or a machine with a GPU: see whether nvidia-smi shows one, this torch was "
+    "built for it, and CUDA_VISIBLE_DEVICES hides none.",
 )
-_COUNT = "import torch; print(torch.cuda.device_count())"
-_SECONDS = 60
-_DRIVER_SECONDS = 10
-_FIELDS = ("index", "name", "memory.total", "memory.used", "driver_version")
-_MIB = 2**20
-#: What hides GPUs from a process; NVIDIA's containers read the second one.
-_HIDING = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 #: Ray's object store and everything else need the rest of a host's memory.
 _TIGHT_HOST = 0.7
-
-
-# --- packages -----------------------------------------------------------------------------------
-
-
-def packages(case: Case) -> Iterator[Finding]:
-    """Check what this configuration imports besides what every run does."""
-    if case.config.equipoise.load_in_4bit and find_spec("bitsandbytes") is None:
-        yield failure("equipoise.load_in_4bit needs bitsandbytes, which is not installed")
-    else:
-        yield ok("those of this configuration are here")
-
-
-# --- the driver and its GPUs --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU as the driver sees it; memory in bytes."""
-
-    index: int
-    name: str
-    total: int
-    used: int
-
-
-@dataclass(frozen=True, slots=True)
-class Driver:
-    """NVIDIA's driver."""
-
-    version: str
-    gpus: tuple[Gpu, ...]
-
-
-def driver(case: Case) -> Driver | None:
-    """The driver, where GPUs are to be looked at."""
-    if not case.gpu:
-        raise NotCheckedError("--no-gpu")
-    return read_driver()
-
-
-def read_driver() -> Driver | None:
-    """Ask nvidia-smi; None without one. Raises `EquipoiseError` where it fails."""
-    program = shutil.which(NVIDIA_SMI)
-    if program is None:
-        return None
-    fields = f"--query-gpu={','.join(_FIELDS)}"
-    return parse_driver(_ask(program, fields, "--format=csv,noheader,nounits"))
-
-
-def _ask(*command: str) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_DRIVER_SECONDS, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        output = getattr(error, "stdout", None) or str(error)
-        line = (str(output).strip().splitlines() or [type(error).__name__])[0]
-        raise EquipoiseError(
-            "gpu.failed-driver",
-            f"nvidia-smi fails: {line}",
-            "Reload the driver or restart the node: kernel module and library must match.",
-        ) from error
-    return done.stdout
-
-
-def parse_driver(rows: str) -> Driver:
-    """The driver of the rows of `--query-gpu`."""
-    cells = [row for row in csv.reader(rows.splitlines(), skipinitialspace=True) if row]
-    gpus = tuple(
-        Gpu(int(index), name, _bytes(total), _bytes(used)) for index, name, total, used, _ in cells
-    )
-    return Driver(cells[0][4] if cells else "", gpus)
-
-
-def _bytes(mib: str) -> int:
-    """Memory in MiB; a GPU whose memory is that of the machine says [N/A]."""
-    return int(mib) * _MIB if mib.isdigit() else 0
-
-
-def gpus_of_torch() -> int:
-    """How many this Python's torch sees; asked of another process, for the import takes long."""
-    failed = "torch cannot be imported"
-    output = ask_python(
-        _COUNT, seconds=_SECONDS, code="gpu.failed-torch", failed=failed, remedy=UV_RUN
-    )
-    return int(output.split()[-1])
-
-
-def ask_python(
-    program: str, *words: str, seconds: float, code: str, failed: str, remedy: str
-) -> str:
-    """Run a program in a Python of its own and return its output. Raises `EquipoiseError`."""
-    command = [sys.executable, "-c", program, *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)
-    except subprocess.SubprocessError as error:
-        output = getattr(error, "stderr", None) or str(error)
-        line = (str(output).strip().splitlines() or ["no answer"])[-1]
-        raise EquipoiseError(code, f"{failed}: {line}", remedy) from error
-    return done.stdout
 
 
 # --- the local engine ---------------------------------------------------------------------------
@@ -171,23 +53,22 @@ def ask_python(
 
 def local_gpus(case: Case) -> Iterator[Finding]:
     """The GPU of the local engine, which does without."""
-    config = case.config if case.loaded else None
-    if config and config.equipoise.device == "cuda" and not count_gpus():
+    gpus = count_gpus()
+    if gpus:
+        yield ok(f"{gpus}, of {in_gb(min(gpu_memory()))}" if case.purpose != "start" else str(gpus))
+    elif case.loaded and case.config.equipoise.device == "cuda":
         yield failure(*_NO_GPU)
-        return
-    nvidia = None if case.purpose == "start" else case.once(driver)
-    if nvidia is None or not nvidia.gpus:
+    elif shutil.which(NVIDIA_SMI):
+        yield warning("nvidia-smi is here, and torch sees no GPU", _NO_GPU[1])
+    else:
         yield ok("none; the local engine trains on the CPU")
-        return
-    gpus = nvidia.gpus
-    visible = gpus_of_torch()
-    hidden = any(case.environment.get(name) not in (None, "all") for name in _HIDING)
-    if visible < len(gpus) and not hidden:
-        remedy = f"Take a torch built for the CUDA of the driver {nvidia.version}."
-        yield failure(f"torch sees {visible} of {len(gpus)} GPUs, and nothing hides them", remedy)
-        return
-    names = " and ".join(sorted({f"{gpu.name}, {in_gb(gpu.total)}" for gpu in gpus}))
-    yield ok(f"{visible} of {names}")
+
+
+def gpu_memory() -> list[int]:
+    """Return the bytes of each GPU."""
+    import torch  # it takes seconds
+
+    return [torch.cuda.get_device_properties(n).total_memory for n in range(count_gpus())]
 
 
 def refuse_missing_gpu(config: Config) -> None:
@@ -208,15 +89,8 @@ def local_memory(case: Case) -> Finding:
     if shape is None:
         return unchecked(f"the shape of {name} is not known before it is loaded")
     has, where = ram_bytes(), "this machine"
-    nvidia = case.once(driver) if case.gpu and case.purpose != "start" else None
-    if config.equipoise.device == "cpu":
-        pass
-    elif nvidia and nvidia.gpus and nvidia.gpus[0].total:  # else its memory is the machine's
-        has, where = nvidia.gpus[0].total, "the GPU"
-    elif case.purpose == "start" and count_gpus():
-        import torch
-
-        has, where = int(torch.cuda.get_device_properties(0).total_memory), "the GPU"
+    if config.equipoise.device != "cpu" and count_gpus():
+        has, where = gpu_memory()[0], "the GPU"
     if (needs := local_bytes(config, shape, gpu=where == "the GPU")) > has:
         raise EquipoiseError(
             "gpu.small-memory",
@@ -258,15 +132,12 @@ def host_memory(config: Config, has: int) -> Iterator[Finding]:
     yield (failure if needs > has else warning)(message, remedy)
 
 
-def nemo_rl_memory(driver: Driver | None, config: Config) -> Iterator[Finding]:
+def nemo_rl_memory(config: Config) -> Iterator[Finding]:
     """The estimate of `--dry-run` against the GPUs that are here."""
-    if driver is None or not driver.gpus:
+    if not count_gpus():
         yield unchecked("no GPU is here to compare the estimate with")
         return
-    smallest = min(gpu.total for gpu in driver.gpus) / GB
-    if not smallest:
-        yield unchecked("the driver does not say how much memory a GPU has")
-        return
+    smallest = min(gpu_memory()) / GB
     ours = config.equipoise.model_copy(update={"gpu_memory_gb": round(smallest, 1)})
     local_config = config.model_copy(update={"equipoise": ours})
     problems = [failure(problem.message) for problem in memory_problems(local_config)]
@@ -366,7 +237,7 @@ def refusal(folder: Path) -> str | None:
 
 def room_for(case: Case, written: Mapping[str, Path], free: Free) -> Finding:
     """Compare what is `free` with what the run writes; folders of one disk share it."""
-    runs, cache = list(written.values())[:2]
+    runs = next(iter(written.values()))
     config, model = case.config, case.config.policy.model_name
     environment = case.job.environment if case.job else case.environment
     shape = model_shape(model)
@@ -382,8 +253,6 @@ def room_for(case: Case, written: Mapping[str, Path], free: Free) -> Finding:
     if _HUB in written:
         has = Path(model).is_dir() or in_cache(model, written[_HUB])
         needs[written[_HUB]] = 0 if has else _model_bytes(shape)
-    if model == SMOLLM2:
-        needs[cache] = 0 if smollm2_folder(cache).is_dir() else SMOLLM2_BYTES
     return enough(needs, free)
 
 

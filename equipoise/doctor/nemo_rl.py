@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,8 +16,6 @@ from equipoise.config.nemo_rl.assumptions import OWN_CLUSTER, RELEASE, TRIED, is
 from equipoise.config.nemo_rl.installation import Installation, find_installation, find_python
 from equipoise.doctor.checks import Case, Finding, Job, failure, ok, unchecked, warning
 from equipoise.doctor.machine import (
-    ask_python,
-    driver,
     existing,
     host_memory,
     local_gpus,
@@ -85,14 +85,17 @@ def cluster(_: Case) -> list[int] | None:
     except (ImportError, ConnectionError):
         return None
     refuse_silence(address, get_ray_address_file(None))
-    output = ask_python(
-        *(_NODES, address),
-        seconds=_SECONDS,
-        code="nemo-rl.no-ray",
-        failed=f"the Ray cluster at {address} cannot be joined",
-        remedy=_START_RAY,
-    )
-    nodes = json.loads(output.splitlines()[-1])
+    command = [sys.executable, "-c", _NODES, address]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+    except subprocess.SubprocessError as error:
+        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        raise EquipoiseError(
+            "nemo-rl.no-ray",
+            f"the Ray cluster at {address} cannot be joined: {lines[-1] if lines else 'no answer'}",
+            _START_RAY,
+        ) from error
+    nodes = json.loads(done.stdout.splitlines()[-1])
     is_ours = any(name.startswith(OWN_CLUSTER) for resources in nodes for name in resources)
     if is_ours or not nodes:
         return None
@@ -208,17 +211,11 @@ def gpus(case: Case) -> Iterator[Finding]:
     if case.place != "here":
         yield unchecked(f"{describe_cluster(case.config)} are not of this machine")
         return
-    nvidia = case.once(driver)
     if not case.on_nemo_rl:
         yield from local_gpus(case)
         return
-    config, here_gpus = case.config, nvidia.gpus if nvidia else ()
-    if case.purpose == "plan":
-        if len(here_gpus) < config.cluster.gpus_per_node:
-            needs = f"this configuration runs on {describe_cluster(config)}"
-            yield failure(f"{needs}, and this machine has {len(here_gpus)}", smaller(config))
-        return
-    nodes, visible = case.once(cluster), count_gpus()
+    config, visible = case.config, count_gpus()
+    nodes = case.once(cluster) if case.purpose != "plan" else None
     where = f"nodes of the Ray cluster have {', '.join(map(str, nodes))}" if nodes else "here"
     yield from [*too_few_gpus(config, nodes, visible)] or [ok(f"{visible} {where}")]
 
@@ -253,7 +250,7 @@ def memory(case: Case) -> Iterator[Finding]:
         size = f"that GPUs have {limit:g} GB" if limit else "how large GPUs are"
         yield unchecked(f"{size}, and a node's host {host}")
     elif case.on_nemo_rl:
-        yield from nemo_rl_memory(case.once(driver), config)
+        yield from nemo_rl_memory(config)
         yield from host_memory(config, ram_bytes())
     else:
         yield local_memory(case)

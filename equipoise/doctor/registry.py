@@ -13,14 +13,11 @@ from equipoise.doctor.checks import (
     Result,
     failure,
     ok,
-    run_together,
+    results_of,
     unchecked,
     warning,
 )
 from equipoise.files.errors import EquipoiseError
-
-#: Seconds for another Python that imports torch.
-_PYTHON = 90.0
 
 
 def configuration(case: Case) -> Iterator[Finding]:
@@ -45,14 +42,6 @@ CHECKS = (
         needs_run=False,
     ),
     Check(
-        "packages",
-        "what this configuration alone imports: bitsandbytes",
-        "Start it with `uv run --extra 4bit`.",
-        machine.packages,
-        starts=("local",),
-        plans=True,
-    ),
-    Check(
         "NeMo-RL",
         "that it is here, its Python, the variables of its workers; for a job its image",
         nemo_rl.REMEDY,
@@ -60,7 +49,6 @@ CHECKS = (
         needs_run=False,
         starts=("nemo_rl",),
         plans=True,
-        seconds=_PYTHON,
     ),
     Check(
         "GPUs",
@@ -70,7 +58,6 @@ CHECKS = (
         needs_run=False,
         starts=("local", "nemo_rl"),
         plans=True,
-        seconds=_PYTHON,
     ),
     Check(
         "memory",
@@ -79,7 +66,6 @@ CHECKS = (
         nemo_rl.memory,
         starts=("local",),
         plans=True,
-        seconds=_PYTHON,
     ),
     Check(
         "folders",
@@ -94,14 +80,12 @@ CHECKS = (
         "Name a folder with a Hugging Face model, or a model on the hub, with --model-name.",
         task.model,
         plans=True,
-        seconds=60,
     ),
     Check(
         "prompts",
         "the file and its hash, or how they are made; the models that make them",
         "Correct the file or equipoise.data, or let equipoise.data.module make the prompts.",
         task.prompts,
-        seconds=30,
     ),
     Check(
         "reward",
@@ -115,7 +99,7 @@ CHECKS = (
 def examine(case: Case) -> list[Result]:
     """One result at least of every check."""
     selected = [check for check in CHECKS if case.loaded or not check.needs_run]
-    results = run_together(selected, case)
+    results = results_of(selected, case)
     why = unchecked(case.without_run)
     results += [Result.of(check, why) for check in CHECKS if check not in selected]
     return sorted(results, key=lambda result: CHECKS.index(result.check))
@@ -132,19 +116,21 @@ def compare_plan(case: Case, warn: Callable[[str], None], say: Callable[[str], N
 
     Raises one `EquipoiseError` with everything for which the run could not work.
     """
-    results = run_together([check for check in CHECKS if check.plans], case)
-    for result in results:
-        if result.status == "not checked":
-            say(f"not compared: {result.check.name}: {result.says}")
-    refuse(results, warn)
+    refuse(results_of([check for check in CHECKS if check.plans], case), warn, say)
 
 
-def refuse(results: Sequence[Result], warn: Callable[[str], None]) -> None:
+def refuse(
+    results: Sequence[Result],
+    warn: Callable[[str], None],
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
     """Tell the warnings, and raise one `EquipoiseError` of the failures."""
-    failures = [result for result in results if result.status == "failure"]
     for result in results:
         if result.status == "warning":
             warn(result.says)
+        elif result.status == "not checked":
+            say(f"not compared: {result.check.name}: {result.says}")
+    failures = [result for result in results if result.status == "failure"]
     if len(failures) == 1:
         raise EquipoiseError("start.failed-check", failures[0].says, failures[0].remedy)
     if failures:

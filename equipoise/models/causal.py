@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -26,7 +25,6 @@ from transformers.cache_utils import DynamicLayer
 from data_prep.hub import model_identity
 from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
-from equipoise.files.errors import EquipoiseError
 from equipoise.models.hub import explain
 from equipoise.models.pretrained import (
     LOADING_ERRORS,
@@ -113,12 +111,6 @@ def _pretrained(
             name, config=config, dtype=dtype, trust_remote_code=False
         )
         return model
-    if find_spec("bitsandbytes") is None:
-        raise EquipoiseError(
-            "model.no-bitsandbytes",
-            "equipoise.load_in_4bit needs bitsandbytes, which is not installed",
-            "Start the recipe with `uv run --extra 4bit`.",
-        )
     # NF4 with quantized constants, as in QLoRA: Dettmers et al. 2023, arXiv:2305.14314.
     settings = BitsAndBytesConfig(
         load_in_4bit=True,

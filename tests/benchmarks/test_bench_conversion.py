@@ -3,8 +3,7 @@
     pytest -n 0 -s tests/benchmarks/test_bench_conversion.py
 
 1.34 GB in bfloat16, files in the cache, in turns; the best of several rounds is compared, for the
-machine may have other work. Imports are not counted. Needs two processors that are free: a file is
-hashed while it is written.
+machine may have other work. Imports are not counted.
 """
 
 import json
@@ -19,7 +18,6 @@ import pytest
 
 from equipoise.checkpoints.megatron import to_hugging_face
 from equipoise.checkpoints.sources import open_source
-from equipoise.checkpoints.verify import check_sums
 from equipoise.checkpoints.writer import write_model
 from equipoise.files.disk import read_json
 from tests.contract.packages import MEGATRON, missing
@@ -36,7 +34,7 @@ MEMORY = 512 * 10**6
 _MEMORY_OF = r"""
 import re, sys, threading, time
 from pathlib import Path
-from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.checkpoints.convert import convert
 from equipoise.checkpoints import verify
 from equipoise.files.console import Reporter
 
@@ -66,13 +64,13 @@ def folder(tmp_path_factory):
     shutil.rmtree(folder)
 
 
-def convert_here(folder: Path, destination: Path, *, check: bool) -> None:
+def convert_here(folder: Path, destination: Path) -> None:
     """Convert the weights of a checkpoint as the converter does."""
     tensors = to_hugging_face(
         open_source(folder / "iter_0000000").tensors, read_json(folder / "base" / "config.json")
     )
     destination.mkdir()
-    write_model(destination, tensors, lambda _: None, check=check)
+    write_model(destination, tensors, lambda _: None)
 
 
 def copy(folder: Path, destination: Path) -> None:
@@ -91,9 +89,7 @@ def seconds(action, destination: Path) -> float:
 def test_half_as_fast_as_cp(folder):
     actions = {
         "cp": lambda to: copy(folder, to),
-        "written": lambda to: convert_here(folder, to, check=False),
-        "written and read back": lambda to: convert_here(folder, to, check=True),
-        "checksums of its source": lambda _: check_sums(folder / "iter_0000000"),
+        "written": lambda to: convert_here(folder, to),
     }
     best = dict.fromkeys(actions, float("inf"))
     for _ in range(ROUNDS):
@@ -102,7 +98,6 @@ def test_half_as_fast_as_cp(folder):
     for name, took in best.items():
         print(f"{name}: {took:.2f} s, {best['cp'] / took:.2f} of the throughput of cp")
     assert best["cp"] / best["written"] > OF_CP
-    assert best["cp"] / best["written and read back"] > OF_CP
 
 
 def test_memory(folder):
@@ -126,7 +121,7 @@ def test_faster_than_megatron_bridge(folder):
     """Its own reading and writing; the model that they go through is made before."""
     shutil.rmtree(folder / "out", ignore_errors=True)
     (folder / "out").mkdir()
-    convert_here(folder, folder / "out" / "model", check=True)
+    convert_here(folder, folder / "out" / "model")
     shutil.copy(folder / "base" / "config.json", folder / "out" / "model")
     ours, theirs = [], []
     for _ in range(BRIDGE_ROUNDS):
@@ -141,9 +136,6 @@ def test_faster_than_megatron_bridge(folder):
         told = json.loads(done.stdout.splitlines()[-1])
         theirs.append(told["reading"] + told["writing"])
         shutil.rmtree(made)
-        ours += [
-            seconds(lambda to: convert_here(folder, to, check=True), folder / "made")
-            for _ in range(3)
-        ]
+        ours += [seconds(lambda to: convert_here(folder, to), folder / "made") for _ in range(3)]
     print(f"{min(ours):.2f} s, Megatron-Bridge {min(theirs):.2f} s and {told['peak'] / 1e6:.0f} MB")
     assert min(theirs) / min(ours) > OF_BRIDGE

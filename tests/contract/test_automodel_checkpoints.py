@@ -19,8 +19,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from equipoise.checkpoints.convert import convert
 from equipoise.checkpoints.tensors import ConversionError
-from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from tests.contract.packages import AUTOMODEL, missing
 from tests.equipoise.checkpoints.samples import same, weights_of

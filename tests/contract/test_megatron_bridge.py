@@ -32,12 +32,11 @@ from transformers import (
 
 from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, train_tokenizer
+from equipoise.checkpoints.convert import ITERATION, convert, convert_to_megatron
 from equipoise.checkpoints.dcp import layered_tensors
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.megatron import FAMILIES as IN_THE_TABLE
 from equipoise.checkpoints.megatron import to_hugging_face
-from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.checkpoints.to_megatron import ITERATION, convert_to_megatron, read_back
 from equipoise.checkpoints.verify import tensors_of_model
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
@@ -279,9 +278,8 @@ class TestRoundTrips:
     @pytest.mark.parametrize("name", MODELS)
     def test_every_byte_comes_back(self, name, models, out, tmp_path):
         model = models / name
-        checked = read_back(out / "megatron" / name / ITERATION, model, tensors(model), tmp_path)
-        assert checked.read_by == "Equipoise's own reader"
-        assert (checked.tensors, checked.cast) == (len(tensors(model)), 0)
+        convert(out / "megatron" / name, tmp_path / "made", base=str(model))
+        assert same(weights_of(tmp_path / "made"), weights_of(model))
         exported = weights_of(out / "exported" / name)
         if "lm_head.weight" not in tensors(model):  # tied: Megatron-Bridge writes both names
             output = exported.pop("lm_head.weight")
@@ -291,7 +289,8 @@ class TestRoundTrips:
     @pytest.mark.parametrize(("folder", "name"), [("padded", PADDED), ("parallel", PARALLEL)])
     def test_also_filled_up_and_in_parts(self, folder, name, models, out, tmp_path):
         model, iteration = models / name, out / folder / ITERATION
-        read_back(iteration, model, tensors(model), tmp_path)
+        convert(iteration, tmp_path / "made", base=str(model))
+        assert same(weights_of(tmp_path / "made"), weights_of(model))
         exported = weights_of(out / f"{folder}-exported")
         assert same(exported, load_file(model / "model.safetensors"))
 
@@ -309,8 +308,6 @@ class TestRoundTrips:
         wanted = tensors(other)
         assert read.keys() == wanted.keys()
         assert not [n for n in read if torch.equal(read[n].read(), wanted[n].read())]
-        with refusal("verify.other-tensor"):
-            read_back(out / "megatron" / name / ITERATION, other, wanted, tmp_path)
 
     def test_another_configuration_is_refused_by_every_name(self, models, out, tmp_path):
         """Each of them more: tests/equipoise/checkpoints/test_stated.py."""
@@ -345,8 +342,6 @@ class TestRoundTrips:
     ):
         monkeypatch.setenv("MEGATRON_PYTHON", str(megatron_python(tmp_path)))
         model, written = models / name, out / "megatron" / name
-        checked = read_back(written / ITERATION, model, tensors(model), tmp_path / "read-back")
-        assert (checked.read_by, checked.cast) == ("Megatron-Bridge", 0)
         convert(written, tmp_path / "made", base=str(model))
         assert same(weights_of(tmp_path / "made"), weights_of(model))
         base = shutil.copytree(model, tmp_path / "base")
@@ -394,8 +389,6 @@ class TestToMegatron:
         made = converted / "megatron"
         record = json.loads((made / "conversion.json").read_text())
         assert record["made_by"] == {"megatron-bridge": "0.5.1", "megatron-core": "0.18.2"}
-        assert record["checked"]["read_by"] == "Equipoise's own reader"
-        assert f"{ITERATION}/run_config.yaml" in record["files"]
         assert {path.name for path in converted.iterdir()} == {
             *("adapter", "megatron", "merged", "python")
         }

@@ -241,7 +241,6 @@ def test_all_weights_of_two_workers_that_pack_sequences_become_one_model(
     assert "Sequence packing is enabled" in (run / "nemo_rl.log").read_text()
     record = json.loads((run / "final_checkpoint" / "conversion.json").read_text())
     assert record["source"]["kind"].endswith("in 2 shards")
-    assert "model.safetensors" in record["files"]
     differences = json.loads((run / "provenance.json").read_text())["logprobs_differ_by"]
     assert differences.keys() == {"training", "final_checkpoint"}
     assert max(differences.values()) < 1e-4

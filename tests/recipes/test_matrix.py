@@ -74,7 +74,7 @@ MISSING: list[tuple[str, tuple[str, ...], str]] = [
     ("convert", ("MISSING", "NEW"), NOT_THERE),
     ("merge-lora", ("MISSING", "NEW"), NOT_THERE),
     ("doctor", ("fairness", "--offline", "--config=MISSING"), NOT_THERE),
-    ("doctor", ("fairness", "--offline", "--no-gpu", "--model-name=MISSING"), "there is no folder"),
+    ("doctor", ("fairness", "--offline", "--model-name=MISSING"), "there is no folder"),
     ("export gym", ("MISSING", "--output-dir=NEW"), NO_RUN),
     ("export verifiers", ("MISSING", "--output-dir=NEW"), NO_RUN),
     ("evaluate", ("--resume=MISSING",), "results/audits/<name>"),

@@ -13,8 +13,8 @@ from typing import BinaryIO
 from omegaconf import OmegaConf
 
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
+from equipoise.checkpoints.convert import convert
 from equipoise.checkpoints.tensors import ConversionError
-from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.config import Config
 from equipoise.config.nemo_rl.conversion import converting
 from equipoise.config.nemo_rl.installation import Installation, find_installation

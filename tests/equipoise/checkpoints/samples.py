@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.checkpoints.convert import convert
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.seals import checkpoint_at
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from huggingface_hub import ModelCard
 
+from equipoise.checkpoints.convert import convert
 from equipoise.checkpoints.sources import open_source
-from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.checkpoints.writer import write_card
 from tests.equipoise.checkpoints.samples import save_adapter
 
@@ -21,9 +21,9 @@ def test_of_a_model(model, tmp_path, monkeypatch):
     convert(model, tmp_path / "out")
     card = card_of(tmp_path / "out")
     assert "Converted, not evaluated here" in card.text
-    assert f"**Source:** `{model.name}`, `a model of Hugging Face's`" in card.text
+    assert "**Source:** `a model of Hugging Face's`" in card.text
     assert "**Base:** not known" in card.text
-    assert "every byte read back" in card.text and "`conversion.json`" in card.text
+    assert "loads and answers" in card.text
     assert str(model.parent) not in card.text
     assert card.data.library_name == "transformers"
     assert not card.data.base_model and not card.data.eval_results
@@ -37,10 +37,7 @@ def test_of_an_adapter(keep, model, tmp_path):
     (base / "README.md").write_text("the best model there is")
     convert(tmp_path / "a", tmp_path / "out", base=str(base), keep_adapter=keep)
     card = card_of(tmp_path / "out")
-    assert ("in PEFT's form" if keep else "merging the LoRA adapter into its base") in card.text
     assert card.data.library_name == ("peft" if keep else "transformers")
-    assert ("conversion.json" in card.text) != keep  # there is none
-    assert "describes the source and was not copied" in card.text
     assert "0.99" not in card.text and "the best" not in card.text
     write_card(open_source(tmp_path / "a"), tmp_path, "org/base", "", merged=not keep)
     data, relation = card_of(tmp_path).data, "adapter" if keep else "finetune"

@@ -2,20 +2,15 @@
 
 import json
 import os
-import pickle
 import shutil
 import time
-import zipfile
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from equipoise.checkpoints import lora, verify
-from equipoise.checkpoints.lora import Adapter, merge
-from equipoise.checkpoints.tensors import LazyTensor
-from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.checkpoints.convert import convert
 from tests.equipoise.checkpoints.samples import (
     change_config,
     change_json,
@@ -94,51 +89,6 @@ class TestOtherFiles:
         assert holds(refused(source, tmp_path / "out"), "model.oversize-file | 1,099,511,627,776")
 
 
-class TestPickledWeights:
-    """Nothing in a file is run, and no more is read than it has."""
-
-    @pytest.fixture
-    def pickled(self, source):
-        torch.save(weights_of(source), source / "pytorch_model.bin")
-        (source / "model.safetensors").unlink()
-        return source / "pytorch_model.bin"
-
-    def test_that_run_something(self, pickled, tmp_path):
-        class Runs:
-            def __reduce__(self):
-                return Path.touch, (tmp_path / "ran",)
-
-        torch.save({"model.norm.weight": Runs()}, pickled)
-        told = "torch-file.unreadable | pytorch_model.bin"
-        assert holds(refused(pickled.parent, tmp_path / "out"), told)
-        assert not (tmp_path / "ran").exists()
-
-    def test_without_a_zip_file(self, pickled, tmp_path):
-        pickled.write_bytes(pickle.dumps({"a": 1}))
-        assert holds(refused(pickled.parent, tmp_path / "out"), "torch-file.no-archive")
-
-    def test_of_complex_numbers(self, pickled, tmp_path):
-        state = torch.load(pickled, weights_only=True)
-        norm = state["model.norm.weight"].to(torch.complex64)
-        torch.save(state | {"model.norm.weight": norm}, pickled)
-        told = "writer.unknown-dtype | model.norm.weight | torch.complex64"
-        assert holds(refused(pickled.parent, tmp_path / "out"), told)
-
-    def test_that_are_a_bomb(self, pickled, tmp_path):
-        whole = zipfile.ZipFile(pickled)
-        with zipfile.ZipFile(tmp_path / "small", "w", zipfile.ZIP_DEFLATED) as small:
-            for member in whole.infolist():
-                small.writestr(member.filename, whole.read(member))
-        (tmp_path / "small").rename(pickled)
-        assert holds(refused(pickled.parent, tmp_path / "out"), "torch-file.compressed-archive")
-
-    def test_of_a_tensor_that_is_larger_than_its_numbers(self, pickled, tmp_path):
-        state = torch.load(pickled, weights_only=True)
-        torch.save(state | {"lm_head.weight": torch.zeros(1).expand(10**6, 16)}, pickled)
-        told = "torch-file.short-storage | lm_head.weight | (1000000, 16)"
-        assert holds(refused(pickled.parent, tmp_path / "out"), told)
-
-
 class TestLinks:
     @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json", "other"])
     def test_one_that_leads_out_is_not_followed(self, name, source, tmp_path):
@@ -203,22 +153,8 @@ class TestPatterns:
         assert holds(refused(tmp_path / "a", tmp_path / "out"), "lora.slow-pattern | 0.5")
         assert time.process_time() - before < 30
 
-    def test_that_are_none(self, model, tmp_path):
-        save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
-        for changes in ({"target_modules": "("}, {"target_modules": 5}):
-            change_config(tmp_path / "a", **changes)
-            assert holds(refused(tmp_path / "a", tmp_path / "out"), "lora.unreadable-targets")
-
 
 def test_logits_that_are_not_numbers():
     logits = torch.ones((2, 16, 61), dtype=torch.bfloat16)
     with refusal("verify.other-logits"):
         verify.difference(torch.full_like(logits, torch.nan), logits)
-
-
-def test_merging_looks_at_every_replaced_layer():
-    bad = torch.tensor([[float("nan")]])
-    lazy = LazyTensor((1, 1), bad.dtype, lambda: bad)
-    base = {"lm_head.weight": LazyTensor((1, 1), bad.dtype, lambda: torch.ones(1, 1))}
-    with refusal("lora.infinite-weight"):
-        merge(base, Adapter({}, {"lm_head.weight": lazy}))

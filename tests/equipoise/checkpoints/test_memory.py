@@ -31,7 +31,8 @@ _CONVERT = f"""
 import json, logging, resource, sys, traceback
 from pathlib import Path
 import psutil, torch
-from equipoise.checkpoints import to_hugging_face, verify
+from equipoise.checkpoints import verify
+from equipoise.checkpoints.convert import convert
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 
 folder = Path(sys.argv[1])
@@ -43,9 +44,7 @@ except RuntimeError:
     print("limited")
 for source in sys.argv[2:]:
     try:
-        to_hugging_face.convert(
-            folder / source, folder / source / "made", base=str(folder / "base")
-        )
+        convert(folder / source, folder / source / "made", base=str(folder / "base"))
     except Exception:
         traceback.print_exc()
 """
@@ -65,19 +64,17 @@ def folder(tensors, tmp_path_factory):
     assert sum(tensor.nbytes for tensor in tensors.values()) > 3 * ROOM
     assert megatron_tensors(CONFIG)[FC1].nbytes > 1.3 * ROOM
     folder = tmp_path_factory.mktemp("large")
-    for name in ("base", "pickled", "sharded", "adapter"):
+    for name in ("base", "sharded", "adapter"):
         (folder / name).mkdir()
     for name in ("layers", "stacked"):
         save_megatron(CONFIG, folder / name, stacked=name == "stacked")
     CONFIG.save_pretrained(folder / "base")
-    CONFIG.save_pretrained(folder / "pickled")
     save_file(tensors, folder / "base" / "model.safetensors")
-    torch.save(tensors, folder / "pickled" / "pytorch_model.bin")
     save_shards(tensors, folder / "sharded")
     save_file(factors(), folder / "adapter" / "adapter_model.safetensors")
     lora = LoraConfig(r=4, lora_alpha=8, task_type="CAUSAL_LM", target_modules=[FACTORS])
     lora.save_pretrained(folder / "adapter")
-    sources = ["layers", "stacked", "pickled", "sharded", "adapter"]
+    sources = ["layers", "stacked", "sharded", "adapter"]
     words = [sys.executable, "-c", _CONVERT, folder, *sources]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.stdout.startswith("limited"), done.stdout + done.stderr
@@ -122,9 +119,8 @@ def test_megatron(name, folder):
     assert torch.equal(written[f"model.layers.{layer}.mlp.up_proj.weight"], up)
 
 
-@pytest.mark.parametrize("name", ["pickled", "sharded"])
-def test_other_forms(name, folder, tensors):
-    assert same(made(folder / name), tensors)
+def test_shards(folder, tensors):
+    assert same(made(folder / "sharded"), tensors)
 
 
 def test_an_adapter_is_merged(folder, tensors):

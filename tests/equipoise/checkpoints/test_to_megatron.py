@@ -1,18 +1,16 @@
 """Conversion to Megatron without the bridge; with it: tests/contract/test_megatron_bridge.py."""
 
 from fnmatch import fnmatch
-from pathlib import Path
 
 import pytest
+import torch.distributed.checkpoint as dcp
 
-from equipoise.checkpoints.to_megatron import convert_to_megatron
+from equipoise.checkpoints.convert import convert_to_megatron
 from equipoise.commands.convert import ConvertOptions, run
 from equipoise.files.console import Reporter
 from equipoise.files.options import read_options
-from tests.equipoise.checkpoints.samples import save_adapter
+from tests.equipoise.checkpoints.samples import save_adapter, weights_of
 from tests.refusals import refusal
-
-FIXTURES = Path(__file__).with_name("fixtures")
 
 
 @pytest.fixture
@@ -44,15 +42,17 @@ class TestWithoutMegatronBridge:
             convert_to_megatron(model, tmp_path / "made")
         assert list(tmp_path.iterdir()) == [python]
 
-    def test_nemo_2_comes_there_as_a_model_of_hugging_face_s(self, tmp_path, monkeypatch):
-        nemo = FIXTURES / "nemo" / "nemo_2" / "model"
+    def test_a_step_comes_there_as_a_model_of_hugging_face_s(self, step, model, monkeypatch):
+        (folder, weights), tmp_path = step, step[0].parent / "new"
+        dcp.save(weights_of(model), checkpoint_id=weights)
+        tmp_path.mkdir()
         python = tmp_path / "python"
         look = 'for word in "$@"; do [ -f "$word/model.safetensors" ] && echo it is there >&2; done'
         python.write_text(f"#!/bin/sh\n{look}\nexit 1\n")
         python.chmod(0o755)
         monkeypatch.setenv("MEGATRON_PYTHON", str(python))
         with refusal("megatron.bridge-failure", "it is there"):
-            convert_to_megatron(nemo, tmp_path / "made")
+            convert_to_megatron(folder, tmp_path / "made")
         assert list(tmp_path.iterdir()) == [python]
 
     def test_whatever_a_killed_conversion_leaves_is_what_the_next_one_removes(

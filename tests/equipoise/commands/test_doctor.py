@@ -56,7 +56,7 @@ def test_every_check_has_a_result_of_every_task(task, here):
 
 
 def test_without_a_task_the_machine_is_looked_at(here):
-    results = results_of("--offline", "--no-gpu")
+    results = results_of("--offline")
     assert names(results) == [check.name for check in CHECKS]
 
 

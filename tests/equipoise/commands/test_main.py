@@ -92,7 +92,7 @@ def test_a_recipe_shows_its_examples_as_it_is_called() -> None:
             ("compare", "a", "b", "--outptu-dir=x"),
             "there is no --outptu-dir=x, did you mean --output-dir?",
         ),
-        (("convert", "a", "b", "--dry"), "there is no --dry, did you mean --dry-run?"),
+        (("convert", "a", "b", "--adaptor"), "there is no --adaptor, did you mean --adapter?"),
         (("export", "gym"), "RUN the folder of a run"),
         (("convert", "a", "b", "--to", "tpu"), "'tpu' for argument '--to'"),
         (("evaluate", "--seed", "x"), "Error parsing --seed"),

@@ -82,7 +82,7 @@ equipoise.load_in_4bit=true -> -> local.trained-4-bits
     -> nemo-rl.4-bit-policy
 --use-nemo --device cpu -> equipoise.engine -> nemo-rl.on-cpu
 --use-nemo logger.report_to=[wandb] -> logger.report_to -> nemo-rl.trl-trackers
-logger.report_to=[trackio,wandb] -> -> local.missing-tracker | trackio
+logger.report_to=[trackio,wandb] -> -> local.missing-package | trackio
 policy.optimizer.name=bnb.AdamW -> -> optimizer.foreign-class
 policy.optimizer.kwargs.lrr=1 -> -> optimizer.unknown-argument
 policy.scheduler=[ONE,TWO] -> -> scheduler.invalid-chain | 1 milestones

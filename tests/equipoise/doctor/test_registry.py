@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.doctor import machine, registry
+from equipoise.doctor import machine
 from equipoise.doctor.nemo_rl import usable_installation
 from equipoise.doctor.registry import CHECKS, refuse_unfit
 from tests.equipoise.doctor.conftest import LARGE, SMALL
@@ -58,15 +58,4 @@ def test_a_rehearsal_that_lacks_nemo_rl_is_not_told_to_rehearse():
 
 def test_a_start_asks_neither_the_network_nor_the_driver():
     names = {check.name for check in CHECKS if check.starts}
-    assert names == {"packages", "NeMo-RL", "GPUs", "memory"}
-
-
-def test_a_warning_is_said_and_ends_nothing(monkeypatch, case):
-    def ends(case):
-        yield registry.warning("hardly meant")
-
-    check = registry.Check("x", "", "", ends, starts=("local",))
-    monkeypatch.setattr(registry, "CHECKS", (check,))
-    said = []
-    refuse_unfit(case("fairness"), said.append)
-    assert said == ["hardly meant"]
+    assert names == {"NeMo-RL", "GPUs", "memory"}

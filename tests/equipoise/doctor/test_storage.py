@@ -1,12 +1,10 @@
 """Folders and disks: small, full and closed ones."""
 
-import re
 import subprocess
 from dataclasses import replace
 
 import pytest
 
-from data_prep.packaged_models import SMOLLM2_BYTES, smollm2_folder
 from equipoise.doctor import machine
 from equipoise.doctor.machine import enough, folders, refusal, room_for, written_folders
 from tests.equipoise.doctor.conftest import LARGE, SMALL
@@ -64,17 +62,6 @@ def test_the_disks_of_another_machine_are_not_compared(case):
     plan = case("fairness", *LARGE, purpose="plan")
     (result,) = folders(plan)
     assert (result.status, "about 304 GB" in result.says) == ("not checked", True)
-
-
-def test_a_packaged_model_needs_room_in_the_cache_once_and_none_of_the_hubs(case):
-    small = case("fairness", "--model-name", "smollm2")
-    written = written_folders(small)
-    assert list(written) == ["--output-dir", "equipoise.cache_dir"]
-    before = room_for(small, written, lambda _: 900 * GB)
-    smollm2_folder(written["equipoise.cache_dir"]).mkdir(parents=True)
-    after = room_for(small, written, lambda _: 900 * GB)
-    needs = [float(re.search(r"about ([\d.]+) GB", r.says)[1]) for r in (before, after)]
-    assert needs[0] - needs[1] == pytest.approx(SMOLLM2_BYTES / GB, abs=0.11)
 
 
 def test_folders_of_one_disk_share_its_room(tmp_path):

@@ -10,7 +10,7 @@ from aiohttp import web as aio
 from data_prep.records import write_prompts
 from environments.dharma.policy import SHIPPED
 from equipoise.commands.doctor import DoctorOptions, case_of
-from equipoise.doctor.checks import run_together
+from equipoise.doctor.checks import results_of
 from equipoise.doctor.registry import CHECKS, examine
 from equipoise.files.options import read_options
 from equipoise.run.start import prepare_task
@@ -24,7 +24,7 @@ ORDER = ("failure", "not checked", "warning", "ok")
 
 def look(case, name):
     """The worst finding of a check, with what all of them say."""
-    results = run_together([check for check in CHECKS if check.name == name], case)
+    results = results_of([check for check in CHECKS if check.name == name], case)
     worst = min(results, key=lambda result: ORDER.index(result.status))
     return replace(worst, says="; ".join(result.says for result in results))
 
@@ -86,7 +86,7 @@ def test_a_policy_that_loads_and_a_broken_one(case, tmp_path):
     assert look(case("dharma", *words), "reward").status in ("ok", "warning")
     file = folder / "decision.rego"
     file.write_text(file.read_text() + "\ndecision := {\n")
-    doctor = read_options(DoctorOptions, ["dharma", *words, "--offline", "--no-gpu"])
+    doctor = read_options(DoctorOptions, ["dharma", *words, "--offline"])
     first, *_ = examine(case_of(doctor))
     assert (first.check.name, first.status) == ("configuration", "failure")
     assert "decision.rego" in first.says

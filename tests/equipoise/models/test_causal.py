@@ -109,8 +109,3 @@ class TestFourBits:
             model.train()(tokens, labels=tokens).loss.backward()
             gradients.append(embeddings.weight.grad)
         assert torch.equal(*gradients)
-
-    def test_without_bitsandbytes_the_error_says_how_to_get_it(self, folder, monkeypatch):
-        monkeypatch.setattr("equipoise.models.causal.find_spec", lambda name: None)
-        with refusal("model.no-bitsandbytes"):
-            self.load(folder, four_bit=True)

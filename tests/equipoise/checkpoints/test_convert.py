@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-import xxhash
 from safetensors.torch import load_file, save_file
 
-from equipoise.checkpoints import to_hugging_face, writer
-from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.checkpoints import writer
+from equipoise.checkpoints.convert import convert
 from equipoise.run.ledger import Ledger, Provenance
 from tests.equipoise.checkpoints.samples import made, refused, same, weights_of
 from tests.equipoise.sealing import seal_run
-from tests.recipes.audits import started
 from tests.refusals import holds, refusal
 
 pytestmark = pytest.mark.deep
@@ -62,13 +60,6 @@ class TestHuggingFace:
         again = made(tmp_path / "out", tmp_path / "again")
         assert same(again, weights_of(model))
 
-    def test_pickled_by_torch(self, model, tmp_path):
-        old = tmp_path / "old"
-        old.mkdir()
-        shutil.copy(model / "config.json", old)
-        torch.save(weights_of(model), old / "pytorch_model.bin")
-        assert same(made(old, tmp_path / "out"), weights_of(model))
-
     def test_a_tied_weight_is_written_once(self, tied, tmp_path):
         twice = tmp_path / "twice"
         shutil.copytree(tied, twice)
@@ -83,10 +74,7 @@ class TestHuggingFace:
         made(model, tmp_path / "out")
         record = json.loads((tmp_path / "out" / "conversion.json").read_text())
         assert record["checked"]["loads"] and record["checked"]["tensors"] == len(weights_of(model))
-        for name, digest in record["files"].items():
-            content = (tmp_path / "out" / name).read_bytes()
-            assert digest == f"xxh3_128:{xxhash.xxh3_128_hexdigest(content)}"
-        assert "every byte read back" in capsys.readouterr().out
+        assert "loads and answers" in capsys.readouterr().out
 
 
 class TestWhatCannotBeConverted:
@@ -136,31 +124,6 @@ class TestWhatCannotBeConverted:
         (other / "model.safetensors.index.json").write_text(json.dumps(index))
         assert holds(refused(other, tmp_path / "out"), "safetensors.foreign-file")
 
-    def test_a_full_disk_is_seen_before(self, model, tmp_path, monkeypatch):
-        usage = shutil.disk_usage(tmp_path)._replace(free=10)
-        monkeypatch.setattr(to_hugging_face.shutil, "disk_usage", lambda _: usage)
-        assert holds(refused(model, tmp_path / "out"), "convert.small-disk | 100.0 MB")
-
-    def test_a_byte_that_is_not_as_it_was_written(self, model, tmp_path, monkeypatch):
-        read = os.preadv
-
-        def flipped(file, buffers, place):
-            count = read(file, buffers, place)
-            buffers[0][-1] ^= 1
-            return count
-
-        monkeypatch.setattr(writer.os, "preadv", flipped)
-        assert holds(refused(model, tmp_path / "out"), "writer.other-bytes")
-
-
-def test_a_dry_run_says_what_it_is_and_writes_nothing(model, tmp_path):
-    said = started("convert", f"{model}", f"{tmp_path / 'out'}", "--dry-run")
-    assert "a model of Hugging Face's" in said and "tensors" in said
-    assert list(tmp_path.iterdir()) == []
-    said = started("convert", f"{tmp_path}", f"{tmp_path / 'out'}", "--dry-run", code=1)
-    assert "is not a checkpoint that is known here" in said
-    assert len(said.strip().splitlines()) == 2
-
 
 #: Converts as the recipe does, and halts after the call of a function of ours.
 _HALTS = """
@@ -200,10 +163,8 @@ def halted(module, name, model, destination):
 def test_what_is_stopped_leaves_nothing_under_the_name_and_the_next_one_is_whole(
     number, model, tmp_path
 ):
-    writing = "equipoise.checkpoints.to_hugging_face", "write_model"
+    writing = "equipoise.checkpoints.convert", "write_model"
     with halted(*writing, model, tmp_path / "out") as process:
-        with refusal("convert.busy-destination"):
-            convert(model, tmp_path / "out")
         process.send_signal(number)
     _, errors = process.communicate()
     assert not (tmp_path / "out").exists()
@@ -229,12 +190,11 @@ def test_a_disk_that_is_full_in_the_middle(model, tmp_path):
     disk.mkdir()
     code = (
         "import shutil, sys; from pathlib import Path\n"
-        "from equipoise.checkpoints import to_hugging_face\n"
+        "from equipoise.checkpoints.convert import convert\n"
         "from equipoise.checkpoints.tensors import ConversionError\n"
         "from equipoise.files.console import Reporter\n"
-        "to_hugging_face._SPARE_BYTES = -(10**9)\n"
         "try:\n"
-        "    to_hugging_face.convert(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "    convert(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "except ConversionError as error:\n"
         "    print(error, list(Path(sys.argv[2]).parent.iterdir()))\n"
     )
@@ -257,7 +217,7 @@ def test_the_format_is_the_library_s(tmp_path):
         name: writer.LazyTensor(tuple(t.shape), t.dtype, lambda t=t: t)
         for name, t in tensors.items()
     }
-    writer.write_file(tmp_path / "own.safetensors", lazy, lambda _: None, check=True)
+    writer.write_file(tmp_path / "own.safetensors", lazy, lambda _: None)
     save_file(tensors, tmp_path / "library.safetensors")
     assert same(
         load_file(tmp_path / "own.safetensors"), load_file(tmp_path / "library.safetensors")

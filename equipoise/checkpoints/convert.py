@@ -1,11 +1,10 @@
-"""Any checkpoint that is recognised, as a folder that `from_pretrained` loads and nothing else."""
+"""Any known checkpoint, made into what `from_pretrained` loads or what Megatron starts from."""
 
 import errno
 import json
 import logging
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,23 +17,24 @@ from equipoise.checkpoints.hugging_face import copy_beside, is_model, model_tens
 from equipoise.checkpoints.lora import (
     CONFIG,
     WEIGHTS,
+    Adapter,
     adapter_config,
     adapter_tensors,
-    is_plain,
+    logits_with_adapter,
     megatron_adapter,
     merge,
+    merge_by_peft,
     peft_adapter,
     peft_files,
-    refuse_nothing,
     refuse_quantised,
 )
-from equipoise.checkpoints.megatron import FAMILIES, export_model, to_hugging_face
-from equipoise.checkpoints.sources import ADAPTERS, Source, describe, open_source, opened
+from equipoise.checkpoints.megatron import FAMILIES, export_model, import_model, to_hugging_face
+from equipoise.checkpoints.sources import ADAPTERS, Source, describe, open_source
 from equipoise.checkpoints.stated import (
     NOT_IN_SHAPES,
-    folders_of_nemo,
     refuse_difference,
     refuse_overrides,
+    stated_by,
 )
 from equipoise.checkpoints.tensors import (
     Tensors,
@@ -42,26 +42,22 @@ from equipoise.checkpoints.tensors import (
     json_mapping,
     megabytes,
     refuse,
-    size,
     total_bytes,
 )
 from equipoise.checkpoints.verify import (
     architecture,
-    check_sums,
     in_memory,
     logits_of_folder,
-    logits_with_adapter,
     model_config,
     of_dtype,
     tensors_of_model,
-    unverified,
     verify_beside,
     verify_model,
 )
 from equipoise.checkpoints.writer import write_card, write_file, write_model, write_record
 from equipoise.config.nemo_rl.installation import find_megatron_python
 from equipoise.files.console import ShowProgress, no_progress
-from equipoise.files.disk import create_folder, is_being_written, scratch_folder, write_json
+from equipoise.files.disk import create_folder, scratch_folder, write_json, write_text
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.hub import explain, located
@@ -70,9 +66,8 @@ from equipoise.models.pretrained import LOADING_ERRORS, NAMES_OF_CODE
 _LOG = logging.getLogger(__name__)
 
 
-#: More than the weights: tokenizer, index, record.
-_SPARE_BYTES = 10**8
-_MORE_ROOM = "Free some space, or name a folder on another disk."
+#: What Megatron-Bridge calls a checkpoint that nothing was trained of.
+ITERATION = "iter_0000000"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -94,61 +89,73 @@ def convert(
     *,
     base: str | None = None,
     keep_adapter: bool = False,
-    verify: bool = True,
     progress: ShowProgress = no_progress,
 ) -> None:
     """Write the checkpoint at `path` as a model of Hugging Face's, and check what was written.
 
     `base` is the model that training began with, where the checkpoint does not name it. With
-    `keep_adapter` an adapter becomes one of PEFT's and is not merged. Without `verify` nothing is
-    read back or loaded. `destination` appears whole or not at all. Raises `EquipoiseError`.
+    `keep_adapter` an adapter becomes one of PEFT's and is not merged. `destination` appears whole
+    or not at all. Raises `EquipoiseError`.
     """
     refuse_taken(destination)
-    with opened(path, destination, base) as source:
-        _LOG.info(describe(source))
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        if keep_adapter and source.form in ADAPTERS:
-            fill = partial(_fill_adapter, source, base or source.base)
-            create_new(destination, fill)
-        else:
-            write_whole_model(source, destination, progress, base=base, verify=verify)
+    source = open_source(path)
+    _LOG.info(describe(source))
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    if keep_adapter and source.form in ADAPTERS:
+        create_new(destination, partial(_fill_adapter, source, base or source.base))
+    else:
+        _write_model(source, destination, base, progress)
     _LOG.info(f"model: {destination}")
 
 
-def show_source(path: Path, destination: Path) -> None:
-    """Say what the checkpoint at `path` is, and write nothing.
-
-    Raises `EquipoiseError` for anything else, and for a `destination` that is taken.
-    """
-    refuse_taken(destination)
-    if folders_of_nemo(path):
-        _LOG.info(f"{path}: a model of NeMo 2's")
-    else:
-        _LOG.info(describe(open_source(path)))
-    _LOG.info(f"{destination} would be written; this was a dry run")
-
-
-def write_whole_model(
-    source: Source, destination: Path, progress: ShowProgress, *, base: str | None, verify: bool
+def convert_to_megatron(
+    path: Path,
+    destination: Path,
+    *,
+    base: str | None = None,
+    progress: ShowProgress = no_progress,
 ) -> None:
-    """Convert an open source as `convert` does; an adapter is merged."""
-    with _readable(source, base, destination, progress) as readable:
-        plan = _plan(readable, base)
-        refuse_full_disk(plan.tensors, destination.parent)
-        create_new(destination, partial(_fill, plan, verify, progress))
+    """Write the checkpoint at `path` as a folder for `policy.pretrained_checkpoint`.
+
+    Megatron-Bridge writes it, for run_config.yaml is read by the version that wrote it. Anything
+    but a model of Hugging Face's becomes one first, in a scratch folder. `base` is the model that
+    training began with, where the checkpoint does not name it. `destination` appears whole or not
+    at all. Raises `EquipoiseError`.
+    """
+    find_megatron_python()
+    refuse_taken(destination)
+    source = open_source(path)
+    _LOG.info(describe(source))
+    with scratch_folder(destination) as scratch:
+        model, origin = source.path, str(source.path.resolve())
+        if source.form != "hugging_face" or not any(model.glob("model*.safetensors")):
+            model, origin = scratch / "model", base or source.base or str(path.resolve())
+            _write_model(source, model, base, progress)
+        tensors_of_model(model_tensors(model), model)
+
+        def fill(folder: Path) -> None:
+            with progress("Megatron-Bridge writes"):
+                versions = import_model(model, folder)
+            settings = folder / ITERATION / "run_config.yaml"
+            # Megatron-Bridge leaves out what Megatron-core cannot do, such as linear scaling.
+            config, stated = model_config(model), stated_by(settings, "model")
+            if stated and config.model_type in FAMILIES:
+                refuse_difference(stated, config, model)
+            # Folders that are gone after the conversion get the names of what stays.
+            text = settings.read_text(encoding="utf-8")
+            text = text.replace(str(folder.resolve()), str(destination.resolve()))
+            write_text(settings, text.replace(str(model.resolve()), origin))
+            write_record(source, folder, made_by=versions)
+
+        create_new(destination, fill)
+    _LOG.info(f"policy.pretrained_checkpoint: {{path: {destination}, format: megatron_bridge}}")
 
 
 def refuse_taken(destination: Path) -> None:
-    """Raise `ConversionError` unless the folder is new or empty, and nobody writes it."""
+    """Raise `ConversionError` unless the folder is new or empty."""
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         refuse(
             "convert.existing-destination", f"{destination} is there already", "Name a new folder."
-        )
-    if is_being_written(destination):
-        refuse(
-            "convert.busy-destination",
-            f"another conversion writes {destination}",
-            "Wait for it, or name another folder.",
         )
 
 
@@ -166,7 +173,7 @@ def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
         refuse(
             "convert.full-disk",
             f"the disk of {destination} is full; nothing is kept there",
-            _MORE_ROOM,
+            "Free some space, or name a folder on another disk.",
         )
     except Stopped:
         # The signal may come while the finished folder gets its name.
@@ -175,52 +182,74 @@ def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
         raise Stopped(f"stopped; {result}") from None
 
 
-@contextmanager
-def _readable(
-    source: Source, named: str | None, destination: Path, progress: ShowProgress
-) -> Iterator[Source]:
-    """The source; what Megatron-Bridge or PEFT makes of it, where it cannot be read as it is."""
-    if source.form == "adapter" and not is_plain(source.path):
-        from equipoise.checkpoints.by_peft import merge_by_peft  # it takes seconds to import
+def _write_model(
+    source: Source, destination: Path, base: str | None, progress: ShowProgress
+) -> None:
+    """Convert an open source; an adapter is merged."""
+    # What Megatron-Bridge or PEFT makes of a source lies beside the destination until the end.
+    with ExitStack() as stack:
+        scratch = partial(stack.enter_context, scratch_folder(destination))
+        plan = _plan(source, base, scratch, progress)
+        create_new(destination, partial(_fill, plan, progress))
 
-        _, base = _folders(source, named)
-        assert base is not None
-        with scratch_folder(destination) as scratch:
-            with progress("PEFT merges"):
-                merged = merge_by_peft(source.path, base, scratch)
-            yield replace(source, merged=merged)
-        return
-    if source.form != "megatron":
-        yield source
-        return
-    companions, _ = _folders(source, named)
-    family = _config(companions).get("model_type")
-    if family in FAMILIES:
-        yield source
-        return
+
+def _plan(
+    source: Source, named: str | None, scratch: Callable[[], Path], progress: ShowProgress
+) -> _Plan:
+    companions, base = _folders(source, named)
+    config: Mapping[str, Any] = model_config(_configured(companions)).to_dict()
+    if source.form == "megatron" and config.get("model_type") not in FAMILIES:
+        source = _by_bridge(source, _configured(companions), scratch(), progress)
+        return _Plan(source, source.tensors, companions, None, (), named or source.base)
+    unstated = _compare_stated(source, _configured(companions), based=base is not None)
+    plan = partial(_Plan, source, companions=companions, unstated=unstated)
+    plan = partial(plan, base_name=named or source.base)
+    if source.form == "megatron":
+        return plan(tensors=to_hugging_face(source.tensors, config), reference=None)
+    if source.form == "hugging_face":
+        is_whole = is_model(source.path)
+        reference = partial(logits_of_folder, source.path) if is_whole else None
+        return plan(tensors=source.tensors, reference=reference)
+    assert base is not None
+    originals = model_tensors(base)
+    refuse_quantised(originals)
+    adapter: Adapter | None
+    if source.form == "megatron_adapter":
+        adapter = megatron_adapter(source.tensors, source.peft or {}, config)
+    else:
+        # Shapes do not tell one model from another that was trained further.
+        if named and source.base and Path(named).resolve() != Path(source.base).resolve():
+            _LOG.warning(f"the adapter was trained on {source.base}, and is merged into {named}")
+        adapter = peft_adapter(source.path, base)
+    if adapter is None:
+        with progress("PEFT merges"):
+            tensors, logits = merge_by_peft(source.path, base, scratch())
+        return plan(tensors=tensors, reference=lambda _: logits)
+    mergeable, companion_tensors = in_memory(originals, base)
+    merged = merge(mergeable, adapter, tied=config.get("tie_word_embeddings") is True)
+    return plan(
+        tensors={**merged, **companion_tensors},
+        reference=partial(logits_with_adapter, base, adapter),
+    )
+
+
+def _by_bridge(source: Source, configured: Path, scratch: Path, progress: ShowProgress) -> Source:
+    """Let Megatron-Bridge read a family that is not known here; it compares what is stated."""
+    family = json_mapping(configured / "config.json").get("model_type")
     try:
         find_megatron_python()
     except EquipoiseError as error:
-        families = ", ".join(FAMILIES)
         refuse(
             "convert.unreadable-family",
-            f"the model is a {family}; what is read here is {families}, and others are left to "
-            f"Megatron-Bridge: {error.message}",
+            f"the model is a {family}; what is read here is {', '.join(FAMILIES)}, and others are "
+            f"left to Megatron-Bridge: {error.message}",
             error.remedy,
         )
-    refuse_full_disk(source.tensors, destination.parent)
-    with scratch_folder(destination) as scratch:
-        write_json(scratch / "config.json", json_mapping(_configured(companions) / "config.json"))
-        with progress(f"Megatron-Bridge reads the {family}"):
-            versions = export_model(source.path, scratch, scratch)
-        yield replace(
-            source,
-            kind=f"{source.kind}, by Megatron-Bridge {versions['megatron-bridge']}",
-            form="hugging_face",
-            tensors=model_tensors(scratch),
-            companions=companions,
-            stated=None,  # the script has compared it
-        )
+    write_json(scratch / "config.json", json_mapping(configured / "config.json"))
+    with progress(f"Megatron-Bridge reads the {family}"):
+        versions = export_model(source.path, scratch, scratch)
+    by = f"{source.kind}, by Megatron-Bridge {versions['megatron-bridge']}"
+    return replace(source, kind=by, tensors=model_tensors(scratch))
 
 
 def _folders(source: Source, named: str | None) -> tuple[tuple[Path, ...], Path | None]:
@@ -230,45 +259,6 @@ def _folders(source: Source, named: str | None) -> tuple[tuple[Path, ...], Path 
         return companions, None
     base = _base(source, named or source.base)
     return (base, *companions), base
-
-
-def _plan(source: Source, named: str | None) -> _Plan:
-    companions, base = _folders(source, named)
-    adapter_base = source.base
-    # Shapes do not tell one model from another that was trained further.
-    if (
-        source.form in ADAPTERS
-        and named
-        and adapter_base
-        and Path(named).resolve() != Path(adapter_base).resolve()
-    ):
-        _LOG.warning(f"the adapter was trained on {adapter_base}, and is merged into {named}")
-    config = _config(companions)
-    unstated = _compare_stated(source, _configured(companions), based=base is not None)
-    tensors, adapter, reference = source.tensors, None, None
-    if source.merged:
-        tensors, logits = source.merged
-
-        def reference(_: torch.dtype) -> torch.Tensor:
-            return logits
-
-    elif source.form == "adapter":
-        adapter = peft_adapter(source.path)
-    elif source.form == "megatron_adapter":
-        adapter = megatron_adapter(tensors, source.peft or {}, config)
-    elif source.form == "megatron":
-        tensors = to_hugging_face(tensors, config)
-    if adapter:
-        assert base is not None
-        tied = config.get("tie_word_embeddings") is True
-        originals = model_tensors(base)
-        refuse_quantised(originals)
-        mergeable, companion_tensors = in_memory(originals, base)
-        tensors = {**merge(mergeable, adapter, tied=tied), **companion_tensors}
-        reference = partial(logits_with_adapter, base, adapter)
-    elif is_model(source.path):
-        reference = partial(logits_of_folder, source.path)
-    return _Plan(source, tensors, companions, reference, unstated, named or source.base)
 
 
 def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, ...]:
@@ -307,11 +297,6 @@ def _base(source: Source, name: str | None) -> Path:
         raise explain(name, error) from error
 
 
-def _config(folders: tuple[Path, ...]) -> Mapping[str, Any]:
-    config: Mapping[str, Any] = model_config(_configured(folders)).to_dict()
-    return config
-
-
 def _configured(folders: tuple[Path, ...]) -> Path:
     """The folder whose config.json counts."""
     for folder in reversed(folders):
@@ -322,19 +307,7 @@ def _configured(folders: tuple[Path, ...]) -> Path:
     )
 
 
-def refuse_full_disk(tensors: Tensors, folder: Path) -> None:
-    """Raise `ConversionError` unless the folder's disk has space for them and a bit more."""
-    needed = total_bytes(tensors) + _SPARE_BYTES
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        refuse(
-            "convert.small-disk",
-            f"{folder} has {size(free)} free, and the model takes {size(needed)}",
-            _MORE_ROOM,
-        )
-
-
-def _fill(plan: _Plan, verify: bool, progress: ShowProgress, folder: Path) -> None:
+def _fill(plan: _Plan, progress: ShowProgress, folder: Path) -> None:
     for source in plan.companions:
         copy_beside(source, folder)
     _drop_code(folder / "tokenizer_config.json")
@@ -347,23 +320,13 @@ def _fill(plan: _Plan, verify: bool, progress: ShowProgress, folder: Path) -> No
     config["dtype"] = str(of_dtype(tensors)).removeprefix("torch.")
     config["architectures"] = [architecture(folder)]
     write_json(folder / "config.json", config)
-    unchecked = plan.unstated
-    if verify:
-        with progress("checking the source's checksums"):
-            has_sums = check_sums(plan.source.path)
-        if not has_sums:
-            unchecked += (
-                "whether the source is as it was written: no checksum of its kind is read",
-            )
-        unchecked += verify_beside(folder)
+    unchecked = plan.unstated + verify_beside(folder)
     with progress("writing, in MB", megabytes(total_bytes(tensors))) as bar:
-        hashes = write_model(folder, tensors, _adding(bar), check=verify)
-    verdict = unverified(tensors, unchecked)
-    if verify:
-        with progress("loading what was written"):
-            verdict = verify_model(folder, plan.reference, unchecked)
+        write_model(folder, tensors, _adding(bar))
+    with progress("loading what was written"):
+        verdict = verify_model(folder, plan.reference, unchecked)
     _LOG.info(f"checked: {verdict}")
-    write_record(plan.source, folder, asdict(verdict), hashes)
+    write_record(plan.source, folder, checked=asdict(verdict))
     write_card(plan.source, folder, plan.base_name, str(verdict))
 
 
@@ -378,8 +341,6 @@ def _fill_adapter(source: Source, base: str | None, folder: Path) -> None:
     for path in companions:
         copy_beside(path, folder)
     if source.form == "adapter":
-        if is_plain(source.path):
-            refuse_nothing(peft_adapter(source.path))
         tensors = adapter_tensors(source.path)
         config = dict(adapter_config(source.path))
         config["base_model_name_or_path"] = config.get("base_model_name_or_path") or base
@@ -392,10 +353,10 @@ def _fill_adapter(source: Source, base: str | None, folder: Path) -> None:
             )
         folder_of_base = _base(source, base)
         _compare_stated(source, folder_of_base, based=True)
-        adapter = megatron_adapter(source.tensors, source.peft or {}, _config((folder_of_base,)))
-        refuse_nothing(adapter)
+        of_base = model_config(folder_of_base).to_dict()
+        adapter = megatron_adapter(source.tensors, source.peft or {}, of_base)
         config, tensors = peft_files(adapter, base)
-    write_file(folder / WEIGHTS, tensors, lambda _: None, check=True)
+    write_file(folder / WEIGHTS, tensors, lambda _: None)
     write_json(folder / CONFIG, config)
     (folder / "config.json").unlink(missing_ok=True)  # of the base, which is another model
     checked = f"an adapter of {len(tensors)} tensors"
