@@ -110,7 +110,9 @@ class Case:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     online: bool = True
     purpose: Purpose = "doctor"
-    _facts: dict[Callable[["Case"], Any], Any] = field(default_factory=dict)
+    _facts: dict[Callable[["Case"], Any], tuple[Any, EquipoiseError | None]] = field(
+        default_factory=dict
+    )
 
     @property
     def configured(self) -> LoadedConfig:
@@ -159,14 +161,13 @@ class Case:
         """Look once, whichever check asks first; all get the same value, or the same error."""
         if look not in self._facts:
             try:
-                self._facts[look] = look(self)
+                self._facts[look] = look(self), None
             except EquipoiseError as error:
-                self._facts[look] = error
-                raise
-        fact = self._facts[look]
-        if isinstance(fact, EquipoiseError):
-            raise fact
-        return fact  # type: ignore[no-any-return]
+                self._facts[look] = None, error
+        value, failed = self._facts[look]
+        if failed:
+            raise failed
+        return value  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
