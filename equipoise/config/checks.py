@@ -300,7 +300,7 @@ def _local_can_run(case: Case) -> Iterator[Problem]:
             "weights in 4 bits cannot be trained, only a LoRA above them: add --lora-rank 32",
         )
 
-    packages = list(case.config.logger.report_to)
+    packages: list[str] = [*case.config.logger.report_to]
     packages += ["bitsandbytes"] if case.config.equipoise.load_in_4bit else []
     missing = [name for name in packages if find_spec(name) is None]
     if case.engine == "local" and missing:
