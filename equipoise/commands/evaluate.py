@@ -299,14 +299,14 @@ def new_root(options: EvaluateOptions) -> Path:
 
 def _check(audit: "Audit", root: Path, *, dry_run: bool) -> int | None:
     """Load every configuration once, so that no mistake waits for a model; the CPU threads."""
-    from equipoise.evaluate.plan import TaskAudit, rows_of
+    from equipoise.evaluate.plan import TaskAudit
 
     threads = None
     for task in audit.tasks:
         for subject in audit.subjects:
             task_audit = TaskAudit(audit, task, root)
             loaded = task_audit.load_plain(subject)
-            rows_of(audit, subject, loaded.environment_class)
+            task_audit.rows(subject)
             threads = loaded.config.equipoise.threads
             if subject.endpoint:
                 continue

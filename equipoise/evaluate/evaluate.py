@@ -31,8 +31,6 @@ from equipoise.evaluate.plan import (
     make_ask,
     prompts_of,
     refuse_unjudged,
-    rows_of,
-    tell_missing_rows,
 )
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
 from equipoise.files.errors import EquipoiseError
@@ -154,13 +152,7 @@ def _evaluate_task(task_audit: TaskAudit, actions: Actions) -> Iterator[tuple[st
 
 
 def _result_of(task_audit: TaskAudit, display: Display) -> TaskResult:
-    rows = [
-        row
-        for subject in task_audit.audit.subjects
-        for row in rows_of(
-            task_audit.audit, subject, task_audit.load_plain(subject).environment_class
-        )
-    ]
+    rows = [row for subject in task_audit.audit.subjects for row in task_audit.rows(subject)]
     compared = None
     if len(rows) > 1:
         with display.progress("comparing"):
@@ -173,7 +165,11 @@ def _result_of(task_audit: TaskAudit, display: Display) -> TaskResult:
 
 def _prepare(task_audit: TaskAudit, display: Display) -> Sequence[PromptRecord]:
     """Make a task's prompts and what they need; none where no row is missing."""
-    missing = [s for s in task_audit.audit.subjects if _missing_rows(task_audit, s)]
+    missing = [
+        subject
+        for subject in task_audit.audit.subjects
+        if not all(is_scored(task_audit.run_of(row.name)) for row in task_audit.rows(subject))
+    ]
     for subject in missing:
         refuse_unjudged(task_audit, subject)
     if not missing:
@@ -184,12 +180,6 @@ def _prepare(task_audit: TaskAudit, display: Display) -> Sequence[PromptRecord]:
     return make_prompts(loaded, to_train=False)
 
 
-def _missing_rows(task_audit: TaskAudit, subject: Subject) -> list[Row]:
-    environment_class = task_audit.load_plain(subject).environment_class
-    rows = rows_of(task_audit.audit, subject, environment_class)
-    return [row for row in rows if not is_scored(task_audit.run_of(row.name))]
-
-
 def _evaluate_subject(
     task_audit: TaskAudit,
     subject: Subject,
@@ -197,8 +187,8 @@ def _evaluate_subject(
     actions: Actions,
 ) -> None:
     """Evaluate a model in every way that is missing."""
-    tell_missing_rows(task_audit, subject, task_audit.load_plain(subject).environment_class)
-    missing = _missing_rows(task_audit, subject)
+    rows = task_audit.rows(subject, _LOG.warning)
+    missing = [row for row in rows if not is_scored(task_audit.run_of(row.name))]
     if not missing:
         _LOG.info(f"{task_audit.task}: {subject.label}: evaluated already")
         return

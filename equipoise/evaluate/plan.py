@@ -233,6 +233,25 @@ class TaskAudit:
     def run_of(self, row: str) -> RunDirectory:
         return RunDirectory(self.root / self.task / row)
 
+    def rows(self, subject: Subject, warn: Callable[[str], None] = lambda _: None) -> "list[Row]":
+        """The rows of a model; `warn` is told of variants that the task does not have.
+
+        Raises `UsageError` for such a variant where no other task is asked.
+        """
+        environment = self.load_plain(subject).environment_class
+        rows = []
+        for row in (Row(subject, variant) for variant in self.audit.variants):
+            reason = unsuited(row.variant, environment)
+            if reason and len(self.audit.tasks) == 1:
+                raise UsageError(
+                    "audit.impossible-row", f"no row {row.variant.name}: {reason}", "Leave it out."
+                )
+            if reason:
+                warn(f"{self.task}: no row {row.name}: {reason}")
+            else:
+                rows.append(row)
+        return rows
+
     def load_plain(self, subject: Subject) -> LoadedConfig:
         """The configuration of a model's plain row, before it is known what loads as the model."""
         return self.load(subject.model or subject.label, subject.label)
@@ -348,31 +367,6 @@ def read_audit(root: Path) -> Audit:
         ) from None
 
 
-def rows_of(audit: Audit, subject: Subject, environment: type[Environment]) -> list[Row]:
-    """The rows of a model on one task, without variants that the task does not have.
-
-    Raises `UsageError` for such a variant where no other task is asked.
-    """
-    rows = []
-    for variant in audit.variants:
-        reason = unsuited(variant, environment)
-        if reason and len(audit.tasks) == 1:
-            raise UsageError(
-                "audit.impossible-row", f"no row {variant.name}: {reason}", "Leave it out."
-            )
-        rows += [] if reason else [Row(subject, variant)]
-    return rows
-
-
-def tell_missing_rows(
-    task_audit: TaskAudit, subject: Subject, environment: type[Environment]
-) -> None:
-    """Warn of the rows that `rows_of` leaves out."""
-    for variant in task_audit.audit.variants:
-        if reason := unsuited(variant, environment):
-            _LOG.warning(f"{task_audit.task}: no row {Row(subject, variant).name}: {reason}")
-
-
 def refuse_unjudged(task_audit: TaskAudit, subject: Subject) -> None:
     """Raise `UsageError` where a script would judge a real model and that was not asked for."""
     settings = task_audit.load_plain(subject).env_settings
@@ -469,7 +463,7 @@ def plan_rows(task_audit: TaskAudit, subject: Subject) -> list[PlannedRow]:
         cost = tokens * endpoint.budget.completion_price / 1e6
     return [
         PlannedRow(task_audit.task, row.name, len(records), replies, tokens, cost, calls)
-        for row in rows_of(task_audit.audit, subject, loaded.environment_class)
+        for row in task_audit.rows(subject)
     ]
 
 

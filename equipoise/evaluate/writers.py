@@ -40,7 +40,7 @@ def behind_endpoint(loaded: LoadedConfig, subject: Subject, root: Path) -> Itera
     """A model that a server has; its answers are kept below `root`."""
     settings = endpoint_settings(subject, loaded.config.policy.generation, root / "answers")
     try:
-        opened = EndpointModel(settings, listed=False)
+        opened = EndpointModel(settings)
     except ChatSetupError as error:
         raise EquipoiseError(error.code, str(error), error.remedy) from error
     with opened as model:
@@ -84,6 +84,7 @@ _REMEDY = (
     "Check its address, name and key, and that it runs: see docs/judges.md. What was "
     "answered is kept: --resume asks for the rest."
 )
+_TOKENS = ("prompt_tokens", "completion_tokens")
 #: Above this share of replies that were cut off, figures would be those of a setting.
 _MOST_CUT_OFF = 0.5
 _LONGER = (
@@ -119,44 +120,19 @@ def make_draw(job: Job, model: EndpointModel, in_flight: int) -> Draw:
         first = _OF_REFERENCE if stage == REFERENCE else 0
         requests = requests_of(records, generations, first + job.config.equipoise.evaluation.seed)
         allowed = int(job.config.equipoise.max_failure_rate * len(requests))
-        with _counting(job, model) as count:
-            check_endpoint(model, requests[0])
-            count(of_row=False)
-            with job.display.progress(f"{job.model_name}: {stage}", len(requests)) as bar:
-
-                def advance(done: int) -> None:
-                    count(of_row=True)
-                    bar(done)
-
+        check_endpoint(model, requests[0])
+        before = model.counters()
+        try:
+            with job.display.progress(f"{job.model_name}: {stage}", len(requests)) as advance:
                 replies = ask_all(model, requests, in_flight, allowed, advance)
+        finally:
+            counters = model.counters()
+            job.meter.add_tokens(*(int(counters[name] - before[name]) for name in _TOKENS))
         prompts = [record for record in records for _ in range(generations)]
         rollouts = [_rollout(record, reply) for record, reply in zip(prompts, replies, strict=True)]
         return rollouts, [reply.error for reply in replies]
 
     return draw
-
-
-@contextmanager
-def _counting(job: Job, model: EndpointModel) -> Iterator[Callable[..., None]]:
-    """Yield a function that adds what was asked since it was called last; leaving does, too.
-
-    Tokens are those of the row unless it is told that they are not.
-    """
-    before = model.counters()
-
-    def count(*, of_row: bool) -> None:
-        nonlocal before
-        counters = model.counters()
-        usage = {name: number - before.get(name, 0.0) for name, number in counters.items()}
-        before = counters
-        job.meter.add_calls(model.name, usage)
-        if of_row:
-            job.meter.add_tokens(*(int(usage[n]) for n in ("prompt_tokens", "completion_tokens")))
-
-    try:
-        yield count
-    finally:
-        count(of_row=True)
 
 
 def check_endpoint(model: EndpointModel, request: ChatRequest) -> None:

@@ -335,7 +335,6 @@ class Meter:
     def __init__(self) -> None:
         self.elsewhere: Calls = {}
         self.tokens = dict.fromkeys(("prompt_tokens", "completion_tokens"), 0)
-        self._own: Calls = {}
         self._ledger: Ledger | None = None
         self._warn: Callable[[str], None] = lambda _: None
         self._changes: set[str] = set()
@@ -359,10 +358,6 @@ class Meter:
         self.tokens["prompt_tokens"] += prompt
         self.tokens["completion_tokens"] += completion
 
-    def add_calls(self, model: str, counts: Mapping[str, float]) -> None:
-        """Count what was asked of a model whose accounts are not listed, see `Accounts`."""
-        self._own = _sum(self._own, {model: counts})
-
     def write(self) -> None:
         """Write what this process has used so far."""
         if not self._ledger:
@@ -376,7 +371,7 @@ class Meter:
 
     def usage(self) -> Usage:
         """Time, tokens, memory and calls of this process."""
-        counts_by_model = _sum(_minus(spent(), self._calls_before), _sum(self.elsewhere, self._own))
+        counts_by_model = _sum(_minus(spent(), self._calls_before), self.elsewhere)
         usage_by_model = {
             model: {name: counts.get(name, 0.0) for name in _KEPT}
             | {n: k for n, k in counts.items() if n.startswith((MODEL, FINGERPRINT)) and k}
