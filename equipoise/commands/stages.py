@@ -10,7 +10,7 @@ from typing import Any
 from environments.base import PromptRecord, Rollout
 from environments.contract import Environment
 from equipoise.commands.tracking import Tracker
-from equipoise.config import Config, LoadedConfig
+from equipoise.config import LoadedConfig
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_json
 from equipoise.files.exits import Stopped
@@ -132,10 +132,7 @@ def prepare(
     if isinstance(run, NewRun) or not run.comparison.exists():
         check_environment(environment, reporter.progress)
     with reporter.progress("loading the model"):
-        if loaded.engine == "nemo_rl":
-            stages = prepare_nemo_rl(config, records, name, rehearse=rehearse)
-        else:
-            stages = prepare_local(config, records, name, probe_only=probe_only)
+        stages = open_engine(loaded, records, name, rehearse=rehearse, probe=probe_only)
     return Setup(records, environment, name, stages, display)
 
 
@@ -149,24 +146,18 @@ def display_of(reporter: Reporter) -> Display:
 # Each brings libraries that the other does without, and refuses what cannot run.
 
 
-def prepare_local(
-    config: Config, records: Sequence[PromptRecord], model_name: str, *, probe_only: bool
+def open_engine(
+    loaded: LoadedConfig, records: Sequence[PromptRecord], name: str, *, rehearse: bool, probe: bool
 ) -> Stages:
-    """Load the model. Raises `EquipoiseError`, also for prompts that it cannot read."""
-    from equipoise.run.policy import open_policy
+    """Load the model of the local engine; refuse what NeMo-RL would fail at after minutes."""
+    if loaded.engine == "local":
+        from equipoise.run.policy import open_policy
 
-    return partial(
-        run_local, loaded=open_policy(config, records, model_name), probe_only=probe_only
-    )
-
-
-def prepare_nemo_rl(
-    config: Config, records: Sequence[PromptRecord], model_name: str, *, rehearse: bool
-) -> Stages:
-    """Refuse what would fail after minutes."""
+        policy = open_policy(loaded.config, records, name)
+        return partial(run_local, loaded=policy, probe_only=probe)
     from equipoise.train.nemo_rl import engine
 
-    engine.check_start(config, records, model_name)
+    engine.check_start(loaded.config, records, name)
     if not rehearse:
         return engine.run
     from equipoise.train.nemo_rl.rehearsal import rehearse as rehearsal
