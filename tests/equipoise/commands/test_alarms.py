@@ -66,22 +66,6 @@ def test_step_by_step_it_says_what_the_report_says_of_the_whole_run(job, drawn, 
     assert tracked.texts == shown
 
 
-@pytest.mark.parametrize(
-    ("watched", "accuracy"),
-    [
-        ({"metric": "accuracy", "better": "higher"}, lambda step: step),
-        ({"metric": "accuracy", "better": "lower"}, lambda step: -step),
-        ({"metric": "accuracy", "better": None}, lambda step: -step),
-        ({"metric": "other", "better": "higher"}, lambda step: -step),
-        ({}, lambda step: -step),  # as of a task without metrics
-    ],
-)
-def test_it_is_silent(tracked, watched, accuracy):
-    baseline(tracked, **watched)
-    take(tracked, range(1, 15), accuracy)
-    assert tracked.texts == []
-
-
 def written(job, monkeypatch, *names):
     """The evaluation of a reply by metrics of these names."""
     means = {name: Mean([1.0], better="lower") for name in names}

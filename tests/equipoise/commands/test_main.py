@@ -11,7 +11,6 @@ from equipoise.commands.main import VERBS, main, options_of
 from equipoise.config.flags import tasks
 from equipoise.config.gone import VERBS as GONE
 from equipoise.files.options import read_options
-from tests.equipoise.commands.test_start import recipe
 
 
 def started(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -76,13 +75,6 @@ def test_a_verb_is_called_by_its_name_and_every_example_in_its_help_is_read(
     assert examples
     for words in examples:
         refuse_words(words[1:] if words[0] == "equipoise" else [])
-
-
-def test_a_recipe_shows_its_examples_as_it_is_called() -> None:
-    said = recipe("--help").stdout
-    assert said.startswith("usage: uv run recipes/grpo_fairness.py ")
-    (first, *_) = examples_in(said)
-    assert first[:3] == ["uv", "run", "recipes/grpo_fairness.py"]
 
 
 @pytest.mark.parametrize(

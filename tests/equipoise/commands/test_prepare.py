@@ -140,24 +140,6 @@ def test_wrong_usage_is_told_and_nothing_is_written(words, said, tmp_path, capsy
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["dharma", "source={}/bad.jsonl"], 'line 1: no text in "prompt"'),
-        (["pubmedqa", "source=file", "path={}/none.json"], "none.json is not a valid set of"),
-        (["rag", "planner.model_name=big", "index={}/index"], "--planner-only"),
-    ],
-    ids=str,
-)
-def test_data_that_cannot_be_used_is_told_without_traceback(words, said, tmp_path, capsys) -> None:
-    (tmp_path / "bad.jsonl").write_text('{"text": "x"}\n')
-    words = [word.format(tmp_path) for word in words]
-    code, message = failure(capsys, "prepare", *words, "--output-dir", str(tmp_path / "new"))
-    assert code == 1
-    assert said in message
-    assert not (tmp_path / "new").exists()
-
-
 @pytest.mark.parametrize("text", ["import nothing_of_the_kind", OWN])
 def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))

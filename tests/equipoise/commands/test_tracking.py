@@ -166,13 +166,6 @@ def test_where_nemo_rl_trains_its_own_run_gets_the_result(fake, run) -> None:
         pass
 
 
-def test_an_alert_reaches_the_run_of_either_engine(fake, run) -> None:
-    of_nemo_rl = types.SimpleNamespace(engine="nemo_rl", config=loaded().config)
-    for config in (loaded(), of_nemo_rl):
-        Tracker(config, run).alert("Step 8")
-    assert fake.run.alerts == ["The reward rises alone: Step 8"] * 2
-
-
 @pytest.mark.parametrize("named", ["accuracy", None])
 def test_the_objective_has_one_name_whatever_the_task(run, named) -> None:
     """A metric that the environment names, else the mean reward, which the probe has."""

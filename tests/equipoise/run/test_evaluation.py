@@ -185,14 +185,6 @@ class TestSignal:
         ):
             begin_training(self.baseline(job, replies, (-5,) * 4, "no JSON object"), 4)
 
-    def test_the_configuration_may_want_to_go_on(self, job: Job, capsys: Capture) -> None:
-        config = job.config
-        wish = config.equipoise.model_copy(update={"stop_without_signal": False})
-        changed = config.model_copy(update={"equipoise": wish})
-        job = replace(job, loaded=replace(job.loaded, config=changed))
-        begin_training(self.baseline(job, ("yes",) * 4, (1,) * 4), 4)
-        assert "warning: there is nothing to learn from" in capsys.readouterr().out
-
     def test_little_is_a_warning_with_examples(self, job: Job, capsys: Capture) -> None:
         begin_training(self.baseline(job, self.ANSWERS, (0, 1, 0, 1), "too short"), 4)
         printed = capsys.readouterr().out

@@ -44,12 +44,6 @@ def test_a_file_that_is_not_utf_8_can_be_put_back_from_the_diff(
     assert (checkout / "notes.txt").read_bytes() == changed
 
 
-def test_outside_a_checkout_there_is_nothing(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(ledger, "_ROOT", tmp_path)
-    assert ledger.git_state() == ledger.GitState()
-    assert ledger.code_diff() == b""
-
-
 def test_a_key_on_the_command_line_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger.sys, "argv", ["x.py", "url=http://me:hunter2@host"])
     about = ledger.describe_run(load_config("fairness", parse_flags("x", [])), "r")

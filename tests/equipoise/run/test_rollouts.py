@@ -116,9 +116,3 @@ def test_bytes_that_are_no_text_are_named(path: Path) -> None:
     path.write_bytes(line().encode() + b"\n\xff\xfe\n")
     with refusal("file.refused-json", "line 2"):
         read_rollouts(path)
-
-
-def test_a_file_without_generations_is_refused(path: Path) -> None:
-    path.write_text("")
-    with refusal("rollouts.empty-file"):
-        read_scored_rollouts(path)
