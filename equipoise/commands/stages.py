@@ -168,11 +168,11 @@ def open_engine(
 def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
     """Reference, baseline, probe, training and final evaluation with the local engine."""
     from equipoise.models.causal import load_trained
-    from equipoise.run.policy import give_memory_back, record_policy, reference_identity, sampler
+    from equipoise.run.policy import give_memory_back, record_policy, sampler
 
     record_policy(job, loaded)
     frozen = sampler(job, loaded)
-    take_reference(job, frozen, reference_identity(job.config, loaded))
+    take_reference(job, frozen)
     evaluate(job, BASELINE, frozen)
     probe(job, frozen)
     if probe_only:

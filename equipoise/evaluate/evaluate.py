@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from environments.base import CONTROL_SPLIT, UNPARSEABLE, FailureKind, PromptRecord
+from environments.base import CONTROL_SPLIT, UNPARSEABLE, FailureKind, PromptRecord, Rollout
 from environments.contract import Environment
 from environments.presentation import Presentation
 from equipoise.config import LOCAL_MODEL, LoadedConfig
@@ -253,15 +253,19 @@ def ensure_reference(job: Job, row: Row, plain: RunDirectory, writer: Writer, as
         return
     own_reference = row.variant != PLAIN and _reference_is_unreadable(job, plain)
     job.run.ledger.update(audit={"own_reference": own_reference})
-    draw = writer.draw(job)
+
+    def sample(records: Sequence[PromptRecord], generations: int, stage: str) -> list[Rollout]:
+        if row.variant != PLAIN and not own_reference:
+            return read_rollouts(plain.reference)
+        draw = _apply_ask(writer.draw(job), ask) if own_reference else writer.draw(job)
+        return draw(records, generations, stage)[0]  # one that failed cannot be read
+
     if own_reference:
         _LOG.warning(
             f"{row.name}: too few plain replies can be read to compare with: this row's reference "
             "is its own"
         )
-        draw = _apply_ask(draw, ask)
-    # A reply that failed is one that cannot be read.
-    take_reference(job, lambda *of: draw(*of)[0], None if own_reference else writer.identity)
+    take_reference(job, sample)
 
 
 def _reference_is_unreadable(job: Job, plain: RunDirectory) -> bool:

@@ -432,7 +432,7 @@ def select_prompts(
 class PlannedRow:
     """The prompts and replies of a row, its price but for the prompts, and the calls to score it.
 
-    All but the prompts are at most: a row may share its plain one's reference.
+    All but the prompts are at most: a row may take its plain one's reference.
     """
 
     task: str

@@ -24,15 +24,11 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A model that replies within a row's job, its hashes, and how it renders a prompt.
-
-    `identity` says what decides its reference, see `take_reference`.
-    """
+    """A model that replies within a row's job, its hashes, and how it renders a prompt."""
 
     draw: Callable[[Job], Draw]
     render: Callable[[PromptRecord], object]
     hashes: Mapping[str, str] = field(default_factory=dict)
-    identity: str | None = None
 
 
 @contextmanager
@@ -58,7 +54,7 @@ def in_process(
     """A model of Hugging Face's. `records` make the local one; `prompts` are what it will read."""
     # It brings torch and transformers.
     from equipoise.models.causal import render_prompt
-    from equipoise.run.policy import open_policy, reference_identity, sampler
+    from equipoise.run.policy import open_policy, sampler
 
     name = model_name(loaded, records, display)
     with display.progress("loading the model"):
@@ -69,7 +65,6 @@ def in_process(
         lambda job: as_draw(sampler(job, model)),
         partial(render_prompt, model.tokenizer),
         {"model": model.identity, CHAT_TEMPLATE: template_hash(model.tokenizer)},
-        reference_identity(loaded.config, model),
     )
 
 

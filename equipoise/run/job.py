@@ -4,17 +4,14 @@ Reference, baseline and final evaluation are the same on both engines. An engine
 writes, as a `Sample`. What is drawn is kept before it is scored, so that what scores it may fail.
 """
 
-import hashlib
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TextIO
 
-from data_prep.records import content_hash
 from environments.base import Failure, PromptRecord, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
@@ -22,7 +19,7 @@ from environments.presentation import Presentation
 from equipoise.config import Config, LoadedConfig
 from equipoise.config.schema import EvaluationConfig
 from equipoise.files.console import ShowProgress, no_progress
-from equipoise.files.disk import hash_file, write_json, write_lines
+from equipoise.files.disk import hash_file, write_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import Evaluation, Modes, Probe, RunDirectory
 from equipoise.run.history import Row
@@ -263,41 +260,15 @@ _NO_SIGNAL = (
 )
 
 
-def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
-    """Draw what the `frozen` model decides, if the run needs it and has none yet.
-
-    `identity` says what decides it besides the prompts and how many completions they have: runs in
-    which all of that is equal share one. None, where that is not known, gives a run its own.
-    """
-    environment = job.environment
-    if environment.reference_generations and not job.run.reference.exists():
+def take_reference(job: Job, frozen: Sample) -> None:
+    """Draw what the `frozen` model decides, if the run needs it and has none yet."""
+    generations = job.environment.reference_generations
+    if generations and not job.run.reference.exists():
         with job.timed(REFERENCE):
-            if identity is None:
-                _draw_reference(job, frozen, job.run.reference)
-            else:
-                cached = _cached_reference(job, frozen, identity)
-                with cached.open(encoding="utf-8", newline="") as lines:
-                    write_lines(job.run.reference, lines)
+            job.display.begin("Reference: what the frozen model decides")
+            write_rollouts(job.run.reference, frozen(job.records, generations, REFERENCE))
         seal(job.run, job.run.reference)
     use_reference(job)
-
-
-def _draw_reference(job: Job, frozen: Sample, path: Path) -> None:
-    job.display.begin("Reference: what the frozen model decides")
-    generations = job.environment.reference_generations
-    rollouts = frozen(job.records, generations, REFERENCE)
-    write_rollouts(path, rollouts)
-
-
-def _cached_reference(job: Job, frozen: Sample, identity: str) -> Path:
-    """The cache's file, drawn if it is missing."""
-    prompts, generations = job.records, job.environment.reference_generations
-    decided_by = f"{identity}\n{content_hash(prompts)}\n{generations}"
-    key = hashlib.sha256(decided_by.encode()).hexdigest()[:16]
-    path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
-    if not path.exists():
-        _draw_reference(job, frozen, path)
-    return path
 
 
 def use_reference(job: Job) -> None:

@@ -77,11 +77,6 @@ def record_policy(job: Job, loaded: LoadedModel) -> None:
     job.run.ledger.record(hashes, device=str(loaded.model.device))
 
 
-def reference_identity(config: Config, loaded: LoadedModel) -> str:
-    """Identify what the frozen model writes, see `take_reference`."""
-    return f"{loaded.identity}\n{loaded.model.dtype}\n{_sampling(config, REFERENCE, 1)}"
-
-
 def sampler(job: Job, loaded: LoadedModel) -> Sample:
     """How this model writes in the stages around training."""
 

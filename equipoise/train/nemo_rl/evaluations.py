@@ -109,7 +109,7 @@ def _end_conversations(_: Any, metadata: list[Any]) -> Any:
 def before_first_step(job: Job, frozen: Sampler, environment: Any) -> None:
     """Draw the reference and the baseline from the frozen model, where they are missing."""
     had_reference = job.run.reference.exists()
-    take_reference(job, frozen, None)
+    take_reference(job, frozen)
     evaluate(job, BASELINE, frozen)
     if not had_reference:
         environment.load_reference()

@@ -1,6 +1,6 @@
 """The stages around training: each is drawn once, kept before it is scored, and shared by both."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +10,8 @@ import pytest
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
-from equipoise.files.disk import read_json
 from equipoise.run import job as evaluation
-from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Job, begin_training, evaluate, take_reference
-from equipoise.run.ledger import Ledger, Provenance
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
 from equipoise.run.seals import Manifest, damage_of
 from tests.refusals import refusal
@@ -37,43 +34,16 @@ class Model:
         return [Rollout(r.id, r.set_id, r.split, "<Q>", self.reply) for r in every]
 
 
-class TestReference:
-    """It is drawn once for all runs in which nothing that decides it differs."""
-
-    @staticmethod
-    def other(job: Job, name: str) -> Job:
-        root = job.run.root.with_name(name)
-        root.mkdir()
-        Ledger(root / "provenance.json").create(Provenance())
-        return replace(job, run=RunDirectory(root), environment=type(job.environment)())
-
-    def test_a_second_run_takes_it_from_the_cache(self, job: Job) -> None:
-        take_reference(job, Model(), "model@1")
-        again, model = self.other(job, "again"), Model("B")
-        take_reference(again, model, "model@1")
-        assert model.stages == []
-        assert again.run.reference.read_bytes() == job.run.reference.read_bytes()
-        assert [r.completion for r in again.environment.reference] == ["A"] * 10
-        hashes = [read_json(each.run.provenance)["hashes"] for each in (job, again)]
-        assert hashes[0] == hashes[1] != {}
-
-    @pytest.mark.parametrize(
-        "differ",
-        [
-            lambda job: (job, "model@2"),
-            lambda job: (replace(job, records=job.records[:-1]), "model@1"),
-        ],
-        ids=["weights", "prompts"],
-    )
-    def test_what_differs_is_drawn_anew(
-        self, job: Job, differ: Callable[[Job], tuple[Job, str]]
-    ) -> None:
-        take_reference(job, Model(), "model@1")
-        other, identity = differ(self.other(job, "other"))
-        model = Model("B")
-        take_reference(other, model, identity)
-        assert model.stages == ["reference"]
-        assert {r.completion for r in other.environment.reference} == {"B"}
+def test_a_reference_is_drawn_once_and_is_that_of_the_first_start(job: Job) -> None:
+    model = Model()
+    take_reference(job, model)
+    resumed = replace(job, environment=type(job.environment)())
+    take_reference(resumed, never)
+    assert model.stages == ["reference"]
+    assert [r.completion for r in resumed.environment.reference] == ["A"] * 10
+    job.run.reference.write_text(job.run.reference.read_text().replace('"A"', '"B"'))
+    with refusal("run.changed-source", "reference"):
+        take_reference(resumed, never)
 
 
 class Judged(Environment):

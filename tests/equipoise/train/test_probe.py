@@ -74,7 +74,7 @@ def skilled(job: Job) -> Job:
 
 
 def probed(job: Job, model: Model) -> dict:
-    take_reference(job, model, None)
+    take_reference(job, model)
     evaluate(job, BASELINE, model)
     probe(job, model)
     return read_json(job.run.probe / "probe.json")
@@ -147,7 +147,7 @@ def test_none_is_made_where_none_is_wanted(job: Job) -> None:
     none = section.probe.model_copy(update={"prompts": 0})
     config = job.config.model_copy(update={"equipoise": section.model_copy(update={"probe": none})})
     job = replace(job, loaded=replace(job.loaded, config=config))
-    take_reference(job, Model(), None)
+    take_reference(job, Model())
     evaluate(job, BASELINE, Model())
     probe(job, Model())
     assert not job.run.probe.exists()
