@@ -210,9 +210,9 @@ def checkpoint_at(path: Path) -> Path:
     if not run.provenance.is_file():
         check_part(path)
         return path
-    check_part(run.final_checkpoint)  # one that is missing, too
     folder = run.final_checkpoint
     if not folder.is_dir():
+        check_part(folder)  # one that is missing
         checkpoints = find_checkpoints(run.checkpoints, "step_")
         if not checkpoints:
             raise EquipoiseError(
@@ -225,4 +225,5 @@ def checkpoint_at(path: Path) -> Path:
             f"{folder} is a link that leads out of its run",
             "Name the folder that it leads to.",
         )
+    check_part(folder)
     return folder
