@@ -131,6 +131,10 @@ class Metric:
     of_part: bool = False
     unbiased: bool = False
 
+    def __post_init__(self) -> None:
+        if self.trials is not None and self.guard is not None and self.guard.relative:
+            raise ValueError("the margin of a share is in its own unit, not a relative one")
+
     def at(self, sums: Array) -> Array:
         """`of_sums`, in which a plain division by 0 is quietly NaN."""
         with np.errstate(divide="ignore", invalid="ignore"):

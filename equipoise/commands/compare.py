@@ -16,7 +16,8 @@ from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.options import OwnCode, Repeated, RunFolder, option
 from equipoise.run.directory import usable_folder
 from equipoise.run.seals import open_run
-from equipoise.statistics.results import EntriesComparison, GateResult
+from equipoise.statistics.gate import GateResult
+from equipoise.statistics.seeds import EntriesComparison
 
 if TYPE_CHECKING:  # it brings what takes seconds to import
     from equipoise.evaluate.plan import PlannedTask

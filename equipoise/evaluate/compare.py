@@ -16,8 +16,13 @@ from equipoise.statistics.compare import (
 )
 from equipoise.statistics.evaluation import Figures, headline_figures
 from equipoise.statistics.intervals import Interval, StatisticsSettings
-from equipoise.statistics.results import ComparedEntry, ComparedPair, EntriesComparison
-from equipoise.statistics.seeds import compare_over_seeds, over_seeds
+from equipoise.statistics.seeds import (
+    ComparedEntry,
+    ComparedPair,
+    EntriesComparison,
+    compare_over_seeds,
+    over_seeds,
+)
 
 #: What a run's scores measure on these prompts.
 Measure = Callable[[Evaluated, frozenset[str]], Measurement]

@@ -24,7 +24,7 @@ from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import open_run
 from equipoise.run.start import read_records
 from equipoise.statistics.compare import Halves
-from equipoise.statistics.results import Difference
+from equipoise.statistics.seeds import Difference
 
 _STAGES = (FINAL, BASELINE)
 #: Parts of keys below `env` that decide how a judge is reached, and no score.

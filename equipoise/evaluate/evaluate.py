@@ -58,7 +58,7 @@ from equipoise.run.rollouts import (
 from equipoise.run.seals import check_part, open_run
 from equipoise.run.start import make_prompts, prepare_task, record_prompts, reported, start_run
 from equipoise.statistics.evaluation import MANY_UNREADABLE, learning_signal
-from equipoise.statistics.results import EntriesComparison
+from equipoise.statistics.seeds import EntriesComparison
 
 _LOG = logging.getLogger(__name__)
 

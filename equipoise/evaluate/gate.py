@@ -26,12 +26,13 @@ from equipoise.run.start import read_records
 from equipoise.statistics.gate import (
     LEAST_CLUSTERS,
     GatedMetric,
+    GatedTask,
+    GateResult,
     Spread,
     Watched,
     gate,
     times_needed,
 )
-from equipoise.statistics.results import GatedTask, GateResult
 
 _TOGETHER = (
     "Evaluate both models at once, then name the rows of that audit:\n"

@@ -35,11 +35,7 @@ from equipoise.report.words import (
     read_estimate,
 )
 from equipoise.run.directory import Estimate
-from equipoise.statistics.results import (
-    ComparedEntry,
-    Difference,
-    EntriesComparison,
-)
+from equipoise.statistics.seeds import ComparedEntry, Difference, EntriesComparison
 
 _AGAINST = ("Difference from the first", "p after Holm", "Verdict")
 OWN_REFERENCE = "each is held against a reference of its own"

@@ -19,8 +19,7 @@ from equipoise.report.words import (
 )
 from equipoise.statistics import compare
 from equipoise.statistics.compare import GuardMargin
-from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
-from equipoise.statistics.results import GatedTask, GateResult
+from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric, GatedTask, GateResult
 
 SCHEMA = 1
 _COLUMNS = ("Task", "Metric", "Before", "After", "Change", "Margin", "Status")

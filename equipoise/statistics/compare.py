@@ -27,7 +27,6 @@ from equipoise.statistics.intervals import (
     mcnemar,
     merge_clusters,
     metric_draws,
-    relative_bounds,
     student_quantile,
     swap_p,
 )
@@ -444,9 +443,8 @@ def _of_shares(
         comparison = replace(comparison, p=p, test="paired permutation")
     if (guard := change.metric.guard) is None:
         return comparison
-    of_guard = relative_bounds if guard.relative else difference_bounds
-    guarding = of_guard(*change.shares, guarding_level(settings.confidence))
-    beyond = beyond_p(*change.shares, guard.by, change.metric.better, relative=guard.relative)
+    guarding = difference_bounds(*change.shares, guarding_level(settings.confidence))
+    beyond = beyond_p(*change.shares, guard.by, change.metric.better)
     return _checked(comparison, change, _defined(guarding), beyond)
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 from environments.base import REWARD, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Margin, Mean, Measurement, Metric, measure_means
+from environments.presentation import Presentation
 from equipoise.files.errors import UsageError
 from equipoise.statistics.compare import (
     Guard,
@@ -26,6 +27,7 @@ from equipoise.statistics.compare import (
     error_of,
 )
 from equipoise.statistics.intervals import StatisticsSettings, holm
+from equipoise.statistics.seeds import Difference
 
 #: No run's own settings: neither side says how sure a verdict is.
 SETTINGS = StatisticsSettings()
@@ -63,13 +65,9 @@ class WatchedMetric:
     @property
     def times(self) -> float | None:
         """Times as many items that would keep it with `POWER`, if nothing changed."""
-        margin = self.comparison.margin
-        if margin is None or margin.error is None or not self.clusters:
+        if not (spread := Spread.of(self)) or not self.clusters:
             return None
-        normal = NormalDist()
-        power = POWER if margin.better else (1 + POWER) / 2
-        errors = normal.inv_cdf(SETTINGS.confidence) + normal.inv_cdf(power)
-        return max((margin.error * errors / margin.by) ** 2, LEAST_CLUSTERS / self.clusters)
+        return max(times_needed([spread], POWER), LEAST_CLUSTERS / self.clusters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def times_needed(spreads: Iterable[Spread], power: float) -> float:
     too many replies rather than too few.
     """
     spreads, low, high = list(spreads), 1e-4, 1e6
-    while high / low > 1.001:
+    while high / low > 1 + 1e-9:
         middle = math.sqrt(low * high)
         enough = math.prod(spread.power(middle) for spread in spreads) >= power
         low, high = (low, middle) if enough else (middle, high)
@@ -328,3 +326,48 @@ def verdict_of(metrics: Iterable[GatedMetric]) -> Verdict:
     if "not preserved" in statuses:
         return "failed"
     return "passed" if statuses == {"preserved"} else "not enough data"
+
+
+@dataclass(frozen=True, slots=True)
+class GatedTask:
+    """One task that both sides have, `before` and `after` being the folders of its evaluations.
+
+    `left_out` counts the prompts that the model was trained on, or that are of one set with such a
+    prompt.
+    """
+
+    before: str
+    after: str
+    prompts: int
+    replies: int
+    left_out: int
+    objective: str
+    drawn_differently: tuple[Difference, ...]
+    metrics: Mapping[str, GatedMetric]
+    presentation: Presentation
+
+    def prompts_needed(self, metric: str) -> int | None:
+        """About how many would show that the metric is kept, if nothing changed."""
+        times = self.metrics[metric].metric.times
+        if times is None:
+            return None
+        needed = times * self.prompts
+        # Rounded up to two significant digits: it is an estimate.
+        step = int(10 ** max(0, math.floor(math.log10(max(needed, 1))) - 1))
+        return math.ceil(needed / step) * step
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """A gate between two sides; `missing` are tasks of one side alone, with the side's name."""
+
+    before: str
+    after: str
+    tasks: Mapping[str, GatedTask]
+    missing: Mapping[str, str]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict over all tasks: a task that one side lacks is inconclusive."""
+        verdict = verdict_of(m for task in self.tasks.values() for m in task.metrics.values())
+        return "not enough data" if verdict == "passed" and self.missing else verdict

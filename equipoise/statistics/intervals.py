@@ -1,6 +1,6 @@
 """Intervals, floors and tests for metrics that are functions of sums over clusters.
 
-Pure numpy; nothing here knows of a task. Shapes: C clusters, K statistics, D draws. A metric may
+Nothing here knows of a task. Shapes: C clusters, K statistics, D draws. A metric may
 be undefined in a draw (NaN): such draws are left out as long as they are few, and where they are
 more than `MAX_UNDEFINED` of all there is no interval and no p-value, for what is left would be a
 selection.
@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.measurement import Array, Direction, Metric, quotient
+from environments.measurement import Array, Direction, Metric, mean_of, quotient
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -177,40 +177,18 @@ def interval(draws: Array, confidence: float, degrees: float = math.inf) -> Inte
 
 
 def student_tail(t: float, degrees: float) -> float:
-    """P(T > t) of Student's distribution with a whole number of degrees of freedom, or infinite.
+    """Return P(T > t) of Student's distribution, the normal one for infinite degrees of freedom."""
+    from scipy import stats  # takes a second to import
 
-    Abramowitz & Stegun (1964), 26.7.3 and 26.7.4: a finite sum of powers of cos(angle)**2.
-    """
-    if math.isinf(degrees) or math.isinf(t):
-        return _NORMAL.cdf(-t)
-    nu = int(degrees)
-    angle = math.atan(t / math.sqrt(nu))
-    square, sine = math.cos(angle) ** 2, math.sin(angle)
-    first = nu % 2  # the sum begins with cos for odd degrees, with 1 for even ones
-    term = math.cos(angle) if first else 1.0
-    total = 0.0
-    for k in range(first, nu - 1, 2):
-        total += term
-        term *= square * (k + 1) / (k + 2)
-    within = 2 / math.pi * (angle + sine * total) if first else sine * total
-    return (1 - within) / 2
+    return float(stats.t.sf(t, degrees))
 
 
-@cache  # of few arguments, and a search
+@cache
 def student_quantile(probability: float, degrees: float) -> float:
-    """Return the quantile of Student's T, of a probability of at least 1/2."""
-    if math.isinf(degrees):
-        return _NORMAL.inv_cdf(probability)
-    if degrees < 1:
-        return math.inf
-    low, high = 0.0, 1.0
-    while student_tail(high, degrees) > 1 - probability:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        beyond = student_tail(middle, degrees) > 1 - probability
-        low, high = (middle, high) if beyond else (low, middle)
-    return (low + high) / 2
+    """Return the quantile of Student's T; infinity without a degree of freedom."""
+    from scipy import stats
+
+    return math.inf if degrees < 1 else float(stats.t.ppf(probability, degrees))
 
 
 def floor(observed: float, null: Array, confidence: float) -> Floor | None:
@@ -264,14 +242,11 @@ def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:
     """
     gains = int(np.count_nonzero(after & ~before))
     losses = int(np.count_nonzero(before & ~after))
+    from scipy.stats import binom
+
     changed, fewer = gains + losses, min(gains, losses)
-    middle = changed // 2
-    # C(changed, k) / C(changed, middle) of k = middle, ..., 0: floats, for these are huge integers.
-    k = np.arange(middle, 0, -1)
-    combinations = np.cumprod(np.concatenate([[1.0], k / (changed - k + 1)]))
-    every = 2 * combinations[1:].sum() + 1 + changed % 2  # an odd number has two middles
-    as_few = combinations[middle - fewer :]
-    return float(min(1.0, (2 * as_few[1:].sum() + as_few[0]) / every))
+    as_few = binom.cdf(fewer, changed, 0.5)
+    return float(min(1.0, 2 * as_few - binom.pmf(fewer, changed, 0.5)))
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
@@ -433,47 +408,14 @@ def _effect_of_change(before: Shares, after: Shares) -> Array:
     return np.asarray((weight * estimate + prior_weight * assumed) / (weight + prior_weight))
 
 
-def relative_bounds(before: Shares, after: Shares, confidence: float) -> tuple[Array, Array]:
-    """The interval of (after - before) / before in the same clusters; NaN where it has no end.
-
-    MOVER for a ratio: its bounds are where after - ratio * before may just be 0 (Donner & Zou
-    2012, doi:10.1177/0962280210383085).
-    """
-    return _relative_bounds(before, after, _quantile(before, confidence))
-
-
-def _relative_bounds(before: Shares, after: Shares, t: float) -> tuple[Array, Array]:
-    (low_b, high_b), (low_a, high_a) = (_wilson(s, _design_effect(s), t) for s in (before, after))
-    correlation = correlation_of(before, after)
-
-    def root(side: int, away: Array, across: Array) -> Array:
-        square = before.share**2 - across**2
-        linear = after.share * before.share - correlation * away * across
-        constant = after.share**2 - away**2
-        discriminant = np.sqrt(np.maximum(linear**2 - square * constant, 0.0))
-        return quotient(linear + side * discriminant, square)
-
-    low = root(-1, after.share - low_a, high_b - before.share)
-    high = root(+1, high_a - after.share, before.share - low_b)
-    return np.maximum(low, 0.0) - 1, high - 1
-
-
-def beyond_p(
-    before: Shares,
-    after: Shares,
-    margin: float,
-    better: Direction | None,
-    *,
-    relative: bool = False,
-) -> float:
+def beyond_p(before: Shares, after: Shares, margin: float, better: Direction | None) -> float:
     """One-sided p of a change that is within a margin: the level at which its interval leaves it.
 
     By halving; 1 where the change itself is within the margin, or not defined.
     """
-    bounds = _relative_bounds if relative else _difference_bounds
 
     def outside(t: float) -> bool:
-        low, high = bounds(before, after, t)
+        low, high = _difference_bounds(before, after, t)
         return bool((better != "higher" and low > margin) or (better != "lower" and high < -margin))
 
     within, beyond = _LARGEST_T, 0.0
@@ -483,13 +425,6 @@ def beyond_p(
         middle = (within + beyond) / 2
         within, beyond = (within, middle) if outside(middle) else (middle, beyond)
     return student_tail(beyond, before.degrees)
-
-
-def correlation_of(before: Shares, after: Shares) -> Array:
-    """Of the errors of the two shares, from what their clusters contribute; 0 without spread."""
-    first, second = before.residuals, after.residuals
-    scale = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))
-    return np.nan_to_num(quotient((first * second).sum(axis=-1), scale))
 
 
 def swap_p(before: Shares, after: Shares, draws: int, rng: np.random.Generator) -> float:
@@ -508,10 +443,6 @@ def swap_p(before: Shares, after: Shares, draws: int, rng: np.random.Generator) 
     for start in range(0, draws, size):
         signs = rng.choice([-1.0, 1.0], size=(min(size, draws - start), len(half)))
         moved = signs @ half
-        swapped = _share_of(middle + moved) - _share_of(middle - moved)
+        swapped = mean_of(middle + moved) - mean_of(middle - moved)
         reached += int(np.count_nonzero(np.abs(swapped) >= observed - TIE))
     return (1 + reached) / (1 + draws)
-
-
-def _share_of(sums: Array) -> Array:
-    return quotient(sums[..., 0], sums[..., 1])

@@ -6,8 +6,8 @@ figure is one value, and the runs are the sample.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from environments.measurement import Metric
@@ -17,7 +17,11 @@ from equipoise.statistics.compare import (
     guard_of,
     guarding_level,
 )
+from equipoise.statistics.evaluation import Figures
 from equipoise.statistics.intervals import Interval, student_quantile
+
+#: Values of so many characters are shown beside the name of what differs.
+_LONGEST_VALUES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +154,65 @@ def _guarded(
     return replace(
         comparison, guard=guard_of(interval, metric.guard.by, metric.better), margin=margin
     )
+
+
+# --- compare.json ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that decides a reply, by name, and its value on both sides."""
+
+    name: str
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        values = f"{self.first} and {self.second}"
+        return f"{self.name} {values}" if len(values) <= _LONGEST_VALUES else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedEntry:
+    """A row of a comparison: one run, or the runs of several seeds of one configuration."""
+
+    name: str
+    runs: tuple[str, ...]
+    models: tuple[str, ...]
+    seeds: tuple[int, ...]
+    variants: tuple[Mapping[str, object], ...]
+    stand_ins: tuple[str, ...]
+    n_rollouts: int
+    n_failed: int
+    metrics: Mapping[str, Figures]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPair:
+    """The first entry against another one.
+
+    `items` and `replies` are of each pair of runs. With `other_reference` one side is held against
+    the plain replies of its model and one against its own; `own_references` are metrics that are
+    distances from two references.
+    """
+
+    first: str
+    second: str
+    items: tuple[int, ...]
+    replies: tuple[tuple[int, int], ...]
+    drawn_differently: tuple[Difference, ...]
+    other_reference: bool
+    own_references: tuple[str, ...]
+    metrics: Mapping[str, MetricComparison]
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesComparison:
+    """The content of compare.json; `allowed` names the differences that the user allows."""
+
+    schema: int = field(default=1, init=False)
+    task: str
+    confidence: float
+    allowed: tuple[str, ...]
+    entries: tuple[ComparedEntry, ...]
+    comparisons: tuple[ComparedPair, ...]

@@ -7,7 +7,7 @@ from typing import Any
 from environments.presentation import Chart, Presentation, Words
 from equipoise.report.comparison import OWN_REFERENCE, comparison_page
 from equipoise.statistics.compare import MetricComparison
-from equipoise.statistics.results import ComparedEntry, ComparedPair, EntriesComparison
+from equipoise.statistics.seeds import ComparedEntry, ComparedPair, EntriesComparison
 from tests.equipoise.report.test_report import Page
 
 FLIPS = Words("flip rate", "sets whose usual choice differs")

@@ -6,7 +6,7 @@ from markdown_it import MarkdownIt
 from equipoise.report.document import Cell, Table
 from equipoise.report.gate import markdown_of
 from equipoise.report.renderers import escaped, grid
-from equipoise.statistics.results import GateResult
+from equipoise.statistics.gate import GateResult
 from tests.equipoise.report.test_card import HOSTILE
 
 TEXTS = (

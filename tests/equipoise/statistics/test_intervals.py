@@ -21,7 +21,6 @@ from equipoise.statistics.intervals import (
     merge_clusters,
     metric_draws,
     student_quantile,
-    student_tail,
 )
 
 MEAN = Metric(lambda t: t[..., 0] / t[..., 1])
@@ -156,27 +155,14 @@ class TestFloor:
         assert floor(math.nan, np.zeros(9), 0.95) is None
 
 
-class TestMcNemar:
-    @pytest.mark.parametrize(
-        ("gained", "lost"),
-        [(0, 0), (1, 0), (5, 5), (2, 9), (14, 3), (0, 30), (900, 1100), (3900, 4100)],
-    )
-    def test_is_the_binomial_test_with_half_of_what_was_observed(self, gained, lost):
-        changed = gained + lost
-        exact = stats.binomtest(gained, changed, 0.5).pvalue if changed else 1.0
-        observed = stats.binom.pmf(gained, changed, 0.5)
-        expected = exact - observed if gained != lost else 1.0
-        assert self.p(gained, lost) == pytest.approx(expected, rel=1e-9)
-
-    def test_the_example_of_its_authors(self):
-        """Fagerland, Lydersen & Laake 2013: airways of 21 children; the exact p is .070."""
-        assert round(self.p(1, 7), 3) == 0.039
-
-    @staticmethod
-    def p(gained: int, lost: int) -> float:
-        before = np.array([False] * gained + [True] * lost + [True, False] * 4)
-        after = np.array([True] * gained + [False] * lost + [True, False] * 4)
-        return mcnemar(before, after)
+@pytest.mark.parametrize(
+    # Fagerland, Lydersen & Laake 2013: airways of 21 children; the exact p is .070.
+    ("gained", "lost", "p"), [(1, 7, 0.039), (0, 0, 1.0), (5, 5, 1.0), (0, 12, 2**-12)]
+)  # fmt: skip
+def test_mcnemar_counts_half_of_what_was_observed(gained, lost, p):
+    before = np.array([False] * gained + [True] * lost + [True, False] * 4)
+    after = np.array([True] * gained + [False] * lost + [True, False] * 4)
+    assert mcnemar(before, after) == pytest.approx(p, abs=5e-4)
 
 
 class TestDifferenceP:
@@ -200,19 +186,9 @@ class TestDifferenceP:
         assert difference_p(np.full(99, 1e-16)) == 1  # rounding
 
 
-class TestStudent:
-    @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 40, 1001])
-    def test_agrees_with_scipy(self, degrees):
-        for t in (0.0, 0.3, 2.0, 15.0):
-            assert student_tail(t, degrees) == pytest.approx(stats.t.sf(t, degrees), abs=1e-14)
-        for probability in (0.5, 0.9, 0.975, 0.9999):
-            expected = stats.t.ppf(probability, degrees)
-            assert student_quantile(probability, degrees) == pytest.approx(expected, rel=1e-9)
-
-    def test_of_many_degrees_is_the_normal_distribution_and_of_none_bounds_nothing(self):
-        assert student_tail(1.96, math.inf) == pytest.approx(stats.norm.sf(1.96))
-        assert student_quantile(0.975, math.inf) == pytest.approx(stats.norm.ppf(0.975))
-        assert student_quantile(0.975, 0) == math.inf
+def test_students_quantile_of_no_and_of_infinite_degrees():
+    assert student_quantile(0.975, 0) == math.inf
+    assert student_quantile(0.975, math.inf) == pytest.approx(1.959964)
 
 
 def test_exceeding_is_the_level_at_which_the_interval_begins_at_the_bound():

@@ -11,7 +11,6 @@ from equipoise.statistics.intervals import (
     Shares,
     beyond_p,
     difference_bounds,
-    relative_bounds,
     share_bounds,
     swap_p,
 )
@@ -101,38 +100,23 @@ class TestDifference:
         assert 0.88 < np.mean((low <= 0) & (high >= 0)) < 0.96
         assert np.mean(low > -0.02) > 0.78
 
-    def test_relative_is_the_absolute_over_the_value_before(self):
-        """Of a value before that is as good as known."""
-        rng = np.random.default_rng(0)
-        before, after = shares(np.full(4000, 0.5)), shares(rng.uniform(0.3, 0.5, 4000))
-        low, high = difference_bounds(before, after, 0.9)
-        relative = relative_bounds(before, after, 0.9)
-        assert relative == pytest.approx((low / 0.5, high / 0.5), rel=0.02)
-
-    def test_relative_to_nothing_has_no_end(self):
-        low, high = relative_bounds(shares(np.zeros(40)), shares(np.ones(40)), 0.9)
-        assert math.isnan(low) or math.isnan(high)
-
 
 class TestBeyond:
-    @pytest.mark.parametrize("relative", [False, True])
     @pytest.mark.parametrize("sign", [1, -1])
-    def test_is_the_level_at_which_the_interval_leaves_the_margin(self, relative, sign):
+    def test_is_the_level_at_which_the_interval_leaves_the_margin(self, sign):
         rng = np.random.default_rng(0)
         low, high = rng.uniform(0.2, 0.5, 200), rng.uniform(0.4, 0.7, 200)
         pair = [shares(values) for values in (low, high)][::sign]
-        bounds = relative_bounds if relative else difference_bounds
         for confidence in (0.8, 0.9, 0.98):
-            end = abs(float(bounds(*pair, confidence)[0 if sign > 0 else 1]))
-            p = beyond_p(*pair, end, None, relative=relative)
+            end = abs(float(difference_bounds(*pair, confidence)[0 if sign > 0 else 1]))
+            p = beyond_p(*pair, end, None)
             assert p == pytest.approx((1 - confidence) / 2, rel=1e-3)
-            assert beyond_p(*pair, end, "higher", relative=relative) == (1.0 if sign > 0 else p)
-            assert beyond_p(*pair, end, "lower", relative=relative) == (p if sign > 0 else 1.0)
+            assert beyond_p(*pair, end, "higher") == (1.0 if sign > 0 else p)
+            assert beyond_p(*pair, end, "lower") == (p if sign > 0 else 1.0)
 
     def test_a_change_within_the_margin_is_never_beyond_it(self):
         same = shares(np.ones(40))
         assert beyond_p(same, same, 0.01, None) == 1.0
-        assert beyond_p(shares(np.zeros(40)), same, 0.01, None, relative=True) == 1.0
 
 
 class TestSwap:
