@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.pubmedqa.items import LABELS, Item, Section
+from data_prep.pubmedqa.sources import Item, Section
 from data_prep.splits import one_of, seeded_digest, split_counts
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT
+from environments.pubmedqa import LABELS
 from environments.pubmedqa.reply import reply_text
 
 #: How often each label is the right one; about as in PubMedQA.

@@ -3,10 +3,11 @@
 A prompt says what is asked, then the abstract with its sections' labels, and the question last.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -14,12 +15,14 @@ from pydantic import Field, model_validator
 
 from data_prep.contract import DataSettings
 from data_prep.pubmedqa.invented import FRACTIONS, invented_items
-from data_prep.pubmedqa.items import Item, Section, estimate_tokens, fit_sections, normal_question
 from data_prep.pubmedqa.sources import (
     FOLDS,
+    Item,
+    Section,
     has_published_form,
     is_official_test,
     load_hub,
+    normal_question,
     published_split,
     read_items,
     refuse_leaked,
@@ -29,6 +32,7 @@ from data_prep.text_files import named_faults
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
 from environments.contract import Environment
 from environments.pubmedqa import FORMAT_TEXT, LABELS
+from environments.pubmedqa.reply import SENTENCE_END
 
 TASK = "pubmedqa"
 
@@ -205,6 +209,66 @@ def question_of(record: PromptRecord) -> str:
 
 def _user(context: str, item: Item) -> str:
     return f"Context:\n{context}\n\n{_QUESTION}{item.question}"
+
+
+# --- an abstract fitted to a budget of tokens ----------------------------------------------------
+
+
+_PIECE = re.compile(r"[^\W\d_]+|[^\s]")
+_LETTERS_PER_TOKEN = 4
+
+
+@lru_cache(maxsize=64)  # all prompts of a set share what they are told to do
+def estimate_tokens(text: str) -> int:
+    """An estimate, meant to be high, of a text's tokens without the model's tokenizer.
+
+    A digit and a sign are a token each, as in Qwen's and Llama's vocabularies at worst; a word is
+    one for every four of its bytes begun.
+    """
+    return sum(-(-len(piece.encode()) // _LETTERS_PER_TOKEN) for piece in _PIECE.findall(text))
+
+
+def fit_sections(sections: Sequence[Section], budget: int) -> tuple[Section, ...]:
+    """The abstract's last sentences that fit into `budget` tokens, each under its label.
+
+    Whole sentences are left out from the beginning, for an abstract tells its background first
+    and its results last. A last sentence that is itself too long keeps its last words.
+    """
+    tail: list[Section] = []
+    for section in reversed(sections):
+        text, budget = _fit_text(section, budget)
+        if text:
+            tail.append(Section(section.label, text))
+        if text != section.text:
+            break
+    return tuple(reversed(tail)) or (_last_words(sections[-1], budget),)
+
+
+def _fit_text(section: Section, budget: int) -> tuple[str, int]:
+    """The end of a section that fits, and what is left of the budget."""
+    room = budget - estimate_tokens(f"{section.label}:")
+    start = len(section.text)
+    gaps = list(SENTENCE_END.finditer(section.text))
+    starts = [0, *(gap.end() for gap in gaps)]
+    ends = [*(gap.start() for gap in gaps), len(section.text)]
+    for position, end in zip(reversed(starts), reversed(ends), strict=True):
+        cost = estimate_tokens(section.text[position:end])
+        if cost > room:
+            break
+        start, room = position, room - cost
+    text = section.text[start:]
+    return text, room if text else budget
+
+
+def _last_words(section: Section, budget: int) -> Section:
+    room = budget - estimate_tokens(f"{section.label}:")
+    words: list[str] = []
+    for word in reversed(section.text.split()):
+        room -= estimate_tokens(word)
+        if room < 0:
+            break
+        words.append(word)
+    return Section(section.label, " ".join(reversed(words)))
 
 
 # --- checks of prompts from any source -----------------------------------------------------------

@@ -1,22 +1,68 @@
 """Items from a JSON file or from the Hugging Face hub: all that is wrong is said at once.
 
-Three forms are known by their fields: the official `ori_pqal.json` (an object, pmid -> row), the
-hub's rows, and rows of question, context and ground_truth, the form for any other set.
+Rows have the keys of the official `ori_pqal.json` (an object, pmid -> row), those of the hub, or
+question, context and ground_truth, the form for any other set.
 """
 
 import hashlib
 import math
 import random
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from data_prep.hub import is_folder_name, offline_reason
-from data_prep.pubmedqa.items import LABELS, Item, Section, normal_question
 from data_prep.text_files import DataError, parse_json, read_source
+from environments.pubmedqa import LABELS
+from environments.pubmedqa.reply import Label
+
+_NO_WORD = re.compile(r"[\W_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of a structured abstract; its label is empty if it has none."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One question; `sections` is the abstract without its conclusion, `gold` one of `LABELS`.
+
+    `extra` goes into the metadata of its prompt: the finding that decides or the abstract's own
+    conclusion, where one is known.
+    """
+
+    id: str
+    question: str
+    sections: Sequence[Section]
+    gold: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def normal_question(question: str) -> str:
+    """The words of a question alone, in lower case: what makes two questions the same."""
+    return _NO_WORD.sub(" ", question.casefold()).strip()
+
 
 # --- published ------------------------------------------------------------------------------------
 # The published split of PubMedQA's 1,000 labelled items, and the guard around its test items.
@@ -130,48 +176,56 @@ def refuse_leaked(items: Sequence[Item]) -> None:
 
 _KIND = "set of questions"
 
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """The keys that hold an item's parts in a row; a dot enters an object: `context.contexts`."""
-
-    question: str
-    context: str  # a text, or a list of the abstract's sections
-    label: str
-    id: str = ""  # without it an item has the key of its row, or its number
-    sections: str = ""  # a list of the sections' labels
-    conclusion: str = ""  # what the abstract concludes: for the reward, never shown
-
-
-_OFFICIAL = _Form(
-    question="QUESTION",
-    context="CONTEXTS",
-    label="final_decision",
-    sections="LABELS",
-    conclusion="LONG_ANSWER",
-)
-_HUB = _Form(
-    question="question",
-    context="context.contexts",
-    label="final_decision",
-    id="pubid",
-    sections="context.labels",
-    conclusion="long_answer",
-)
-_PLAIN = _Form(question="question", context="context", label="ground_truth")
+Text = Annotated[
+    str, AfterValidator(lambda text: " ".join(text.split())), StringConstraints(min_length=1)
+]
+#: A list of the abstract's sections; a single text is one of them.
+Texts = Annotated[
+    list[Text],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    Field(min_length=1),
+]
+Answer = Annotated[
+    Label, BeforeValidator(lambda value: value.strip().lower() if isinstance(value, str) else value)
+]
 
 
-class _BadRowError(ValueError):
-    """A faulty row; the message says why."""
+class _Row(BaseModel, loc_by_alias=False):
+    """A row, whose fields have the names of the form for any set."""
+
+    question: Text = Field(validation_alias=AliasChoices("QUESTION", "question"))
+    context: Texts = Field(
+        validation_alias=AliasChoices("CONTEXTS", AliasPath("context", "contexts"), "context")
+    )
+    ground_truth: Answer = Field(validation_alias=AliasChoices("final_decision", "ground_truth"))
+    #: Without it an item has the key of its row, or its number.
+    id: int | str | None = Field(None, validation_alias="pubid")
+    sections: list[Text] | None = Field(
+        None, validation_alias=AliasChoices("LABELS", AliasPath("context", "labels"))
+    )
+    #: What the abstract concludes: for the reward, never shown.
+    conclusion: str | None = Field(
+        None, validation_alias=AliasChoices("LONG_ANSWER", "long_answer")
+    )
+
+    @model_validator(mode="after")
+    def _every_section_is_labelled(self) -> Self:
+        if self.sections and len(self.sections) != len(self.context):
+            numbers = f"{len(self.sections)} labels for {len(self.context)} sections"
+            raise ValueError(f"the context has {numbers}")
+        return self
+
+    def item(self, row_id: str) -> Item:
+        labels = self.sections or [""] * len(self.context)
+        sections = (Section(*pair) for pair in zip(labels, self.context, strict=True))
+        conclusion = " ".join((self.conclusion or "").split())
+        name = row_id if self.id is None else str(self.id).strip()
+        extra = {"conclusion": conclusion} if conclusion else {}
+        return Item(name, self.question, tuple(sections), self.ground_truth, extra)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One row of a set: its location, the id that follows from that, and what it holds."""
-
-    location: str
-    id: str
-    value: Any
+#: The location of a row, the id that follows from that, and what it holds.
+_Located = tuple[str, str, Any]
 
 
 def read_items(path: Path) -> list[Item]:
@@ -186,9 +240,10 @@ def has_published_form(path: Path) -> bool:
     Rows of question, context and ground_truth are of another set.
     """
     try:
-        return _known_form(_rows(path, [])) is not _PLAIN
+        rows = _rows(path, [])
     except DataError:
         return True
+    return not any(isinstance(row, dict) and "ground_truth" in row for _, _, row in rows[:1])
 
 
 def load_hub(name: str, subset: str) -> list[Item]:
@@ -216,159 +271,53 @@ def load_hub(name: str, subset: str) -> list[Item]:
             f"{name} ({subset}) {reason}. Without a network take source: file and path: "
             "ori_pqal.json from github.com/pubmedqa/pubmedqa"
         ) from error
-    rows = [_Row(f"row {n}", str(n), row) for n, row in enumerate(data_set, start=1)]
+    rows = [(f"row {n}", str(n), row) for n, row in enumerate(data_set, start=1)]
     return _items(name, rows, [])
 
 
-def _rows(path: Path, problems: list[str]) -> list[_Row]:
+def _rows(path: Path, problems: list[str]) -> list[_Located]:
     """The rows of an object, each with its key, or of a list, each with its number."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(key for key, _ in pairs)  # `json` would silently keep the last one
+        problems.extend(f"{key!r} is given {n} times" for key, n in counts.items() if n > 1)
+        return dict(pairs)
+
     try:
-        value = parse_json(read_source(path, _KIND), object_pairs_hook=_Pairs)
+        value = parse_json(read_source(path, _KIND), object_pairs_hook=once)
+    except DataError:
+        raise
     except ValueError as error:
-        if isinstance(error, DataError):
-            raise
         problems.append(str(error))
         return []
-    if isinstance(value, _Pairs):
-        return [_Row(f"key {key!r}", key, row) for key, row in value]
+    if isinstance(value, dict):
+        return [(f"key {key!r}", key, row) for key, row in value.items()]
     if isinstance(value, list):
-        return [_Row(f"item {n}", str(n), row) for n, row in enumerate(value, start=1)]
+        return [(f"item {n}", str(n), row) for n, row in enumerate(value, start=1)]
     problems.append("holds neither an object nor a list")
     return []
 
 
-class _Pairs(list[tuple[str, Any]]):
-    """A JSON object as its pairs: `json` would silently keep the last of two equal keys."""
-
-
-def _items(source: str, rows: Sequence[_Row], problems: list[str]) -> list[Item]:
-    form = _known_form(rows)
-    if form is None:
-        raise DataError("pubmedqa.no-items", source, _KIND, problems or [_unknown_form(rows)])
-    items: list[Item] = []
-    place_of: dict[str, str] = {}
-    for row in rows:
+def _items(source: str, rows: Sequence[_Located], problems: list[str]) -> list[Item]:
+    items: dict[str, Item] = {}
+    for location, row_id, row in rows:
         try:
-            item = _item(row, form)
-        except _BadRowError as error:
-            problems.append(f"{row.location}: {error}")
+            item = _Row.model_validate(row).item(row_id)
+        except ValidationError as error:
+            problems.append(f"{location}: {_faults(error)}")
             continue
-        if item.id in place_of:
-            problems.append(f"{row.location}: id {item.id!r} is that of {place_of[item.id]} too")
-        place_of.setdefault(item.id, row.location)
-        items.append(item)
-    if problems:
+        if item.id in items:
+            problems.append(f"{location}: id {item.id!r} is there twice")
+        items[item.id] = item
+    if problems or not items:
+        problems = problems or ["holds no questions"]
         raise DataError("pubmedqa.invalid-items", source, _KIND, problems)
-    return items
+    return list(items.values())
 
 
-def _known_form(rows: Sequence[_Row]) -> _Form | None:
-    """The form that the first readable row has question and label of."""
-    for row in rows:
-        for form in (_OFFICIAL, _HUB, _PLAIN):
-            if {form.question, form.label} <= set(_keys(row.value)):
-                return form
-    return None
-
-
-def _unknown_form(rows: Sequence[_Row]) -> str:
-    if not rows:
-        return "holds no questions"
-    keys = ", ".join(map(str, _keys(rows[0].value)[:10])) or "no keys"
-    return f"its rows have {keys}: name them question, context and ground_truth"
-
-
-def _keys(value: Any) -> list[str]:
-    return [key for key, _ in value] if isinstance(value, _Pairs) else list(_mapping(value))
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _item(row: _Row, form: _Form) -> Item:
-    """The item of a row. Raises `_BadRowError` with everything that is wrong with it."""
-    problems: list[str] = []
-    question = _text(_value_at(row.value, form.question), form.question, problems)
-    texts = _texts(_value_at(row.value, form.context), form.context, problems)
-    names = _section_labels(row.value, form, texts, problems)
-    gold = _gold(_value_at(row.value, form.label), form.label, problems)
-    name = _id(_value_at(row.value, form.id), form.id, problems) if form.id else row.id
-    conclusion = _value_at(row.value, form.conclusion) if form.conclusion else None
-    extra = {}
-    if conclusion not in (None, ""):
-        extra["conclusion"] = _text(conclusion, form.conclusion, problems)
-    if problems:
-        raise _BadRowError("; ".join(problems))
-    sections = [Section(label, text) for label, text in zip(names, texts, strict=True)]
-    return Item(name, question, tuple(sections), gold, extra)
-
-
-def _value_at(value: Any, path: str) -> Any:
-    """The value at a dotted path; None if the path leads nowhere."""
-    for key in path.split("."):
-        if isinstance(value, _Pairs):
-            values = [item for name, item in value if name == key]
-            if len(values) > 1:
-                raise _BadRowError(f"{key} is given twice")
-            value = values[0] if values else None
-        else:
-            value = _mapping(value).get(key)
-    return value
-
-
-def _text(value: Any, name: str, problems: list[str]) -> str:
-    if isinstance(value, str) and value.strip():
-        return " ".join(value.split())
-    problems.append(f"{name} is {_description(value)}")
-    return ""
-
-
-def _texts(value: Any, name: str, problems: list[str]) -> list[str]:
-    """The abstract's sections; a single text is one section."""
-    listed = value if isinstance(value, list) and not isinstance(value, _Pairs) else [value]
-    if not listed:
-        problems.append(f"{name} is empty")
-    return [_text(item, name, problems) for item in listed]
-
-
-def _section_labels(
-    value: Any, form: _Form, texts: Sequence[str], problems: list[str]
-) -> list[str]:
-    """A label for each section; empty ones where the row has none or no sections to label."""
-    raw_labels = _value_at(value, form.sections) if form.sections else None
-    if raw_labels is None or not all(texts):
-        return [""] * len(texts)
-    labels = _texts(raw_labels, form.sections, problems) if raw_labels else []
-    if len(labels) != len(texts):
-        problems.append(f"{form.sections} has {len(labels)} labels for {len(texts)} sections")
-        return [""] * len(texts)
-    return labels
-
-
-def _gold(value: Any, name: str, problems: list[str]) -> str:
-    if not isinstance(value, str):
-        problems.append(f"{name} is {_description(value)}")
-    elif (label := value.strip().lower()) in LABELS:
-        return label
-    else:
-        problems.append(f"{name} is {value[:40]!r}, not one of {', '.join(LABELS)}")
-    return ""
-
-
-def _id(value: Any, name: str, problems: list[str]) -> str:
-    if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
-        return str(value).strip()
-    problems.append(f"{name} is {_description(value)}")
-    return ""
-
-
-def _description(value: Any) -> str:
-    """Describe a value that is not text."""
-    if value is None:
-        return "missing"
-    if isinstance(value, _Pairs | Mapping):
-        return "an object, not a text"
-    if isinstance(value, str) or value == []:
-        return "empty"
-    return f"{str(value)[:40]!r}, not a text"
+def _faults(error: ValidationError) -> str:
+    """Say what is wrong with a row, by the names of the form for any set."""
+    details = error.errors(include_url=False)
+    locations = (".".join(map(str, detail["loc"])) for detail in details)
+    faults = zip(locations, details, strict=True)
+    return "; ".join(": ".join(filter(None, (name, detail["msg"]))) for name, detail in faults)

@@ -17,7 +17,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from data_prep.pubmedqa.items import Section, fit_sections, normal_question
+from data_prep.pubmedqa.prompts import fit_sections
+from data_prep.pubmedqa.sources import Section, normal_question
 from data_prep.rag.plans import KeyedFile, parse_plan
 from data_prep.rag.sources import read_questions
 from data_prep.records import read_prompts

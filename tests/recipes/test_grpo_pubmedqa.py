@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.pubmedqa.items import Item, Section
 from data_prep.pubmedqa.prompts import prompt_record
+from data_prep.pubmedqa.sources import Item, Section
 from data_prep.records import read_prompts, write_prompts
 from environments.pubmedqa import LABELS
 from equipoise.files.disk import read_json

@@ -4,8 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.pubmedqa.items import Item, Section, estimate_tokens, fit_sections
-from data_prep.pubmedqa.prompts import context_text, prompt_record, question_of
+from data_prep.pubmedqa.prompts import (
+    context_text,
+    estimate_tokens,
+    fit_sections,
+    prompt_record,
+    question_of,
+)
+from data_prep.pubmedqa.sources import Item, Section
 
 ABSTRACT = (
     Section("BACKGROUND", "Nobody knew. It was open."),

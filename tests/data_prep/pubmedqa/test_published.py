@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from data_prep.pubmedqa import PromptSettings, build_prompts, prompt_problems, sources
-from data_prep.pubmedqa.items import Item, Section, normal_question
 from data_prep.pubmedqa.prompts import prompt_record
 from data_prep.pubmedqa.sources import (
     Fingerprints,
+    Item,
+    Section,
     fingerprint,
     is_official_test,
+    normal_question,
     published_split,
     refuse_leaked,
 )
