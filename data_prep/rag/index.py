@@ -14,6 +14,7 @@ from typing import Any
 
 import bm25s  # type: ignore[import-untyped]
 import numpy as np
+from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
 from data_prep.text_files import DataError
 from environments.contract import Encoder
@@ -37,7 +38,7 @@ _KIND = "corpus"
 _ENCODED_AT_ONCE = 256
 _TEXT_FILES, _JSON_FILES = (".txt", ".md"), (".jsonl",)
 
-_REMEDY = "build it again (python -m data_prep.rag.build_index --rebuild) or name another folder"
+_REMEDY = "remove it, and it is built again, or name another folder"
 
 Say = Callable[[str], None]
 
@@ -89,33 +90,27 @@ def read_corpus(path: Path) -> Iterator[Passage]:
 
 def _read_file(file: Path) -> Iterator[tuple[str, Passage | str]]:
     """(place, passage or what is wrong with it) for each passage of a file."""
-    number, lines = 0, _lines(file)
-    if file.suffix in _JSON_FILES:
-        for number, line in lines:
-            if line is None or line.strip():
-                yield f"{file.name}, line {number}", _json_passage(line)
-        return
     paragraph: list[str] = []
-    for number, line in lines:
-        if line is None:
-            yield f"{file.name}, line {number}", "not valid UTF-8"
-        elif line.strip():
-            paragraph.append(line.strip())
-        elif paragraph:
-            yield _text_passage(file, number - 1, paragraph)
-            paragraph = []
+    number = 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            if file.suffix in _JSON_FILES:
+                if text.strip():
+                    yield f"{file.name}, line {number}", _json_passage(text)
+                continue
+            try:
+                words = text.decode().strip()
+            except UnicodeDecodeError:
+                yield f"{file.name}, line {number}", "not valid UTF-8"
+                continue
+            if words:
+                paragraph.append(words)
+            elif paragraph:
+                yield _text_passage(file, number - 1, paragraph)
+                paragraph = []
     if paragraph:
         yield _text_passage(file, number, paragraph)
-
-
-def _lines(file: Path) -> Iterator[tuple[int, str | None]]:
-    """The lines with their numbers; None for one that is not UTF-8."""
-    with file.open("rb") as content:
-        for number, line in enumerate(content, start=1):
-            try:
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError:
-                yield number, None
 
 
 def _text_passage(file: Path, line: int, paragraph: Sequence[str]) -> tuple[str, Passage]:
@@ -124,26 +119,19 @@ def _text_passage(file: Path, line: int, paragraph: Sequence[str]) -> tuple[str,
     return f"{file.name}, line {line}", Passage(name, "", " ".join(paragraph))
 
 
-def _json_passage(line: str | None) -> Passage | str:
-    if line is None:
-        return "not valid UTF-8"
+class _Line(BaseModel, strict=True):
+    id: str = Field(min_length=1)
+    title: str = ""
+    text: str = Field(pattern=r"\S", validation_alias=AliasChoices("text", "contents"))
+
+
+def _json_passage(line: bytes) -> Passage | str:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return "not valid JSON"
-    if not isinstance(value, dict):
-        return "no JSON object"
-    values = (value.get("id"), value.get("title", ""), value.get("text", value.get("contents")))
-    name, title, text = (value if isinstance(value, str) else None for value in values)
-    if not name or title is None or text is None:
-        return 'needs "id" and "text" (or "contents"), and "title" if it has one, as text'
-    if not text.strip():
-        return "the text is empty"
-    try:
-        f"{name}{title}{text}".encode()
-    except UnicodeEncodeError:  # an escaped half of a character
-        return "not valid Unicode"
-    return Passage(name, title, text)
+        read = _Line.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return ": ".join([*map(str, first["loc"]), first["msg"]])
+    return Passage(read.id, read.title, read.text)
 
 
 # --- building -----------------------------------------------------------------------------------

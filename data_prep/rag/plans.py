@@ -1,13 +1,11 @@
 """Plans of a frozen model, which prompts need, kept on disk.
 
-A plan is kept under a hash of planner, prompt version and question, as soon as it comes.
+A plan is a line under a hash of planner, prompt version and question, appended as soon as it comes.
 """
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,71 +17,6 @@ from data_prep.rag.sources import Question
 from environments.chat import MATERIAL, ChatModel, ChatRequest, inert, quote, try_once
 from environments.rag.reader import LETTERS
 from environments.replies import UnreadableError, has_text, read_object
-
-# --- keyed file -----------------------------------------------------------------------------------
-# Results that are costly to make, each on a line of its own under a hash of what it came from.
-#
-# {"key": "<sha256>", "value": ..., "hash": "<sha256 of both>"}
-#
-# Lines are appended as results come, so a killed process has lost what was in flight and nothing
-# else. A line that was cut off or damaged is not a result: it is made again.
-
-
-def content_key(*parts: Any) -> str:
-    """The key of a result: a hash of everything that it depends on."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-class KeyedFile:
-    """An append-only file of results by key."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from completing the same file at the same time."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path.with_name(f"{self.path.name}.lock")):
-            yield
-
-    def read(self) -> dict[str, Any]:
-        """Every whole line; the later one of two with one key."""
-        if not self.path.exists():
-            return {}
-        return dict(pair for line in self.path.open("rb") if (pair := _read_line(line)))
-
-    def append(self, values: Mapping[str, Any]) -> None:
-        """Add results and wait until they are on the disk."""
-        rows = ({"key": k, "value": v, "hash": content_key(k, v)} for k, v in values.items())
-        lines = [json.dumps(row) + "\n" for row in rows]
-        with self.path.open("ab") as file:
-            if not self._ends_with_newline():
-                file.write(b"\n")
-            file.write("".join(lines).encode())
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _ends_with_newline(self) -> bool:
-        """Whether the last line is whole: a kill may have cut it off."""
-        with self.path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                return True
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) == b"\n"
-
-
-def _read_line(line: bytes) -> tuple[str, Any] | None:
-    try:
-        row = json.loads(line)
-        key, value = row["key"], row["value"]
-        return (key, value) if row["hash"] == content_key(key, value) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-# --- plans ----------------------------------------------------------------------------------------
-
 
 #: Changes with the prompt or the schema, and so with what the kept plans are worth.
 PROMPT_VERSION = "plan-2"
@@ -180,13 +113,13 @@ class PlanCache:
     """The file of the plans that one planner has made."""
 
     def __init__(self, path: Path, planner: str, *, with_options: bool) -> None:
-        self._file = KeyedFile(path)
+        self._path = path
         self._planner = planner
         self._with_options = with_options
 
     def read(self, questions: Sequence[Question]) -> dict[str, Plan]:
         """The kept plans of these questions; one that is damaged is not a plan."""
-        entries = self._file.read()
+        entries = self._entries()
         plans = {
             q.id: _read_plan(entries.get(self._key(q)), with_options=self._with_options)
             for q in questions
@@ -211,10 +144,11 @@ class PlanCache:
 
         Another process that completes the same file waits and then finds the plans.
         """
-        with self._file.locked():
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{self._path}.lock"):
             plans = self.read(questions)
             missing = [question for question in questions if question.id not in plans]
-            say(f"plans: {len(plans):,} of {len(questions):,} are kept in {self._file.path}")
+            say(f"plans: {len(plans):,} of {len(questions):,} are kept in {self._path}")
             reasons: list[str] = []
             for start in range(0, len(missing), _ASKED_AT_ONCE):
                 new_plans, failures = self._make(missing[start : start + _ASKED_AT_ONCE], model)
@@ -237,14 +171,28 @@ class PlanCache:
                 plans[question.id] = plan
             else:
                 reasons.append(reply.error.text if reply.error else "no plan of the schema")
-        self._file.append(
-            {self._key(q): plans[q.id].model_dump() for q in questions if q.id in plans}
-        )
+        new_plans = {self._key(q): plans[q.id].model_dump() for q in questions if q.id in plans}
+        rows = ({"key": key, "value": plan} for key, plan in new_plans.items())
+        with self._path.open("a", encoding="utf-8") as file:
+            # It begins with a new line: a kill may have cut off the last one.
+            file.write("".join(f"\n{json.dumps(row)}" for row in rows))
         return plans, reasons
+
+    def _entries(self) -> dict[str, Any]:
+        """The value of each key; a line that was cut off is passed over and made again."""
+        entries = {}
+        for line in self._path.read_bytes().splitlines() if self._path.exists() else ():
+            try:
+                row = json.loads(line)
+                entries[row["key"]] = row["value"]
+            except (ValueError, KeyError, TypeError):
+                continue
+        return entries
 
     def _key(self, question: Question) -> str:
         options = sorted(question.options.items()) if self._with_options else []
-        return content_key(self._planner, PROMPT_VERSION, question.text, options)
+        parts = [self._planner, PROMPT_VERSION, question.text, options]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def template_plan(features: Sequence[str]) -> Plan:

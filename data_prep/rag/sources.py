@@ -10,12 +10,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, StringConstraints, ValidationError, model_validator
 
 from data_prep.text_files import DataError, json_lines, parse_json, read_source
 from environments.rag.reader import LETTERS
 
 _KIND = "file of questions"
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,36 +65,35 @@ def _rows(path: Path, problems: list[str]) -> list[tuple[str, Any]]:
     return [(f"question {number}", row) for number, row in enumerate(listed, start=1)]
 
 
+class _Row(BaseModel, strict=True):
+    question: Text
+    options: dict[Text, Text]
+    answer: str | None = None
+    answer_idx: str | None = None
+
+    @model_validator(mode="after")
+    def _can_be_answered(self) -> Self:
+        if sorted(self.options) != list(LETTERS) or len(set(self.options.values())) < len(LETTERS):
+            raise ValueError(f"the options are not {', '.join(LETTERS)}, each with its own text")
+        if self.gold not in self.options:
+            raise ValueError("its answer is none of its options")
+        return self
+
+    @property
+    def gold(self) -> str | None:
+        """The letter of the answer; None where letter and text disagree or name no option."""
+        by_text = [key for key, text in self.options.items() if text == str(self.answer).strip()]
+        if self.answer_idx is None:
+            return by_text[0] if by_text else None
+        return self.answer_idx if self.answer is None or by_text == [self.answer_idx] else None
+
+
 def _question(row: Any) -> Question | str:
     """The question of an object, or what is wrong with it."""
-    if not isinstance(row, dict):
-        return "no JSON object"
-    text, options = row.get("question"), _options(row.get("options"))
-    if not isinstance(text, str) or not text.strip():
-        return "has no question"
-    if options is None:
-        return "has no options that can be read: they are an object, letter -> text"
-    if list(options) != list(LETTERS):
-        return f"has the options {', '.join(options)}, not {', '.join(LETTERS)}"
-    gold = _gold(row, options)
-    return Question(text.strip(), options, gold) if gold else "its answer is none of its options"
-
-
-def _options(value: Any) -> dict[str, str] | None:
-    """The options by letter, sorted; None if they cannot be read."""
-    if not isinstance(value, dict) or not value:
-        return None
-    if not all(isinstance(text, str) and text.strip() for text in value.values()):
-        return None
-    options = {letter.strip(): text.strip() for letter, text in sorted(value.items())}
-    return options if len(set(options.values())) == len(value) else None
-
-
-def _gold(row: Mapping[str, Any], options: Mapping[str, str]) -> str | None:
-    """The letter of the answer; None where letter and text disagree or name no option."""
-    letter, answer = row.get("answer_idx"), row.get("answer")
-    by_text = [key for key, text in options.items() if text == str(answer).strip()]
-    if letter is None:
-        return by_text[0] if by_text else None
-    agrees = answer is None or by_text == [letter]
-    return letter if letter in options and agrees else None
+    try:
+        read = _Row.model_validate(row)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return ": ".join([*map(str, first["loc"]), first["msg"]])
+    assert read.gold is not None
+    return Question(read.question, dict(sorted(read.options.items())), read.gold)

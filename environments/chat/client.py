@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from filelock import FileLock
-from pydantic import TypeAdapter
 
 from environments.base import Failure, FailureKind
 from environments.chat.accounting import Accounts
@@ -40,16 +39,9 @@ from environments.chat.model import (
 
 _OPEN_SECONDS, _LOCK_SECONDS = 30.0, 1.0
 _TABLE = (
-    "CREATE TABLE IF NOT EXISTS replies "
-    "(key BLOB PRIMARY KEY, text TEXT NOT NULL, digest BLOB NOT NULL, source TEXT NOT NULL) "
-    "WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS answers "
+    "(key BLOB PRIMARY KEY, text TEXT NOT NULL, source TEXT NOT NULL) WITHOUT ROWID"
 )
-_GET = (
-    "SELECT text, digest, source FROM replies "
-    "WHERE key = ? AND typeof(text) = 'text' AND length(CAST(text AS BLOB)) <= ?"
-)
-_PUT = "INSERT OR REPLACE INTO replies (key, text, digest, source) VALUES (?, ?, ?, ?)"
-_SOURCE = TypeAdapter(tuple[str | None, str | None, str | None])
 
 
 def request_key(identity: str, request: ChatRequest) -> bytes:
@@ -66,17 +58,13 @@ class ReplyCache:
     A write is one transaction. It survives the end of the process, not every loss of power. The
     folder must lie on a disk of this machine, for SQLite's log does not work over a network.
     Trouble with the file after it was opened costs answers their cache and nothing else: `errors`
-    counts it. A lock that another process holds for a second ends the use of the file. A text that
-    is read was put there and has `longest` bytes at most, as many as an answer may have; anything
-    else in the file is passed over. Raises `ChatSetupError` when the file cannot be opened.
+    counts it. Raises `ChatSetupError` when the file cannot be opened.
     """
 
-    def __init__(self, folder: Path, longest: int = 1_000_000) -> None:
+    def __init__(self, folder: Path) -> None:
         self.path = folder.expanduser() / "replies.sqlite3"
         self.errors = 0
-        self._longest = longest
         self._lock = Lock()
-        self._gave_up = False
         try:
             self._connection = self._open()
         except (sqlite3.Error, OSError) as error:
@@ -100,35 +88,21 @@ class ReplyCache:
 
     def get(self, key: bytes) -> tuple[str, Source] | None:
         """The text that is kept under a key, and what it came from."""
-        row = self._execute(_GET, (key, self._longest))
-        if row is None:
-            return None
-        text, digest, source = row
-        if digest != _digest(key, text, source):
-            self.errors += 1
-            return None
-        return text, Source(*_SOURCE.validate_json(source))
+        row = self._execute("SELECT text, source FROM answers WHERE key = ?", (key,))
+        return None if row is None else (row[0], Source(*json.loads(row[1])))
 
     def put(self, key: bytes, text: str, source: Source = UNKNOWN) -> None:
         """Keep a text and what it came from; an older one under this key is replaced."""
         origin = json.dumps([source.model, source.fingerprint, source.problem])
-        values = (key, text, _digest(key, text, origin), origin)
-        self._execute(_PUT, values)
+        self._execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (key, text, origin))
 
-    def _execute(
-        self, statement: str, values: tuple[bytes | str | int | None, ...]
-    ) -> tuple[str, Any, Any] | None:
+    def _execute(self, statement: str, values: tuple[bytes | str, ...]) -> tuple[str, str] | None:
         with self._lock:
-            if self._gave_up:
-                self.errors += 1
-                return None
             try:
-                row: tuple[str, Any, Any] | None
+                row: tuple[str, str] | None
                 row = self._connection.execute(statement, values).fetchone()
-            except sqlite3.Error as error:
+            except sqlite3.Error:
                 self.errors += 1
-                busy = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-                self._gave_up = error.sqlite_errorcode in busy
                 return None
         return row
 
@@ -136,11 +110,6 @@ class ReplyCache:
         """Close the file; closing twice does no harm."""
         with self._lock:
             self._connection.close()
-
-
-def _digest(key: bytes, text: str, source: Any) -> bytes:
-    """Of an answer at its place, with what it came from."""
-    return hashlib.sha256(key + f"{text}\0{source}".encode(errors="surrogatepass")).digest()
 
 
 Missing = Mapping[bytes, ChatRequest]
@@ -193,7 +162,7 @@ class ChatClient:
         self._slots = asyncio.Semaphore(self._limits.concurrency)
         self._quiet_until = 0.0  # as a server's Retry-After asks for
         self._in_flight: dict[tuple[bytes, int], asyncio.Task[Answer | FailedAttempt]] = {}
-        self._takes_schema = settings.send_schema
+        self._takes_schema = True
         self._url = f"{settings.url}/chat/completions"
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._limits.concurrency),

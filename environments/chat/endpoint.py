@@ -72,8 +72,7 @@ class EndpointModel:
     def __init__(self, settings: EndpointSettings, *, listed: bool = True) -> None:
         self._settings = settings
         self._key = read_key(settings.api_key_env)
-        folder, longest = settings.cache_dir, settings.limits.response_bytes
-        self._cache = ReplyCache(folder, longest) if folder else None
+        self._cache = ReplyCache(settings.cache_dir) if settings.cache_dir else None
         self._accounts = Accounts(settings.model, settings.budget, listed)
         self._connection: _Connection | None = None
         self._lock = Lock()

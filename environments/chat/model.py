@@ -200,9 +200,6 @@ class EndpointSettings(_Section):
         default={"temperature": 0.0, "seed": 0, "max_tokens": 512},
         description="sent as they are; null leaves one out",
     )
-    send_schema: bool = Field(
-        default=True, description="false: never send a JSON schema (response_format)"
-    )
     limits: Limits = Limits()
     budget: Budget = Budget()
     cache_dir: AbsolutePath | None = Field(

@@ -4,16 +4,18 @@ A policy is the user's own code and is trusted like an environment. Its answers 
 "undefined" where no rule holds, so an answer is a whole `Decision` in range, or a `Failure`.
 """
 
-import asyncio
 import hashlib
 import json
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-import aiohttp
 import regopy  # type: ignore[import-untyped]
 from pydantic import (
     AfterValidator,
@@ -26,9 +28,6 @@ from pydantic import (
 
 from environments.addresses import AbsolutePath, plain_url
 from environments.base import Failure, SetupError
-from environments.chat.client import proxy_for
-from environments.chat.endpoint import BackgroundLoop
-from environments.chat.exchange import kind_of, read_body
 from environments.dharma.judge import PromptLabel, Ratings
 
 #: The policy that is used where no other is named.
@@ -252,102 +251,47 @@ def rego_policy(folder: Path) -> Policy:
 # --- on an OPA server (https://www.openpolicyagent.org/docs/rest-api) -----------------------------
 
 
-#: For one request, from its first byte to the last of its response.
+#: For one request.
 _SECONDS = 10.0
 _CALLS = 16
-_DECISION_BYTES = 100_000
-#: The list of policies comes with their syntax trees, some hundred times as long as they are.
-_POLICIES_BYTES = 64_000_000
-
-
-class _Answer(BaseModel):
-    result: Any = None
-
-
-class _Module(BaseModel):
-    id: str
-    raw: str
-
-
-class _Modules(BaseModel):
-    result: list[_Module]
-
-
-_Body = TypeVar("_Body", bound=BaseModel)
 
 
 def opa_policy(url: str) -> Policy:
     """The policy on a server, with the hashes of its texts as of now. Raises `PolicyError`."""
-    background = BackgroundLoop()
 
-    async def decide_all(texts: Sequence[str]) -> list[Decided]:
-        calls = asyncio.Semaphore(_CALLS)
-        async with _session() as session:
-            return await asyncio.gather(*(_decide(session, calls, url, text) for text in texts))
+    def decide(text: str) -> Decided:
+        try:
+            answer = _ask(url, f"/v1/data/{RULE}", f'{{"input": {text}}}')
+        except PolicyError as error:
+            return Failure("policy", str(error))
+        if answer is None:
+            return Failure("policy", f"{RULE} is undefined on the OPA server")
+        return read_decision(answer)
 
-    async def hashes() -> dict[str, str]:
-        async with _session() as session:
-            modules = await _ask(session, "GET", url, "/v1/policies", _Modules, _POLICIES_BYTES)
-            return {module.id: hash_text(module.raw) for module in modules.result}
+    def evaluate(texts: Sequence[str]) -> list[Decided]:
+        with ThreadPoolExecutor(_CALLS) as pool:
+            return list(pool.map(decide, texts))
 
-    return _tried(
-        Policy(
-            lambda texts: background.run(decide_all(texts)),
-            f"opa {url}",
-            background.run(hashes()),
-        )
-    )
-
-
-def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=_SECONDS),
-        headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,  # a few bytes must not become gigabytes
-    )
-
-
-async def _decide(
-    session: aiohttp.ClientSession, calls: asyncio.Semaphore, url: str, text: str
-) -> Decided:
-    body = f'{{"input": {text}}}'
+    modules = _ask(url, "/v1/policies")
     try:
-        async with calls:  # the deadline is not for those that wait their turn
-            answer = await _ask(
-                session, "POST", url, f"/v1/data/{RULE}", _Answer, _DECISION_BYTES, body
-            )
-    except PolicyError as error:
-        return Failure("policy", str(error))
-    if answer.result is None:
-        return Failure("policy", f"{RULE} is undefined on the OPA server")
-    return read_decision(answer.result)
+        hashes = {str(module["id"]): hash_text(module["raw"]) for module in modules}
+    except (KeyError, TypeError, AttributeError):
+        raise PolicyError(
+            "opa.malformed", f"{url} does not list its policies as OPA does"
+        ) from None
+    return _tried(Policy(evaluate, f"opa {url}", hashes))
 
 
-async def _ask(
-    session: aiohttp.ClientSession,
-    method: str,
-    url: str,
-    path: str,
-    expected: type[_Body],
-    limit: int,
-    body: str | None = None,
-) -> _Body:
-    """The body of an answer of status 200, without a redirect. Raises `PolicyError`."""
+def _ask(url: str, path: str, body: str | None = None) -> Any:
+    """The result of a request, None without one. Raises `PolicyError`."""
+    data, headers = body and body.encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(url + path, data, headers)  # noqa: S310
     try:
-        async with session.request(
-            method, url + path, data=body, proxy=proxy_for(url), allow_redirects=False
-        ) as response:
-            if response.status != 200:
-                raise PolicyError("opa.status", f"OPA answered {path} with HTTP {response.status}")
-            content = await read_body(response, limit)
-    except TimeoutError:
-        raise PolicyError("opa.timeout", f"OPA gave no whole answer in {_SECONDS:g} s") from None
-    except (aiohttp.ClientError, OSError) as error:
-        raise PolicyError("opa.no-answer", f"OPA gave no answer: {kind_of(error)}") from None
-    if content is None:
-        raise PolicyError("opa.too-long", f"OPA's answer exceeds {limit:,} bytes")
-    try:
-        return expected.model_validate_json(content)
-    except ValidationError as error:
-        raise PolicyError("opa.malformed", f"not an answer of OPA's: {_first(error)}") from None
+        with urllib.request.urlopen(request, timeout=_SECONDS) as response:  # noqa: S310
+            return json.load(response).get("result")
+    except urllib.error.HTTPError as error:
+        raise PolicyError("opa.status", f"OPA answered {path} with HTTP {error.code}") from None
+    except (OSError, HTTPException) as error:
+        raise PolicyError("opa.no-answer", f"OPA gave no answer: {error}") from None
+    except (ValueError, AttributeError, RecursionError):
+        raise PolicyError("opa.malformed", f"what answered {path} is not OPA") from None

@@ -141,9 +141,7 @@ def broken_value(settings: RewardSettings) -> float:
 class RagSettings(EnvironmentSettings, extra="forbid", frozen=True):
     """The keys of `env.rag` in the configuration."""
 
-    index: AbsolutePath = Field(
-        default=Path(), description="the folder that data_prep.rag.build_index wrote"
-    )
+    index: AbsolutePath = Field(default=Path(), description="the folder; what is missing is built")
     retriever: RetrieverName = "bm25"  #: words, vectors, or the ranks of both
     encoder: EncoderSettings = EncoderSettings()
     documents: DocumentSettings = DocumentSettings()

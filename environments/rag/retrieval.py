@@ -10,7 +10,7 @@ The folder of an index:
     bm25/             what bm25s saves
     vectors.npy       the passages' vectors, float32 [P, D]; only with an encoder
 
-`data_prep.rag.build_index` writes it. Everything large is memory-mapped.
+`data_prep.rag.index` writes it. Everything large is memory-mapped.
 """
 
 import hashlib

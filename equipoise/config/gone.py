@@ -22,6 +22,8 @@ KEYS: dict[str, str] = {
     "equipoise.environment_actor": "leave it out: the reward runs on the driver's node",
     "equipoise.data.labels": "write yes, no or maybe as each row's ground_truth",
     "equipoise.data.known_share": "NeMo-RL's grpo.use_dynamic_sampling leaves out what ties",
+    "env.dharma.judge.endpoint.send_schema": "leave it out: a refused schema is not sent again",
+    "env.rag.generator.endpoint.send_schema": "leave it out: a refused schema is not sent again",
     "equipoise.data.five_options": "take MedQA's files of four options",
 }
 

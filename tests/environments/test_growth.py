@@ -19,7 +19,7 @@ import pytest
 
 from data_prep.pubmedqa.prompts import fit_sections
 from data_prep.pubmedqa.sources import Section, normal_question
-from data_prep.rag.plans import KeyedFile, parse_plan
+from data_prep.rag.plans import parse_plan
 from data_prep.rag.sources import read_questions
 from data_prep.records import read_prompts
 from data_prep.text_files import DataError
@@ -196,11 +196,6 @@ PARSERS = (
         ('{"question": "a", "options": ["%s", "B. b"]}',),
     ),
     Parser("prompts", read_file("prompts.jsonl", read_prompts), ("{", "[", '"', "\\n", "a", "\n")),
-    Parser(
-        "kept results",
-        read_file("k.jsonl", lambda path: KeyedFile(path).read()),
-        ("{", "[", '"', "\n", "1"),
-    ),
     Parser(
         "marks in prompts",
         checked,

@@ -1,13 +1,10 @@
 """Reading a corpus, building an index, and refusing what does not fit."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from data_prep.rag.build_index import main
 from data_prep.rag.index import (
     Source,
     Vectors,
@@ -109,32 +106,6 @@ def test_an_index_is_built_once_and_refused_when_the_corpus_changes(tmp_path: Pa
     jsonl(path, {"id": "a", "text": "osmolar gap"})
     with refusal("index.other-corpus"):
         ensure_index(Source.of_path(path), tmp_path / "index", None, quiet)
-
-
-def test_the_command_line_builds_and_replaces_only_an_index(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = jsonl(tmp_path / "books.jsonl", {"id": "a", "text": "anion gap"})
-    arguments = ["--corpus", str(path), "--output", str(tmp_path / "index")]
-    main(arguments)
-    assert "1 passages, sha256:" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(arguments)
-    main([*arguments, "--rebuild"])
-    (tmp_path / "mine").mkdir()
-    with pytest.raises(SystemExit):
-        main(["--corpus", str(path), "--output", str(tmp_path / "mine"), "--rebuild"])
-    assert "is no index" in capsys.readouterr().err
-    assert len(Corpus(tmp_path / "index")) == 1
-
-
-def test_the_command_line_runs_as_a_module_without_a_warning(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "bad.jsonl", {"id": "a", "text": "?"})
-    command = [sys.executable, "-W", "error", "-m", "data_prep.rag.build_index"]
-    command += ["--corpus", str(path), "--output", str(tmp_path / "index")]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 1
-    assert found.stderr.splitlines()[1:] == ["  no passage has a word"]
 
 
 def test_any_title_and_text_comes_back(tmp_path: Path) -> None:

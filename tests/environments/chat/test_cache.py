@@ -40,49 +40,21 @@ def test_what_is_put_is_got(tmp_path):
     assert cache.errors == 0
 
 
-def test_a_cache_that_another_process_has_locked_is_given_up_within_a_second(tmp_path):
+def test_a_cache_that_another_process_has_locked_costs_the_cache_alone(tmp_path):
     cache = ReplyCache(tmp_path)
     cache.put(key(1), "one")
     other = sqlite3.connect(cache.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    started = time.monotonic()
-    for number in range(10):
-        cache.put(key(number), "two")
-    assert time.monotonic() - started < 5  # ten waits would be ten seconds
-    assert cache.get(key(1)) is None
-    assert cache.errors == 11
+    cache.put(key(1), "two")
+    assert (cache.get(key(1)), cache.errors) == (("one", Source()), 1)
     other.execute("ROLLBACK")
     other.close()
-    assert ReplyCache(tmp_path).get(key(1)) == ("one", Source())
-
-
-def test_a_source_that_was_changed_on_the_disk_costs_the_answer(tmp_path):
-    cache = ReplyCache(tmp_path)
-    cache.put(key(1), "one", Source("judge-2", "fp_1"))
-    with sqlite3.connect(cache.path) as other:
-        other.execute("""UPDATE replies SET source = '["judge-3", "fp_1", null]'""")
-    other.close()
-    assert cache.get(key(1)) is None
-    assert cache.errors == 1
 
 
 def test_a_file_that_is_no_cache_is_said_so(tmp_path):
     (tmp_path / "replies.sqlite3").write_text("not a database, but long enough to look at" * 100)
     with refusal("chat.unusable-cache", "replies.sqlite3", "file is not a database; remove it"):
         ReplyCache(tmp_path)
-
-
-def test_an_answer_that_was_changed_on_the_disk_is_asked_for_again(tmp_path):
-    cache = ReplyCache(tmp_path)
-    cache.put(key(1), '{"ahimsa": 0.2}')
-    cache.close()
-    damaged = cache.path.read_bytes().replace(b'"ahimsa": 0.2', b'"ahimsa": 0.3')
-    cache.path.write_bytes(damaged)
-    cache = ReplyCache(tmp_path)
-    assert cache.get(key(1)) is None
-    assert cache.errors == 1
-    cache.put(key(1), '{"ahimsa": 0.2}')
-    assert cache.get(key(1)) == ('{"ahimsa": 0.2}', Source())
 
 
 WRITER = """

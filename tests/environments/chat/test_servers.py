@@ -124,11 +124,6 @@ def test_what_is_refused_without_a_schema_too_is_refused(make, server):
     assert (len(server.bodies), model.counters()["schema_refused"]) == (2, 0)
 
 
-def test_a_key_turns_schemas_off(make, server):
-    assert make(send_schema=False).ask([REQUEST])[0].text == "re: a"
-    assert ["response_format" in body for body in server.bodies] == [False]
-
-
 def test_a_cached_answer_of_a_measured_model_keeps_why_it_is_not_whole(make, server):
     server.says(server.completion("y", "length"))
     measured = ChatRequest(({"role": "user", "content": "a"},), as_written=True)

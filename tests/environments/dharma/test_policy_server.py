@@ -1,22 +1,15 @@
-"""A policy on an OPA server: nothing that a server does wrong is a decision."""
+"""A policy on an OPA server: what is not a decision is a failure."""
 
-import asyncio
-import gzip
 import json
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
-from aiohttp import web
 
-from environments.base import CodedError, Failure, Rollout
-from environments.chat.endpoint import BackgroundLoop
-from environments.dharma import DharmaEnvironment, DharmaSettings
-from environments.dharma import policy as policies
+from environments.base import Failure
 from environments.dharma.policy import (
     SHIPPED,
-    Decision,
-    Policy,
     PolicySettings,
     hash_text,
     load_policy,
@@ -91,182 +84,69 @@ def test_a_policy_on_a_server_is_tried_before_it_is_used(rest, modules, message)
         opa_policy(rest.url)
 
 
+# --- servers that are not OPA, or fail -----------------------------------------------------------
+
+
+class Server(ThreadingHTTPServer):
+    """Lists no policies, and answers every input alike."""
+
+    status, body = 200, BODY
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.answer(200, b'{"result": []}')
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(self.server.status, self.server.body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as running:
+        Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (500, b'{"code": "internal_error"}'),
+        (200, b"<html>Please log in</html>"),
+        (200, b"[]"),
+        (200, b'{"result": {}}'),
+        (200, BODY.replace(b'"combined": 1', b'"combined": 1.5')),
+        (200, BODY[:50]),
+    ],
+    ids=["error", "HTML", "a list", "empty", "above 1", "half"],
+)
+def test_what_is_not_a_decision_costs_a_score_and_nothing_else(server, status, body):
+    policy = opa_policy(server.url)
+    assert policy.decide([rated(clarity=n / 80) for n in range(80)])[0].combined == 1
+    server.status, server.body = status, body
+    [decided] = policy.decide([rated(clarity=0.999)])
+    assert isinstance(decided, Failure)
+    assert decided.kind == "policy"
+    with refusal("policy.no-decision"):
+        opa_policy(server.url)
+
+
 def test_no_server_is_refused_when_it_is_loaded():
     with refusal("opa.no-answer"):
         opa_policy("http://127.0.0.1:9")
-
-
-# --- hostile servers -----------------------------------------------------------------------------
-
-Spoil = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def raw(*parts: bytes, pause: float = 0.0, repeat: int = 1) -> Spoil:
-    """Bytes on the wire, whatever HTTP says of them, and then the end of the connection."""
-
-    async def spoil(request: web.Request) -> web.StreamResponse:
-        transport = request.transport
-        for part in parts * repeat:
-            if transport.is_closing():
-                break
-            transport.write(part)
-            await asyncio.sleep(pause)
-        transport.close()
-        return web.Response()
-
-    return spoil
-
-
-def head(*lines: bytes, status: bytes = b"200 OK", length: int | None = None) -> bytes:
-    lengths = [b"Content-Length: %d" % length] if length is not None else []
-    return b"\r\n".join([b"HTTP/1.1 " + status, *lines, *lengths, b"", b""])
-
-
-def whole(body: bytes, *lines: bytes, status: bytes = b"200 OK") -> Spoil:
-    return raw(head(*lines, status=status, length=len(body)) + body)
-
-
-async def hang(request: web.Request) -> web.StreamResponse:
-    await asyncio.sleep(5)
-    return web.Response()
-
-
-def changed(**values: object) -> Spoil:
-    return whole(json.dumps({"result": PERFECT | values}).encode())
-
-
-DEEP = b"[" * 90_000 + b"]" * 90_000
-HOSTILE: dict[str, Spoil] = {
-    "nothing": raw(),
-    "no answer": hang,
-    "noise": raw(b"\x00\xff\x00\xff\r\n\r\n"),
-    "a bad status line": raw(b"HTTP/1.1 abc OK\r\n\r\n" + BODY),
-    "a long status line": raw(b"HTTP/1.1 200 " + b"x" * 200_000 + b"\r\n\r\n" + BODY),
-    "a long header": raw(head(b"X: " + b"x" * 200_000, length=len(BODY)) + BODY),
-    "many headers": raw(head(*[b"X-%d: 1" % n for n in range(20_000)], length=len(BODY)) + BODY),
-    "headers without end": raw(head()[:-2] + b"", *[b"X: y\r\n"], pause=0.05, repeat=100),
-    "a short body": raw(head(length=len(BODY) + 10) + BODY),
-    "half a body": raw(head(length=len(BODY)) + BODY[:50]),
-    "a length that is none": raw(head(b"Content-Length: many") + BODY),
-    "a huge length": raw(head(length=10**12) + BODY),
-    "a chunk cut off": raw(head(b"Transfer-Encoding: chunked") + b"fff\r\n" + BODY),
-    "a drip": raw(head(length=len(BODY)), *[bytes([b]) for b in BODY], pause=0.05),
-    "a drip of headers": raw(*[bytes([b]) for b in head(length=len(BODY))], BODY, pause=0.05),
-    "a huge body": raw(head(), *[b" " * 65_536] * 100, BODY),
-    "a gzip bomb": whole(gzip.compress(b" " * 10**8), b"Content-Encoding: gzip"),
-    "gzip": whole(gzip.compress(BODY), b"Content-Encoding: gzip"),
-    "HTML": whole(b"<html><body>Please log in</body></html>", b"Content-Type: text/html"),
-    "no JSON": whole(b"not JSON"),
-    "deep JSON": whole(DEEP),
-    "no result": whole(b"{}"),
-    "an empty result": whole(b'{"result": {}}'),
-    "a result of text": whole(json.dumps({"result": json.dumps(PERFECT)}).encode()),
-    "a huge number": whole(BODY.replace(b'"combined": 1', b'"combined": 1e999')),
-    "a number above 1": changed(combined=1.5),
-    "a number as text": changed(combined="1"),
-    "a field too many": changed(more=1),
-    "an error": whole(b'{"code": "internal_error", "message": "x"}', status=b"500 Error"),
-    "an error with a decision": whole(BODY, status=b"500 Error"),
-    "a part of the content": whole(BODY, status=b"206 Partial Content"),
-}
-REDIRECTS = [b"301 Moved", b"302 Found", b"303 See Other", b"307 Temporary", b"308 Permanent"]
-
-
-class RawServer:
-    """Answers each request with `spoil`; a redirect leads to a decision."""
-
-    def __init__(self) -> None:
-        self.spoil: Spoil = hang
-        self.redirected = 0
-        self._background = BackgroundLoop()
-        self._background.run(self._start())
-
-    async def _start(self) -> None:
-        application = web.Application()
-        application.router.add_route("*", "/elsewhere", self._elsewhere)
-        application.router.add_route("*", "/{path:.*}", lambda request: self.spoil(request))
-        self._runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def _elsewhere(self, _: web.Request) -> web.StreamResponse:
-        self.redirected += 1
-        return web.Response(body=BODY)
-
-    def end(self) -> None:
-        self._background.close(self._runner.cleanup())
-
-
-@pytest.fixture
-def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[RawServer]:
-    monkeypatch.setattr(policies, "_SECONDS", 1.0)
-    running = RawServer()
-    running.spoil = listing
-    yield running
-    running.end()
-
-
-async def listing(request: web.Request) -> web.StreamResponse:
-    """A server that can be used."""
-    body = b'{"result": []}' if request.path == "/v1/policies" else BODY
-    return web.Response(body=body)
-
-
-@pytest.fixture
-def loaded(hostile: RawServer) -> Policy:
-    """Its policy, before it turns hostile."""
-    policy = opa_policy(hostile.url)
-    assert isinstance(policy.decide([rated(clarity=0.1)])[0], Decision)
-    return policy
-
-
-@pytest.mark.parametrize("mode", HOSTILE)
-def test_nothing_that_a_hostile_server_does_is_a_decision(hostile, loaded, mode):
-    hostile.spoil = HOSTILE[mode]
-    started = time.monotonic()
-    [decided] = loaded.decide([rated(clarity=0.2)])
-    assert isinstance(decided, Failure), decided
-    assert time.monotonic() - started < 8
-    assert len(decided.text) < 300
-
-
-@pytest.mark.parametrize("mode", ["nothing", "HTML", "a drip", "a decision"])
-def test_a_server_that_lists_no_policies_is_refused(hostile, mode):
-    hostile.spoil = HOSTILE.get(mode) or whole(BODY)
-    with pytest.raises(CodedError) as caught:
-        opa_policy(hostile.url)
-    assert caught.value.code.startswith("opa.")
-
-
-@pytest.mark.parametrize("status", REDIRECTS, ids=str)
-def test_a_redirect_is_not_followed(hostile, loaded, status):
-    hostile.spoil = raw(head(b"Location: /elsewhere", status=status, length=0))
-    assert isinstance(loaded.decide([rated(clarity=0.2)])[0], Failure)
-    assert hostile.redirected == 0
-
-
-def test_the_wait_for_ones_turn_is_not_a_part_of_the_deadline(hostile, loaded):
-    """As many as wait for a slow server's calls, each of which is in time."""
-
-    async def slow(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(0.3)
-        return web.Response(body=BODY)
-
-    hostile.spoil = slow
-    answers = loaded.decide([rated(clarity=n / 80) for n in range(80)])
-    assert all(isinstance(decided, Decision) for decided in answers)
-
-
-@pytest.mark.parametrize("mode", ["a bad status line", "many headers", "half a body", "HTML"])
-def test_a_server_that_turns_hostile_costs_scores_and_nothing_else(rest, mode):
-    settings = {"policy": {"engine": "opa", "url": rest.url}}
-    environment = DharmaEnvironment(DharmaSettings.model_validate(settings))
-    label = {"tier": "C", "scope": "S0", "answer_key": {"advice": "Tea is fine."}}
-    rollouts = [Rollout("p", "s", "test", "Is tea healthy?", "Tea is fine.", label)]
-    assert environment.score(rollouts)[0].value is not None
-    rest.spoil = HOSTILE[mode]
-    rollouts = [Rollout("p", "s", "test", "Is tea healthy?", "Buy shares of tea firms.", label)]
-    score = environment.score(rollouts)[0]
-    assert score.value is None
-    assert score.error.kind == "policy"

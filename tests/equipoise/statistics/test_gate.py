@@ -347,7 +347,7 @@ def test_the_margin_of_an_objective():
 def test_a_margin_replaces_the_guard_and_guards_what_has_none():
     measured = rated({"a": rate(0.8), "b": rate(0.8)}, 500)
     free = replace(measured.metrics["b"], guard=None)
-    relative = replace(measured.metrics["a"], guard=Margin(0.1, relative=True))
+    relative = replace(measured.metrics["a"], guard=Margin(0.1, relative=True), trials=None)
     changed = replace(measured, metrics={"a": relative, "b": free})
     assert list(watched(changed, {}).metrics) == ["a"]
     named = watched(changed, {"a": 0.2, "b": 0.3}).metrics
