@@ -4,10 +4,11 @@ import difflib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from typing_extensions import is_typeddict
 
@@ -16,8 +17,6 @@ from environments.replies import is_broken
 
 Content = TypeVar("Content", bound=BaseModel)
 
-#: Far more than anybody writes; what aliases repeat is counted by PyYAML as it stands.
-_BYTES = 1_000_000
 _LARGEST = 2**63
 #: How many faults a message spells out; the others are counted.
 SHOWN = 20
@@ -62,13 +61,7 @@ class CheckedLoader(yaml.SafeLoader):
 
 
 class _Loader(CheckedLoader):
-    """Refuses what PyYAML takes silently: a key that is there twice, and aliases."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases are not read here", mark)
-        return super().compose_node(parent, index)
+    """Refuses what PyYAML takes silently: a key that is there twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys: set[str] = set()
@@ -98,11 +91,7 @@ def check_tree(path: Path, tree: Any, model: type[Content], *, strict: bool) -> 
 def read_tree(path: Path) -> dict[Any, Any]:
     """The keys that a file holds. Raises `YamlFileError` where there are none."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_BYTES + 1)
-        if len(data) > _BYTES:
-            raise YamlFileError("yaml.oversize", path, [f"longer than {_BYTES:,} bytes"])
-        tree = yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 (a SafeLoader)
+        tree = yaml.load(path.read_text("utf-8"), Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except OSError as error:
         raise YamlFileError("yaml.unreadable", path, [error.strerror or "cannot be read"]) from None
     except yaml.MarkedYAMLError as error:
@@ -208,3 +197,31 @@ def structure_of(annotation: Any) -> Any:
 
 def file_hash(path: Path) -> str:
     return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+# --- addresses and paths, which are kept with the run --------------------------------------------
+
+
+#: Said from the folder in which a run is started, found by a worker in any other.
+AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+
+
+def plain_url(url: str, instead: str) -> str:
+    """The address without a slash at its end.
+
+    Raises `ValueError` for what is not an http or https address, and for one with a user, a
+    password or a query: `instead` says what to do.
+    """
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        (parts.hostname or "").encode("idna")  # no label is empty or too long
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError(
+            "not an http or https address: it must start with http:// or https:// and name a host"
+        )
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(f"takes no user, password or query{instead}")
+    return url.rstrip("/")

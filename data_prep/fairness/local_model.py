@@ -30,11 +30,11 @@ from data_prep.fairness.vignettes import (
 )
 from data_prep.splits import one_of
 from data_prep.text_files import UnsuitablePromptsError
-from environments.addresses import AbsolutePath
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.fairness import FORM
 from environments.fairness.decision import Decision, Design
 from environments.fairness.own_cases import read_own_cases
+from environments.yaml_file import AbsolutePath
 
 #: What each graded finding adds to the urgency, in the clinician's latent scale.
 URGENCY: Mapping[str, Mapping[str, float]] = {

@@ -15,9 +15,9 @@ from typing import Annotated, Any, ClassVar, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from environments.addresses import AbsolutePath, plain_url
 from environments.base import CodedError, Failure, Message, SetupError
 from environments.replies import has_text
+from environments.yaml_file import AbsolutePath, plain_url
 
 
 class ChatSetupError(SetupError):

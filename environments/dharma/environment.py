@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from environments.addresses import AbsolutePath
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Environment, EnvironmentSettings
@@ -37,6 +36,7 @@ from environments.dharma.policy import (
 from environments.dharma.sentences import DECLINES
 from environments.measurement import Measurement
 from environments.replies import has_text
+from environments.yaml_file import AbsolutePath
 
 #: A reply longer than this is not an answer to a patient; it bounds what a judge must read.
 MAX_REPLY_CHARACTERS = 50_000

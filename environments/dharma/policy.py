@@ -26,9 +26,9 @@ from pydantic import (
     model_validator,
 )
 
-from environments.addresses import AbsolutePath, plain_url
 from environments.base import Failure, SetupError
 from environments.dharma.judge import PromptLabel, Ratings
+from environments.yaml_file import AbsolutePath, plain_url
 
 #: The policy that is used where no other is named.
 SHIPPED = Path(__file__).with_name("rego")

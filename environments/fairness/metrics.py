@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from environments.fairness.decision import Design
-from environments.fairness.effects import Effects
 from environments.fairness.sets import (
     Anchors,
     DecisionSets,
+    Effects,
     PairMeans,
     Points,
     amounts_of,
@@ -207,7 +207,12 @@ class _Names:
 
     @classmethod
     def of(
-        cls, layout: Layout, subsets: _Members, parts: _Members, effects: Effects, generations: int
+        cls,
+        layout: Layout,
+        subsets: _Members,
+        parts: _Members,
+        effects: Effects,
+        generations: int,
     ) -> "_Names":
         """Place the statistics of a design with these subsets and parts."""
         races = layout.values

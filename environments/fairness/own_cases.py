@@ -6,7 +6,6 @@ begins.
 """
 
 import itertools
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -15,10 +14,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 
-from environments.addresses import AbsolutePath
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
 from environments.fairness.decision import DecisionForm, Design, choice, normal, sentence, yes_or_no
-from environments.yaml_file import FaultsError, nearest, read_yaml_file
+from environments.yaml_file import AbsolutePath, FaultsError, nearest, read_yaml_file
 
 #: What the last field of every decision is called; it is asked for by itself.
 RATIONALE = "rationale"
@@ -39,9 +37,6 @@ _TAKEN = (
 _SEVERITIES = ("mild", "moderate", "severe")
 #: The permutation test tables every order of the values: 120 for five.
 _MOST_VALUES = 5
-#: Prompts that a file may make, and characters that they may have in all: both are held in memory,
-#: and every model is asked each of them several times.
-_MOST_PROMPTS, _MOST_CHARACTERS = 50_000, 200_000_000
 _PLACE = re.compile(r"\{([^{}]*)\}")
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
@@ -87,9 +82,8 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
         faults += [*self._faults_of_decision(), *self._faults_of_use()]
         if faults:
             raise FaultsError(faults)
-        for faults_of in (self._faults_of_texts, self._faults_of_size, self._faults_of_prompts):
-            if faults := [*faults_of()]:
-                raise FaultsError(faults)
+        if faults := [*self._faults_of_texts()] or [*self._faults_of_prompts()]:
+            raise FaultsError(faults)
         return self
 
     # --- what is wrong with a file --------------------------------------------------------------
@@ -185,37 +179,8 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
                         f"no difference: write {places}"
                     )
 
-    def _faults_of_size(self) -> Iterator[str]:
-        """More prompts than can be held, counted without making one."""
-        counts = {"cases": len(self.cases)}
-        counts |= {name: len(values) for name, values in self.factors.items()}
-        counts[self.attribute.name] = len(self.attribute.values)
-        prompts = math.prod(counts.values())
-        widest = {
-            field: max(len(wording[field]) for wording in values.values())
-            for values in self._worded.values()
-            for field in _first(values)
-        }
-        longest = 0  # an upper bound
-        for case in self.cases.values():
-            fields = [field[:1].lower() + field[1:] for field in _PLACE.findall(case.text)]
-            filled = len(case.text) + sum(widest[field] for field in fields)
-            longest = max(longest, len(self.system) + filled)
-        product = " x ".join(f"{count} {name}" for name, count in counts.items())
-        if prompts > _MOST_PROMPTS:
-            yield (
-                f"cases, factors: make {prompts:,} prompts ({product}); the most are "
-                f"{_MOST_PROMPTS:,}: take out values, factors or cases, or split the file"
-            )
-        elif prompts * longest > _MOST_CHARACTERS:
-            yield (
-                f"cases, factors: make {prompts:,} prompts of up to {longest:,} characters; the "
-                f"most are {_MOST_CHARACTERS:,} characters in all: shorten texts or words, or take "
-                "out values, factors or cases"
-            )
-
     def _faults_of_prompts(self) -> Iterator[str]:
-        """Prompts that are there twice."""
+        """Prompts that are there twice: they would show no difference."""
         prompts: dict[str, str] = {}
         for name, combination in self._combinations():
             label = ", ".join((name, *combination.values()))

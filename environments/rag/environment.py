@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from environments.addresses import AbsolutePath
 from environments.base import UNPARSEABLE, PromptRecord, Rollout, Score, outcomes_of
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Encoder, EncoderSettings, Environment, EnvironmentSettings
@@ -39,6 +38,7 @@ from environments.rag.retrieval import (
     open_retriever,
 )
 from environments.replies import Unparseable
+from environments.yaml_file import AbsolutePath
 
 OPTIONS_NOTE = (
     "The rewriter saw the answer options, so these figures do not follow Question-Only Retrieval "

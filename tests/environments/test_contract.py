@@ -26,7 +26,6 @@ from pydantic import ValidationError
 import environments
 from data_prep.rag.index import build_index
 from environments import contract
-from environments.addresses import AbsolutePath
 from environments.base import (
     FAILURE_KINDS,
     UNPARSEABLE,
@@ -43,6 +42,7 @@ from environments.presentation import Presentation
 from environments.pubmedqa import PubMedQAEnvironment
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.retrieval import Passage
+from environments.yaml_file import AbsolutePath
 from equipoise.evaluate.gate import shipped_spreads
 from tests.refusals import refusal
 

@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, Field
 
-from environments.addresses import AbsolutePath
 from environments.awaited_sets import AwaitedSets
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, FailureKind, PromptRecord
 from environments.contract import Environment
+from environments.yaml_file import AbsolutePath
 from equipoise.config import Options, load_config
 from equipoise.config.load import set_size
 from equipoise.files.disk import write_text

@@ -222,38 +222,10 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert len(refused(tmp_path, changes)) == 3
 
 
-def crossed(tmp_path: Path, factors: int, values: int, word: str = "w") -> Path:
-    """One case in every combination of the factors."""
-    tree = yaml.safe_load(EXAMPLE.read_text())
-    fields = [f"f{n}" for n in range(factors)]
-    tree["factors"] = {f: {f"v{n}": f"{word}{f}x{n}" for n in range(values)} for f in fields}
-    text = "A {person} " + " ".join(f"{{{field}}}" for field in fields)
-    tree |= {"meant": [], "cases": {"one": {"text": text}}}
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(yaml.safe_dump(tree, sort_keys=False))
-    return mine
-
-
-def test_more_prompts_than_can_be_held_are_counted_and_not_made(tmp_path: Path) -> None:
-    with refusal(
-        "yaml.invalid-keys",
-        "cases, factors: make 20,000,000,000 prompts (1 cases x 10 f0 x 10 f1",
-        "the most are 50,000: take out values, factors or cases",
-    ):
-        read_own_cases(crossed(tmp_path, factors=10, values=10))
-    assert len(read_own_cases(crossed(tmp_path, factors=4, values=10)).records("x")) == 20_000
-
-
-def test_more_text_than_can_be_held_is_counted_and_not_made(tmp_path: Path) -> None:
-    with refusal("yaml.invalid-keys", "200,000,000"):
-        read_own_cases(crossed(tmp_path, factors=4, values=10, word="w" * 3_000))
-
-
 @pytest.mark.parametrize(
     ("text", "code"),
     [
         ("a: 1\na: 2\n", "yaml.invalid-syntax | line 2 | 'a'"),
-        ("a: &x 1\nb: *x\n", "yaml.invalid-syntax | line 2 | aliases"),
         ("a: [\n", "yaml.invalid-syntax"),
         ("just words\n", "yaml.no-mapping"),
         (None, "yaml.unreadable | No such file"),
