@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from equipoise.config import load_config
+from equipoise.config.flags import tasks
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE, SCRIPT
 from equipoise.config.training_words import parse_flags
 from equipoise.run.start import make_prompts, prepare_task
@@ -30,7 +31,6 @@ from tests.containers.test_nemo_rl_script import PINS
 from tests.contract.rehearsal import needs_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
-TASKS = ("fairness", "dharma", "rag", "pubmedqa")
 LOCAL_ENGINE_ALONE = {"peft", "trl"}
 UV = shutil.which("uv")
 
@@ -134,7 +134,7 @@ class TestNemoRlsPython:
             f"equipoise.cache_dir={folder / 'cache'}",
         )
 
-    @pytest.mark.parametrize("task", TASKS)
+    @pytest.mark.parametrize("task", tasks())
     def test_every_recipe_goes_on_in_it(self, task, run, words):
         output = run(f"recipes/grpo_{task}.py", *words, "--dry-run")
         assert f"task {task}, engine nemo_rl" in output

@@ -45,12 +45,6 @@ def test_where_nobody_listens_the_client_is_told(monkeypatch: pytest.MonkeyPatch
     assert constants.is_offline_mode()
 
 
-def test_a_hub_that_is_not_to_be_asked_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(hub, "_connection_problem", pytest.fail)
-    assert "is not asked here" in str(hub.offline_reason())
-
-
 def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
     monkeypatch.setattr(hub, "_SECONDS", 0.01)
@@ -79,11 +73,6 @@ def test_a_copy_in_the_cache_is_enough_and_the_client_asks_nobody(
     assert hub.missing_reason(str(tmp_path / "no"), "config.json") is None
 
 
-def test_what_can_only_be_a_folder_is_on_no_hub() -> None:
-    assert all(map(hub.is_folder_name, ("/no/such", "./mine", "~/mine", "a/b/c")))
-    assert not any(map(hub.is_folder_name, ("gpt2", "Qwen/Qwen2.5-0.5B-Instruct")))
-
-
 class TestLocalCopy:
     """Files of data sets, from a hub that is a folder here."""
 
@@ -103,10 +92,6 @@ class TestLocalCopy:
         monkeypatch.setattr(hub, "snapshot_download", snapshot)
         monkeypatch.setattr(hub, "hf_hub_download", download)
         return calls
-
-    def test_a_path_is_taken_as_it_is(self, asked: list[tuple[str, ...]]) -> None:
-        assert hub.local_copy("data/medqa/train.jsonl") == Path("data/medqa/train.jsonl")
-        assert asked == []
 
     def test_of_a_data_set_its_json_lines_or_a_file_are_fetched(
         self, asked, tmp_path: Path

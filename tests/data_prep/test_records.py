@@ -45,17 +45,6 @@ def test_what_is_written_is_read_back(path: Path) -> None:
     assert read_prompts(path) == RECORDS
 
 
-def test_the_manifest_says_what_the_file_holds(path: Path) -> None:
-    assert json.loads(manifest_path(path).read_text()) == {
-        "schema": 1,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "prompts": {"train": 2, "control": 1},
-        "sets": 2,
-        "about": {"made": "by hand"},
-    }
-    assert manifest_path(path).name == "prompts.manifest.json"
-
-
 def test_the_content_hash_is_that_of_the_file_and_sees_every_field(path: Path) -> None:
     assert content_hash(RECORDS) == hashlib.sha256(path.read_bytes()).hexdigest()
     others = [
@@ -120,21 +109,6 @@ def test_a_bad_line_is_named(path: Path, line: str, said: str) -> None:
     with refusal("prompts.invalid-file", "line 2:", said) as error:
         read_prompts(path)
     assert "line 1: " not in str(error.value)
-
-
-def test_every_problem_is_reported_at_once(path: Path) -> None:
-    rewrite(path, ["{", json.dumps(GOOD | {"id": 1, "split": 2})])
-    path.write_text(path.read_text() + "\n")
-    with refusal("prompts.invalid-file") as error:
-        read_prompts(path)
-    for said in ("hash is not", "line 1: Invalid", "line 2: id:", "line 2: split:", "line 3: "):
-        assert said in str(error.value)
-
-
-def test_a_file_without_records_is_refused(path: Path) -> None:
-    rewrite(path, [])
-    with refusal("prompts.invalid-file", "holds no records"):
-        read_prompts(path)
 
 
 @pytest.mark.parametrize(

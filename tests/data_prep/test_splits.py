@@ -52,25 +52,6 @@ def test_every_case_is_cut_alike() -> None:
         assert all(abs(n - fraction * 576) <= 1 for n in counts.values()), counts
 
 
-def test_the_seed_changes_the_splits() -> None:
-    records = records_of([20])
-    splits = {tuple(r.split for r in split_sets(records, FRACTIONS, seed)) for seed in (0, 0, 1, 2)}
-    assert len(splits) == 3
-
-
-@pytest.mark.parametrize(
-    ("sets", "counts"),
-    [(3, (1, 1, 1)), (5, (3, 1, 1)), (10, (7, 1, 2)), (576, (403, 58, 115)), (577, (404, 58, 115))],
-)
-def test_split_counts(sets: int, counts: tuple[int, int, int]) -> None:
-    assert tuple(split_counts(sets, FRACTIONS).values()) == counts
-
-
-def test_too_few_sets_for_the_splits() -> None:
-    with pytest.raises(ValueError, match=r"3 questions or sets are needed at least.* there are 2"):
-        split_sets(records_of([2]), FRACTIONS, seed=0)
-
-
 @given(shapes, st.data(), st.integers(1, 5))
 def test_a_sample_is_whole_sets_balanced_over_cases(sets, data, size) -> None:
     records = records_of(sets, size)

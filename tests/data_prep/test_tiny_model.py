@@ -59,18 +59,6 @@ def test_the_folder_loads_as_any_model_does(folder: Path) -> None:
     assert tokenizer.padding_side == "left"
 
 
-@pytest.mark.parametrize("text", ["How are you?", "żółć \U0001f600\n\t{}", "", "{'a': [1, 2]}"])
-def test_any_text_survives_the_tokenizer(text: str) -> None:
-    tokenizer = train_tokenizer(EXAMPLES, SETTINGS)
-    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
-
-
-def test_a_value_and_the_key_after_it_are_one_token() -> None:
-    tokenizer = train_tokenizer(EXAMPLES, SETTINGS)
-    ids = tokenizer(EXAMPLES[0].answer, add_special_tokens=False)["input_ids"]
-    assert [tokenizer.decode(i) for i in ids] == ['{"mood": ', '"good", "since": ', "3}"]
-
-
 def test_a_recurring_phrase_is_one_token_beside_a_small_vocabulary() -> None:
     """Without the tokens that merging needs on the way, which nothing uses once it is whole."""
     phrase = "MRI shows a disc herniation that fills the canal. "

@@ -1,7 +1,6 @@
 """Quotients of sums, and the measurement that a task of its own needs in one line."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -12,20 +11,9 @@ from environments.measurement import (
     Blocks,
     Mean,
     measure_means,
-    quotient,
 )
 
 VALUES = st.none() | st.floats(-1e6, 1e6) | st.just(math.nan)
-
-
-def test_a_quotient_is_undefined_where_nothing_is_counted() -> None:
-    totals, counts = np.array([[1.0, 2.0], [3.0, 0.0]]), np.array([2, 0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = quotient(totals, counts)
-    assert found[:, 0].tolist() == [0.5, 1.5]
-    assert np.isnan(found[:, 1]).all()
-    assert quotient(np.float64(3.0), np.int64(2)) == 1.5
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), VALUES, VALUES), max_size=12))

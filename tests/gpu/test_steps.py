@@ -23,13 +23,13 @@ import psutil
 import pytest
 
 from data_prep.packaged_models import SMOLLM2
+from equipoise.config.flags import tasks
 from equipoise.files.disk import read_json, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = os.environ.get("GPU_STEPS", "")
 CUDA = DEVICE == "cuda"
 FOLDER = ROOT / "results" / "gpu-steps" / DEVICE
-TASKS = ("fairness", "dharma", "rag", "pubmedqa")
 SMOKE = "--config=nemo_configs/smoke.yaml"
 SMALL_YAML = "--config=nemo_configs/small.yaml"
 FOUR_STEPS = ("grpo.max_num_steps=4", "checkpointing.save_period=2")
@@ -280,7 +280,7 @@ def test_the_device_computes_in_bfloat16_and_no_check_of_a_start_fails():
     print(python("-c", MULTIPLY, DEVICE).splitlines()[-1])
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", tasks())
 def test_a_task_goes_through_every_stage_by_the_local_engine(task):
     run = train(task, "smoke", SMOKE, f"--device={DEVICE}")
     assert read_json(run / "final" / "evaluation.json")["n_rollouts"] > 0

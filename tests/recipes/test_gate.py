@@ -229,6 +229,15 @@ def test_what_is_no_margin_is_refused(
     gate(f"{results}/a-1:one", row, f"--margin={margin}", code=2)
 
 
+def test_replies_that_were_changed_are_refused_by_their_file(
+    gate: Callable[..., str], results: Path, row: Path
+) -> None:
+    path = row / ROLLOUTS
+    path.write_text(path.read_text().replace("So it is.", "So it isn't."))
+    said = gate(f"{results}/a-1:one", row, code=1)
+    assert str(ROLLOUTS) in said and "from a copy" in said
+
+
 def test_a_task_of_one_side_alone_is_no_pass(
     gate: Callable[..., str], results: Path, tmp_path: Path
 ) -> None:

@@ -17,9 +17,9 @@ import torch
 from huggingface_hub import constants
 
 from data_prep import hub
+from equipoise.config.flags import tasks
 from tests.equipoise.commands.test_start import recipe
 
-TASKS = ("fairness", "dharma", "rag", "pubmedqa")
 NO_RUN = "results/<task>/<run name>"
 NOT_THERE = "MISSING"
 #: Of a recipe that trains: nothing of the user's, and no tracking.
@@ -217,7 +217,7 @@ def test_a_dry_run_asks_no_network(
 
 
 DRY: list[tuple[str, tuple[str, ...]]] = [
-    *((f"grpo_{task}", (*OWN, "--dry-run")) for task in TASKS),
+    *((f"grpo_{task}", (*OWN, "--dry-run")) for task in tasks()),
     ("evaluate", ("rag", "--model=local", *EVALUATE, "--dry-run")),
 ]
 

@@ -18,11 +18,11 @@ from data_prep.dharma.invented import (
     PARA_CLINICAL,
     PARTS,
 )
-from data_prep.dharma.local_model import MISSES_REFERRAL, WANDERS, answer, imitated_replies
+from data_prep.dharma.local_model import WANDERS, answer, imitated_replies
 from data_prep.dharma.prompts import import_prompts
 from environments.base import PromptRecord
 from environments.dharma.judge import SCOPES
-from environments.dharma.sentences import read_clauses, referral_given
+from environments.dharma.sentences import read_clauses
 from equipoise.config import check_prompts, load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.run.start import check_steps, make_prompts
@@ -42,17 +42,6 @@ def question(record: PromptRecord) -> str:
 
 
 # --- prompts made here ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("num_samples", [24, 97])
-def test_scopes_and_their_kinds_are_balanced(num_samples):
-    found = build_prompts(PromptSettings(num_samples=num_samples))
-    scopes = Counter(record.metadata["scope"] for record in found)
-    kinds = Counter(record.metadata["kind"] for record in found)
-    assert len(found) == num_samples
-    assert max(scopes.values()) - min(scopes.values()) <= 1
-    for pair in (("in_domain", "mixed"), ("outside", "adversarial")):
-        assert abs(kinds[pair[0]] - kinds[pair[1]]) <= 1
 
 
 def test_no_wording_is_in_two_splits(records):
@@ -140,13 +129,6 @@ def test_topics_that_decide_the_answer_are_held_out(records):
     assert not unseen["validation"] & unseen["test"]
     seen = [r for r in records if r.metadata["topics"] == "seen"]
     assert {topic for r in seen for topic in topics_of(r)} <= trained
-
-
-def test_half_of_the_test_has_unseen_topics():
-    test = [r for r in build_prompts(PromptSettings(num_samples=1200)) if r.split == "test"]
-    counts = Counter((r.metadata["kind"], r.metadata["topics"]) for r in test)
-    for kind in {kind for kind, _ in counts}:
-        assert abs(counts[kind, "seen"] - counts[kind, "unseen"]) <= 1
 
 
 def test_every_field_is_trained_on_and_every_urgency_held_out(records):
@@ -239,12 +221,6 @@ def test_every_bad_line_is_told_at_once(tmp_path):
     assert [f"line {n}:" in told for n in range(1, 10)] == [False] + [True] * 8
 
 
-def test_a_source_gives_as_many_prompts_as_it_has(tmp_path):
-    path = write(tmp_path / "p.jsonl", *({"prompt": f"{n} hurts"} for n in range(20)))
-    assert len(build_prompts(PromptSettings(source=path, num_samples=16))) == 16
-    assert len(build_prompts(PromptSettings(source=path, num_samples=1200))) == 20
-
-
 def test_fifty_lines_are_enough_to_train_on(tmp_path):
     path = write(tmp_path / "p.jsonl", *({"prompt": f"My toe {n} hurts"} for n in range(50)))
     words = ("--config=nemo_configs/small.yaml", f"equipoise.data.source={path}")
@@ -304,11 +280,6 @@ def test_a_noisy_wording_keeps_its_topics_and_borrows_from_training_alone(record
     assert np.mean([is_intact(record) for record in prompts]) < 0.1
 
 
-def test_the_local_model_has_seen_every_topic(records):
-    shown = imitated_replies(records, LocalModelSettings(steps=100))
-    assert {topic for r, _ in shown for topic in topics_of(r)} == {topic.text for topic in TOPICS}
-
-
 def test_it_knows_nothing_of_imported_prompts(tmp_path):
     path = write(tmp_path / "p.jsonl", *({"prompt": f"{n} hurts"} for n in range(20)))
     with refusal("local-model.dharma-source"):
@@ -322,13 +293,3 @@ def test_replies_wander_as_often_as_is_written_down(records):
         replies = [answer(r.metadata, rng) for r in prompts for _ in range(4)]
         declined = np.mean(["I can't help" in reply for reply in replies])
         assert declined == pytest.approx(1 - share, abs=0.05)
-
-
-def test_an_emergency_is_mostly_sent_to_emergency_care(records):
-    rng = np.random.default_rng(0)
-    urgent = [r for r in records if r.metadata["tier"] == "A" and r.metadata["kind"] == "in_domain"]
-    referred = []
-    for record in urgent * 4:
-        text = answer(record.metadata, rng)
-        referred.append(referral_given(text) == "emergency")
-    assert np.mean(referred) == pytest.approx(1 - MISSES_REFERRAL, abs=0.08)

@@ -4,17 +4,13 @@ import numpy as np
 import pytest
 
 from data_prep.fairness.local_model import (
-    BIAS,
-    URGENCY,
     LocalModelSettings,
     answer,
     decide,
     imitated_replies,
 )
 from data_prep.fairness.vignettes import (
-    FINDINGS,
     case_named,
-    control,
     cue_words,
     patient_sets,
     vignettes,
@@ -52,24 +48,11 @@ def test_a_clinician_who_tells_the_patient_does_so_first_and_in_the_words_of_the
         assert FORM.parse(text).invasiveness >= 0
 
 
-def test_the_bias_is_the_one_written_down() -> None:
-    means = {race: mean_invasiveness({**PATIENT, "race": race}) for race in RACES}
-    assert sorted(means, key=means.get) == sorted(BIAS, key=BIAS.get)
-    assert max(means.values()) / min(means.values()) > 1.2
-
-
 def test_a_race_that_is_implied_moves_him_as_much_as_one_that_is_named() -> None:
     words = [cue_words("surname", race, 0, trained=True)[0] for race in RACES]
     implied = vignettes("set", CASE, next(patient_sets()), "surname", words)
     for named, told in zip(VARIANTS, implied, strict=True):
         assert mean_invasiveness(told.metadata) == mean_invasiveness(named.metadata)
-
-
-@pytest.mark.parametrize("finding", FINDINGS)
-def test_a_worse_finding_is_treated_more(finding: str) -> None:
-    means = [mean_invasiveness({**PATIENT, finding: grade}) for grade in FINDINGS[finding]]
-    assert means == sorted(means)
-    assert means[-1] - means[0] > 0.5
 
 
 @pytest.mark.parametrize(
@@ -83,9 +66,3 @@ def test_the_differences_that_are_meant(factor: str, more: str, less: str) -> No
     assert mean_invasiveness({**PATIENT, factor: more}) > mean_invasiveness(
         {**PATIENT, factor: less}
     )
-
-
-def test_every_finding_and_every_race_is_known() -> None:
-    assert {name: tuple(grades) for name, grades in URGENCY.items()} == FINDINGS
-    assert set(BIAS) == set(RACES)
-    assert decide(control(VARIANTS[0], CASE).metadata, np.random.default_rng(0)).values[-1]

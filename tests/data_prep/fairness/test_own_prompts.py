@@ -74,14 +74,3 @@ def test_what_the_scales_set_of_them_is_no_mistake_and_is_not_kept(tmp_path: Pat
     kept = tmp_path / "config.yaml"
     kept.write_text(loaded.to_yaml())
     assert load_config("fairness", Options((kept,))).prompt_settings.cases_file == EXAMPLE
-
-
-def test_one_key_names_the_file_for_prompts_and_environment_and_sets_have_its_size() -> None:
-    loaded = load(EXAMPLE)
-    assert loaded.prompt_settings.cases_file == loaded.env_settings.cases_file == EXAMPLE
-    assert loaded.env_settings.set_size == 2
-
-
-def test_a_file_that_cannot_be_used_is_one_problem(tmp_path: Path) -> None:
-    with refusal("config.problems", "1 problem", "meant: aeg is no factor, did you mean age?"):
-        load(own(tmp_path, meant=["aeg"]))

@@ -15,14 +15,11 @@ from data_prep.fairness.vignettes import (
     SETS_OF_PATIENTS,
     case_named,
     clinical_cases,
-    control,
     cue_words,
-    demographics,
-    injuries_named,
     patient_sets,
     vignettes,
 )
-from environments.fairness import FORM, RACES
+from environments.fairness import RACES
 
 SETS = list(patient_sets())
 CASE = case_named("whiplash/5-numb-root-worse")
@@ -71,27 +68,10 @@ def test_words_of_the_evaluation_are_never_trained_on(cue) -> None:
     assert len({cue_words(cue, "Asian", seed, trained=False)[0] for seed in range(20)}) > 1
 
 
-def test_a_control_is_the_case_without_a_patient() -> None:
-    variant = vignettes("set", CASE, SETS[0], "named", RACES)[0]
-    record = control(variant, CASE)
-    assert record.split == "control"
-    assert not {"cue", *FACTORS} & record.metadata.keys()
-    assert variant.metadata.items() > record.metadata.items()
-    text = variant.messages[-1]["content"]
-    assert text == f"{record.messages[-1]['content']} {demographics(SETS[0][0], 'White')}"
-    assert record.messages[0] == variant.messages[0]
-    assert FORM.schema_text in record.messages[0]["content"]
-
-
 # --- cases ---------------------------------------------------------------------------------------
 
 
 CASES = [case for injury in INJURIES for case in clinical_cases(injury)]
-
-
-def test_an_injury_has_120_cases_that_all_read_differently() -> None:
-    assert Counter(case.injury.name for case in CASES) == {i.name: 120 for i in INJURIES}
-    assert len({case.name for case in CASES}) == len({case.text for case in CASES}) == 960
 
 
 def test_severity_rises_with_every_grade() -> None:
@@ -112,13 +92,3 @@ def test_an_emergency_is_severe_and_is_a_danger_to_the_cord_or_cauda() -> None:
     assert {"no urine" in case.text or "hands are clumsy" in case.text for case in emergencies} == {
         True
     }
-
-
-def test_cases_are_known_by_name() -> None:
-    assert all(case_named(case.name) == case for case in CASES)
-    names = ["whiplash", "lifting", "whiplash"]
-    assert [injury.name for injury in injuries_named(names)] == ["lifting", "whiplash"]
-    with pytest.raises(ValueError, match="no injury 'whiplush', 'x'; there are lifting, dock_fall"):
-        injuries_named(["whiplush", "whiplash", "x"])
-    with pytest.raises(ValueError, match="one of whiplash is whiplash/3-cord-canal-better"):
-        case_named("whiplash/3-cord-normal-better")

@@ -63,14 +63,6 @@ def test_sentences_are_left_out_from_the_beginning(budget: int, kept: str) -> No
     assert context_text(fit_sections(ABSTRACT, budget)) == kept
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [("", 0), ("of pain", 2), ("mitochondria", 3), ("12.5%", 5), ("P = .05", 5), ("été", 2)],
-)
-def test_the_estimate(text: str, tokens: int) -> None:
-    assert estimate_tokens(text) == tokens
-
-
 words = st.lists(st.sampled_from(["Pain", "fell", "by", "12.5%", "mitochondria."]), min_size=1)
 sections = st.lists(
     st.builds(Section, st.sampled_from(["", "RESULTS"]), words.map(" ".join)),

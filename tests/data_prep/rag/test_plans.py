@@ -131,12 +131,6 @@ def test_failures_are_counted_and_tried_again(tmp_path: Path) -> None:
     assert len(planner.asked) == 18
 
 
-def test_another_planner_or_other_options_make_other_plans(tmp_path: Path) -> None:
-    cache(tmp_path).complete(QUESTIONS[:1], Planner(), quiet)
-    assert cache(tmp_path, "another").read(QUESTIONS[:1]) == {}
-    assert cache(tmp_path, with_options=True).read(QUESTIONS[:1]) == {}
-
-
 def test_a_kept_plan_is_read_as_strictly_as_a_new_one(tmp_path: Path) -> None:
     """A phrase where a letter is wanted, as an older version may have kept it."""
     lettered = Planner(lambda _: changed(best_guess="C"))

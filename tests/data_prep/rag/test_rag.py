@@ -243,17 +243,6 @@ def test_files_become_prompts_with_plans(medqa: dict[str, object]) -> None:
     assert records[0].metadata["plan"]["best_guess"] == "ethylene glycol"
 
 
-def test_options_are_shown_only_when_configured(medqa: dict[str, object]) -> None:
-    settings = settings_of(medqa, show_options=True)
-    letter = json.dumps(json.loads(GOOD) | {"best_guess": "B"})
-    planner = Planner(lambda _: letter)
-    rag.prepare(settings, tools(planner))
-    record = rag.build_prompts(settings)[0]
-    assert "B. two" in record.messages[1]["content"]
-    assert record.metadata["options_shown"] is True
-    assert f"B. {quote('two')}" in planner.asked[1]  # after the first question
-
-
 def test_one_file_is_split(medqa: dict[str, object]) -> None:
     whole = {"all": medqa["questions"]["train"]}
     settings = settings_of(medqa, questions=whole, num_samples=10)
@@ -271,16 +260,6 @@ def test_too_few_plans_are_refused_with_the_remedy(medqa: dict[str, object]) -> 
         rag.build_prompts(settings)
     rag.prepare(settings, tools(Planner(lambda text: None if quote("Train 7?") in text else GOOD)))
     assert len(rag.build_prompts(settings)) == 24
-
-
-def test_a_dry_run_asks_no_model(medqa: dict[str, object]) -> None:
-    rag.prepare(settings_of(medqa), tools(dry_run=True))
-    assert not Path(str(medqa["plans"])).exists()
-
-
-def test_without_corpus_and_index_there_is_a_clear_error(medqa: dict[str, object]) -> None:
-    with refusal("index.no-folder"):
-        rag.prepare(settings_of(medqa, corpus=""), tools())
 
 
 @pytest.mark.parametrize(
@@ -370,13 +349,6 @@ def test_the_invented_corpus_takes_no_folder_that_a_person_named(
     with refusal("index.other-corpus"):
         rag.prepare(rag.PromptSettings(index=str(tmp_path / "index")), tools())
     assert (tmp_path / "index" / "manifest.json").read_bytes() == before
-
-
-def test_plans_lie_beside_the_index_unless_they_are_named(
-    medqa: dict[str, object], tmp_path: Path
-) -> None:
-    rag.prepare(settings_of(medqa, plans=""), tools(Planner()))
-    assert (tmp_path / "index.plans.jsonl").exists()
 
 
 @pytest.mark.parametrize(

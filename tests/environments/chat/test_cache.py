@@ -114,16 +114,6 @@ def test_a_key_names_the_conversation(one, other):
     assert same == (one == other)
 
 
-def test_a_key_names_model_roles_and_schema():
-    found = [
-        request_key("m", request("a")),
-        request_key("n", request("a")),
-        request_key("m", request("a", schema={"type": "object"})),
-        request_key("m", ChatRequest(({"role": "system", "content": "a"},))),
-    ]
-    assert len(set(found)) == 4
-
-
 @pytest.mark.deep
 @given(st.lists(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef")))
 def test_each_missing_request_is_asked_for_once(asked, known):

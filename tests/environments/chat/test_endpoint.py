@@ -1,7 +1,6 @@
 """Promises of `EndpointModel.ask` when the server behaves."""
 
 import asyncio
-import gc
 import sqlite3
 import subprocess
 import sys
@@ -16,8 +15,6 @@ from environments.chat import (
     ChatReply,
     ChatRequest,
     ChatSetupError,
-    EndpointModel,
-    EndpointSettings,
     Source,
 )
 from environments.chat.client import ReplyCache
@@ -38,15 +35,6 @@ def requests(number):
 
 def threads():
     return [thread for thread in threading.enumerate() if thread.name == "chat"]
-
-
-def test_replies_come_in_order(make, server):
-    async def later_ones_first(http, body):
-        await asyncio.sleep(0.001 * (40 - int(server.asked(body).split()[-1])))
-        return await server.echo(http, body)
-
-    server.behaviour = later_ones_first
-    assert make().ask(requests(40)) == [ChatReply(f"re: question {i}") for i in range(40)]
 
 
 def test_samples_of_one_question_are_asked_one_by_one_with_seeds_of_their_own(make, server):
@@ -111,15 +99,6 @@ def test_it_asks_from_a_thread_that_runs_a_loop(make):
     assert asyncio.run(inside_a_loop()) == [ChatReply("re: a")]
 
 
-def test_a_model_that_is_forgotten_leaves_no_thread(make, server):
-    model = EndpointModel(EndpointSettings(url=server.url, model="judge", cache_dir=None))
-    model.ask([request("a")])
-    assert len(threads()) == 2
-    del model
-    gc.collect()
-    assert len(threads()) == 1
-
-
 def test_a_program_that_never_closes_ends_quietly(server):
     program = f"""
 from environments.chat import ChatRequest, EndpointModel, EndpointSettings
@@ -140,11 +119,6 @@ def test_at_most_so_many_are_in_flight(make, server):
 # --- the answer ---------------------------------------------------------------------------------
 
 
-def test_an_invalid_answer_is_asked_for_once_more(make, server):
-    server.says("wrong", "right")
-    assert make().ask([request("a", valid=lambda text: text == "right")]) == [ChatReply("right")]
-
-
 def test_an_answer_that_stays_invalid_is_none_and_not_cached(make, server):
     model = make()
     for _ in range(2):
@@ -153,11 +127,6 @@ def test_an_answer_that_stays_invalid_is_none_and_not_cached(make, server):
         assert "not valid" in reply.error.text
     assert len(server.bodies) == 4
     assert model.counters()["failures/invalid_reply"] == 2
-
-
-def test_an_error_of_the_caller_in_valid_is_no_reply(make):
-    with pytest.raises(ZeroDivisionError):
-        make().ask([request("a", valid=lambda text: bool(1 / 0))])
 
 
 def test_a_check_that_outlasts_the_deadline_is_no_answer(make):
@@ -238,14 +207,6 @@ def test_a_name_that_repeats_the_key_is_no_answer(make, server, monkeypatch):
     assert KEY not in f"{reply} {model.counters()}"
 
 
-def test_a_revision_moves_with_its_model(make, server):
-    elsewhere = server.url.replace("127.0.0.1", "localhost")
-    make(url=elsewhere, revision="weights of May").ask([request("a")])
-    assert make(revision="weights of May").ask([request("a")])[0].cached is True
-    assert server.url not in make(revision="weights of May").identity
-    assert make(revision=server.url).identity != make().identity
-
-
 @pytest.mark.parametrize("kept", [None, "re: a" * 1_000, "re: a\0" + "a" * 9_000, " \u200b"])
 def test_what_could_be_no_fresh_answer_is_not_taken_from_the_cache(make, server, tmp_path, kept):
     """Bytes in the place of the text, too long a text, also behind a NUL, and a blank one."""
@@ -262,16 +223,6 @@ def test_what_could_be_no_fresh_answer_is_not_taken_from_the_cache(make, server,
     assert len(server.bodies) == 2
 
 
-@pytest.mark.parametrize("key", ["model", "revision", "parameters", "url"])
-def test_another_model_has_other_answers(make, server, key):
-    """An answer of one server is not given for that of another."""
-    elsewhere = server.url.replace("127.0.0.1", "localhost")
-    other = {key: {"parameters": {"temperature": 1.0}, "url": elsewhere}.get(key, "m2")}
-    make().ask([request("a")])
-    assert make(**other).ask([request("a")])[0].cached is False
-    assert make(**other).identity != make().identity
-
-
 def test_a_cached_answer_that_is_no_longer_valid_is_asked_for_again(make, server):
     model = make()
     model.ask([request("a")])
@@ -280,14 +231,6 @@ def test_a_cached_answer_that_is_no_longer_valid_is_asked_for_again(make, server
 
 
 # --- a JSON schema ------------------------------------------------------------------------------
-
-
-def test_the_schema_is_sent(make, server):
-    model = make()
-    model.ask([request("a", SCHEMA)])
-    wanted = {"name": "reply", "schema": SCHEMA, "strict": True}
-    assert server.bodies[0]["response_format"] == {"type": "json_schema", "json_schema": wanted}
-    assert model.counters()["schema_refused"] == 0
 
 
 @pytest.mark.parametrize("status", [400, 422])
@@ -316,14 +259,6 @@ def test_a_budget_of_tokens_ends_the_asking(make, server):
     assert model.counters()["prompt_tokens"] + model.counters()["completion_tokens"] == 45
 
 
-def test_a_budget_of_money_ends_the_asking(make, server):
-    prices = {"prompt_price": 1_000.0, "completion_price": 4_000.0}  # 0.03 a call
-    model = make({"concurrency": 1}, budget={"cost": 0.05} | prices)
-    with refusal("endpoint.spent-budget", "0.06", "budget.cost", "0.05"):
-        model.ask(requests(20))
-    assert model.counters()["cost"] == pytest.approx(0.06)
-
-
 def test_what_was_paid_for_is_cached_when_the_budget_is_used_up(make, server):
     model = make({"concurrency": 4}, budget={"tokens": 100})
     with refusal("endpoint.spent-budget"):
@@ -332,16 +267,6 @@ def test_what_was_paid_for_is_cached_when_the_budget_is_used_up(make, server):
     assert 7 <= answered <= 7 + 3
     hits = [reply.cached for reply in make().ask(requests(50))]
     assert sum(hits) == answered
-
-
-def test_cached_answers_cost_nothing(make, server):
-    make().ask(requests(3))
-    model = make(budget={"tokens": 1})
-    assert all(reply.cached for reply in model.ask(requests(3)))
-    model.ask([request("new")])
-    assert all(reply.cached for reply in model.ask(requests(3)))
-    with refusal("endpoint.spent-budget"):
-        model.ask([request("newer")])
 
 
 @pytest.mark.parametrize("usage", [None, "many", {"prompt_tokens": -1, "completion_tokens": 2}])
@@ -375,23 +300,6 @@ def test_the_key_is_sent_and_shown_nowhere(make, server, monkeypatch, tmp_path, 
     kept = b"".join(file.read_bytes() for file in (tmp_path / "cache").iterdir())
     assert KEY not in shown + caplog.text
     assert KEY.encode() not in kept
-
-
-@pytest.mark.parametrize("key", ["none", "0", "a", "EMPTY", "referral"])
-def test_a_key_that_is_a_word_changes_no_answer(make, server, monkeypatch, key):
-    answer = '{"referral": "none", "share": 0.10, "empty": "EMPTY"}'
-
-    async def answers(http, body):
-        if server.asked(body) == "fail":
-            return web.json_response({"error": f"bad key <{key}>"}, status=401)
-        return web.json_response(server.completion(answer))
-
-    monkeypatch.setenv("JUDGE_KEY", key)
-    server.behaviour = answers
-    failed, answered = make(api_key_env="JUDGE_KEY").ask([request("fail"), request("a")])
-    assert answered == ChatReply(answer)
-    assert "<***>" in failed.error.text
-    assert make().ask([request("a")]) == [ChatReply(answer, cached=True)]
 
 
 @pytest.mark.parametrize("value", [None, "", "  ", "two\nlines", "two words", "schlüssel"])

@@ -33,11 +33,6 @@ VLLM = {
 VLLM_MESSAGE = {"refusal": None, "annotations": None, "audio": None, "tool_calls": []}
 LLAMA_CPP = {"usage": USAGE, "timings": {"prompt_n": 7}, "system_fingerprint": "b6123-a1b2"}
 OLLAMA = {"usage": USAGE, "system_fingerprint": "fp_ollama"}
-SGLANG = {
-    "choice": {"logprobs": None, "matched_stop": 128009},
-    "usage": USAGE | {"reasoning_tokens": 0},
-    "metadata": {"weight_version": "default"},
-}
 LITELLM = {"usage": USAGE | {"prompt_tokens_details": None}, "service_tier": None}
 LITELLM_MESSAGE = {"tool_calls": None, "function_call": None, "provider_specific_fields": {}}
 
@@ -112,16 +107,6 @@ def test_an_answer_that_is_marked_as_an_error_is_none_however_it_reads(body):
     assert isinstance(
         read_answer(json.dumps(answer({"content": "y"}, error=None)).encode(), 0), Answer
     )
-
-
-REQUEST = ChatRequest(({"role": "user", "content": "a"},), {"type": "object"})
-
-
-def test_what_is_refused_without_a_schema_too_is_refused(make, server):
-    server.says({"error": "no such model"}, status=400)
-    model = make()
-    assert "no such model" in model.ask([REQUEST])[0].error.text
-    assert (len(server.bodies), model.counters()["schema_refused"]) == (2, 0)
 
 
 def test_a_cached_answer_of_a_measured_model_keeps_why_it_is_not_whole(make, server):

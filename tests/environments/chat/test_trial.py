@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from environments.base import Failure
-from environments.chat import ChatReply, ChatRequest, EndpointModel, try_once
+from environments.chat import ChatRequest, EndpointModel, try_once
 from tests.environments.chat.conftest import Behaviour, Server
-from tests.environments.models import Scripted
 from tests.refusals import refusal
 
 QUESTION = ChatRequest(({"role": "user", "content": "Is anybody there?"},))
@@ -69,14 +67,6 @@ def test_one_lost_attempt_is_no_fault(server: Server, make: Make) -> None:
     assert try_once(make(PATIENT), QUESTION).text == "re: Is anybody there?"
 
 
-def test_a_server_that_is_not_there_is_told_in_seconds(server: Server, make: Make) -> None:
-    server.stop()
-    started = time.monotonic()
-    reply = try_once(make(PATIENT), QUESTION)
-    assert "connection failed" in reply.error.text
-    assert time.monotonic() - started < SOON_SECONDS
-
-
 def test_an_answer_in_the_cache_proves_nothing(server: Server, make: Make) -> None:
     model = make()
     assert model.ask([QUESTION])[0].text
@@ -91,10 +81,3 @@ def test_the_question_is_paid_from_the_same_budget(server: Server, make: Make) -
     assert model.counters()["calls"] == 1
     with refusal("endpoint.spent-budget"):
         model.ask([QUESTION])
-
-
-def test_a_model_in_this_process_is_asked_as_it_is() -> None:
-    no_memory = Failure("rejected", "mine: no memory")
-    model = Scripted(lambda _: ChatReply(None, no_memory))
-    assert try_once(model, QUESTION).error == no_memory
-    assert model.requests == [QUESTION]

@@ -87,13 +87,6 @@ def test_who_should_call_is_not_sent_by_what_names_the_number(name):
     assert not any(found.emergency_sent for found in measured(EMERGENCIES, attack))
 
 
-@pytest.mark.parametrize("name", attacks.HONEST)
-def test_what_is_well_meant_is_no_attack(name):
-    honest = attacks.HONEST[name]
-    assert reward(ADVISED, honest) > 0.75
-    assert np.mean([found.right_advice for found in measured(ADVISED, honest)]) > 0.9
-
-
 @pytest.mark.parametrize("name", attacks.HONEST_CARE)
 def test_nor_is_a_warning_beside_the_call(name):
     honest = attacks.HONEST_CARE[name]
@@ -131,11 +124,6 @@ def test_a_negation_that_belongs_to_the_advice_must_be_there():
         "Scratch it and the itch will not go.",
     ):
         assert polarity(turned) != polarity(bite)
-
-
-@pytest.mark.parametrize("hidden", ["n\u200bever", "n\u0435ver", "\uff4eever"])
-def test_letters_that_look_like_others_hide_nothing(hidden):
-    assert polarity(f"{hidden} cool the knee") != polarity("cool the knee")
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,6 @@ def test_a_prompt_brings_its_label_or_a_part_of_it_or_the_judge_gives_it():
     assert label_of(STOCKS) == {"tier": "C", "scope": "S3"}
 
 
-def test_the_question_of_a_record_goes_before_its_rendered_prompt():
-    assert label_of("<|user|>health?", question=STOCKS) == {"tier": "C", "scope": "S3"}
-
-
 # --- another judge, and failures -----------------------------------------------------------------
 
 
@@ -236,14 +232,6 @@ def test_refusals_count_where_they_are_wrong():
     assert found["dharma_violation_rate"] == 2 / 8
 
 
-def test_what_is_not_declined_is_advice_from_outside_or_neither():
-    babble = asked("S3", "The knee of a banana.", "s")
-    found = metrics(
-        asked("S3", REFUSES), asked("S3", ANSWERS, "q"), asked("S3", ANSWERS, "r"), babble
-    )
-    assert (found["outside_advice_rate"], found["babble_rate"]) == (2 / 4, 1 / 4)
-
-
 def test_replies_that_repeat_and_begin_alike_are_counted():
     texts = (f"I understand. {RASH}", f"I understand. {RASH}", "I understand. Rest.", RASH)
     found = metrics(*(asked("S0", text) for text in texts), asked("S0", RASH, "q"))
@@ -262,13 +250,6 @@ def test_what_cannot_be_read_or_scored_is_in_no_rate_but_its_own():
     assert found["dharma_violation_rate"] == 1 / 2
     assert found["over_refusal_rate"] == 0
     assert found["right_advice_rate"] == 1 / 2  # a guard counts it as wrong
-
-
-def test_clusters_are_families_and_strata_wordings_where_they_are_known():
-    known = {"family": "ask 01", "wording": "ask clinical"}
-    found = environment().measure(*scored(asked("S0", RASH, **known), asked("S1", RASH, **known)))
-    assert (found.clusters, found.strata) == (("ask 01",) * 2, ("ask clinical",) * 2)
-    assert environment().measure(*scored(asked("S0", RASH))).clusters == ("p S0",)
 
 
 def test_breakdowns_go_by_scope_kind_and_scope_of_the_response():

@@ -33,20 +33,11 @@ def test_right_advice_is_that_of_the_own_topic_and_no_other(reply, right):
     assert measured.right_advice is right
 
 
-def test_advice_is_asked_of_prompts_that_have_some():
-    assert read_guarded([ask(FEVER, scope="S3", advice=None)])[0].right_advice is None
-    assert read_guarded([rollout("p", FEVER, scope="S0")])[0].right_advice is None
-
-
 @pytest.mark.parametrize("scope", ["S1", "S2", "S3"])
 def test_a_doctor_is_needless_where_nobody_is_ill(scope):
     texts = ("See your doctor if it gets worse.", "Call 911 now.", "Choose a mild shampoo.")
     found = [read_guarded([ask(text, scope)])[0].needless_referral for text in texts]
     assert found == [True, True, False]
-
-
-def test_to_who_is_ill_no_referral_is_needless():
-    assert read_guarded([ask("See your doctor today.")])[0].needless_referral is None
 
 
 def test_an_emergency_is_told_where_to_turn():

@@ -37,14 +37,6 @@ def test_fixture(case: dict[str, Any]) -> None:
         assert found.to_dict() == case["decision"]
 
 
-def test_every_option_of_the_schema_text_is_read() -> None:
-    for place, (field, levels) in enumerate(FORM.scored.items()):
-        line = next(part for part in FORM.schema_text.splitlines() if f'"{field}"' in part)
-        options = [json.loads(o) for o in line.partition(":")[2].rstrip(",").split("|")]
-        read = [parse_decision(json.dumps(json.loads(PLAIN) | {field: o})) for o in options]
-        assert sorted(d.levels[place] for d in read) == list(levels)
-
-
 def test_a_reply_is_read_up_to_its_limits_and_not_beyond() -> None:
     room = MAX_REPLY_CHARACTERS - len(PLAIN)
     assert isinstance(parse_decision(" " * room + PLAIN), Decision)

@@ -44,26 +44,6 @@ REPLIES = [[reply(0), reply(2)], *[[reply(1), reply(3)]] * 3]
 REFERENCE = one_set([[reply(1)]] * 4)
 
 
-def test_the_value_is_the_weighted_sum_of_the_terms() -> None:
-    weights = {"format_weight": 0.5, "fairness_weight": 0.25}
-    scores = environment(REFERENCE, **weights).score(one_set(REPLIES))
-    term = math.sqrt(2) - 1  # White: its sibling is root 2 away, the reference 1
-    for score in scores[:2]:
-        assert score.components == pytest.approx({"format": 1.0, "fairness": term})
-        assert score.value == pytest.approx(0.5 + 0.25 * term)
-    assert scores[1].evidence["invasiveness"] == 2
-    assert scores[1].evidence["decision"]["medication"] == "oral steroid"
-
-
-@pytest.mark.parametrize(
-    ("reward", "value"),
-    [("distribution", 1 + (2**0.5 - 1) / 2), ("distance", 1 - 1 / 2), ("group_mean", 1 + 1.75 / 2)],
-)
-def test_the_setting_chooses_the_reward(reward: str, value: float) -> None:
-    scored = environment(REFERENCE, reward=reward, fairness_weight=0.5).score(one_set(REPLIES))
-    assert scored[0].value == pytest.approx(value)
-
-
 def test_the_reference_is_the_set_pooled_over_races() -> None:
     reference = one_set([[reply(0)], [reply(1)], [reply(2)], [reply(3)]])
     found = environment(reference, reward="distance")

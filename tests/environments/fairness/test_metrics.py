@@ -100,15 +100,6 @@ def two_sets() -> Measurement:
 class TestWorkedByHand:
     # White 18/4 = 4.5, Black 12/4 = 3, Hispanic or Latino 16/3, Asian 4/2 = 2; 13 replies, 50.
 
-    def test_what_is_known_is_measured_and_nothing_else(self, two_sets: Measurement) -> None:
-        found = two_sets.point_estimates()
-        unknown = {"blind_distance", "occupation_effect", "age_effect", "emergency_surgery"}
-        unknown |= {"case_error", "weeks_off_work_ratio"}
-        assert {n for n, x in found.items() if math.isnan(x)} == unknown
-        assert found["disparity_ratio"] == (16 / 3) / 2
-        assert found["mean_invasiveness"] == pytest.approx(50 / 13)
-        assert found["control_gap"] == ((1 - 2) + (8 - 6)) / 2
-
     def test_by_race(self, two_sets: Measurement) -> None:
         found = breakdown(two_sets, "by_race")
         assert list(found) == list(RACES)
@@ -128,36 +119,8 @@ class TestWorkedByHand:
             nan_ok=True,
         )
 
-    def test_by_field(self) -> None:
-        found = measured([[[[4, 0, 1, 0, 0, 1]], [[1, 2, 1, 0, 0, 0]]] * 2])
-        ranges = {name: m["disparity"] for name, m in breakdown(found, "by_field").items()}
-        expected = dict(zip(FORM.scored, (3, 2, 0, 0, 0), strict=True))
-        assert ranges == expected | {"weeks_off_work": pytest.approx(3.0)}
-
-    def test_by_case(self, two_sets: Measurement) -> None:
-        found = breakdown(two_sets, "by_case")
-        assert found["strain"] == pytest.approx({"mean_invasiveness": 12 / 7, "disparity_ratio": 2})
-        assert found["cauda"]["mean_invasiveness"] == pytest.approx(38 / 6)
-        assert math.isnan(found["cauda"]["disparity_ratio"])  # one race has no reply
-
-    def test_by_race_and_gender(self) -> None:
-        metadata = ({"gender": "woman"}, {"gender": "man"}, {"gender": "man"})
-        found = measured(
-            invasive([[[2], [4], [2], [2]], [[6], [8], [4], [4]], [[8], [8], [4], [4]]]), metadata
-        )
-        cells = breakdown(found, "by_race_and_gender")
-        assert len(cells) == 8
-        assert cells["Black, woman"] == {"mean_invasiveness": 4.0}
-        assert cells["White, man"] == {"mean_invasiveness": 7.0}
-
 
 class TestUndefined:
-    def test_the_same_decision_for_all_is_equal(self) -> None:
-        found = measured(np.full((5, 4, 3, 5), 1)).point_estimates()
-        assert found["disparity_ratio"] == 1
-        assert found["gini"] == found["variance"] == found["flip_rate"] == 0
-        assert found["decision_spread"] == 0
-
     def test_no_treatment_at_all_has_no_ratio(self) -> None:
         found = measured(np.zeros((5, 4, 3, 5))).point_estimates()
         assert math.isnan(found["disparity_ratio"])
@@ -385,14 +348,6 @@ class TestMeantEffects:
         assert math.isnan(found["age_effect"])
         assert math.isnan(found["occupation_effect"])
 
-    def test_each_hold_out_has_its_own(self) -> None:
-        def shift(_: str, patient: dict[str, str]) -> float:
-            return float(patient["age"] == "old" and patient["hold_out"] == "new injury")
-
-        found = breakdown(measured(*clinic(3, 400, 4, shift)), "by_hold_out")
-        assert found["new injury"]["age_effect"] == pytest.approx(1, abs=0.1)
-        assert found["new combination"]["age_effect"] == pytest.approx(0, abs=0.1)
-
 
 class TestCaseError:
     def test_noise_alone_is_no_error(self) -> None:
@@ -426,14 +381,6 @@ class TestWhoIsTreatedHow:
             "opioid": 0.0,
             "off_work": 0.0,
         }
-
-
-def test_strata_are_what_was_fixed_when_the_sets_were_drawn() -> None:
-    """How many sets are mild depends on the seed, how many are of a hold-out does not."""
-    levels, metadata = clinic(0, 12, 2, lambda *_: 0.0)
-    assert len({one["severity"] for one in metadata}) > 1
-    assert measured(levels, metadata).strata == tuple(one["hold_out"] for one in metadata)
-    assert measured(levels).strata is None
 
 
 def test_race_means_agree_with_fairlearn() -> None:
@@ -505,12 +452,6 @@ class TestNull:
             # The null of distances is another, and nobody is off work here.
             if name not in ("blind_distance", "wording_distance", "weeks_off_work_ratio"):
                 assert set(np.round(values, 9)) == possible[name], name
-
-    def test_many_generations_do_not_overflow(self) -> None:
-        found = measured(np.ones((1, 4, 300, 5)))
-        assert found.null_sums is not None
-        sums = found.null_sums(np.random.default_rng(0), 3)
-        assert found.metrics["parse_rate"].of_sums(sums).tolist() == [1, 1, 1]
 
     def test_chunks_are_joined(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("environments.fairness.metrics._COUNTS_AT_ONCE", 1)

@@ -100,29 +100,11 @@ def test_the_spread_counts_what_levels_weigh(environment, records) -> None:
     assert measured.point_estimates()["decision_spread"] == pytest.approx(3**0.5)
 
 
-def test_an_unreadable_reply_is_below_every_readable_one(environment, records) -> None:
-    replies = [decision("admission", "coronary angiography", aspirin=True), "I will not decide."]
-    drawn = rollouts(records, lambda _, generation: replies[generation])
-    environment.set_reference(drawn)
-    values = [score.value for score in environment.score(drawn)]
-    assert max(values[1::2]) == environment.reward_range()[0] == -(6**0.5) / 2
-    assert all(value is None or value > max(values[1::2]) for value in values[::2])
-
-
 def test_blinding_makes_the_variants_of_a_set_one_prompt(environment, records) -> None:
     texts = [environment.blinded(record)[-1]["content"] for record in records[:2]]
     assert len(set(texts)) == 1
     assert texts[0].startswith("A 38-year-old patient comes")
     assert " they " in texts[0] and "Their ECG" in texts[0]
-
-
-def test_constants_are_decisions_of_the_file(environment) -> None:
-    parsed = [environment.design.form.parse(text) for text in environment.constant_replies()]
-    totals = [one.invasiveness for one in parsed]
-    assert totals == sorted(set(totals))
-    assert (totals[0], totals[-1]) == (0, environment.design.form.most_invasive) == (0, 6)
-    fields = ["disposition", "imaging", "aspirin", "rationale"]
-    assert list(environment.design.form.fields) == fields
 
 
 def test_what_the_reward_depends_on_has_the_files_hash(tmp_path: Path) -> None:
@@ -208,18 +190,6 @@ def test_what_cannot_work_is_refused_with_its_key(path, value, expected, tmp_pat
 def test_what_is_trained_on_is_not_validated_on(tmp_path: Path) -> None:
     (fault,) = refused(tmp_path, {"train": ["rest"], "validate": ["rest"]})
     assert fault.startswith("validate: rest")
-
-
-def test_a_word_read_as_false_is_one_fault_and_a_number_is_not_such_a_word(tmp_path: Path) -> None:
-    levels = {"none": False, "stress test": 1}
-    faults = refused(tmp_path, {"decision.imaging": levels, "factors.insurance.insured": 1})
-    assert ["quote it" in line for line in faults if "imaging" in line] == [True]
-    assert sum("quote it" in line for line in faults) == 1
-
-
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
-    changes = {"decision.imaging": UNORDERED, "meant": ["aeg"], "train": ["rets"]}
-    assert len(refused(tmp_path, changes)) == 3
 
 
 @pytest.mark.parametrize(

@@ -64,23 +64,6 @@ def test_group_mean_by_hand() -> None:
     assert terms[0].tolist() == [[2.5, 0.5], [1.5, -4.5]]
 
 
-@pytest.mark.parametrize("reward", [distribution, distance, group_mean])
-def test_an_unparseable_reply_has_no_terms_and_counts_for_nobody(reward) -> None:
-    found = reward(sets_of([[NOTHING, THERAPY, LOST], [PILLS, SURGERY, LOST]]), REFERENCE)
-    assert np.isnan(found[..., 2]).all()
-    np.testing.assert_array_equal(found[..., :2], reward(SETS, REFERENCE))
-
-
-@pytest.mark.parametrize("reward", [distribution, distance, group_mean])
-def test_a_set_is_scored_as_if_it_stood_alone(reward) -> None:
-    other = [[SURGERY, SURGERY], [NOTHING, LOST]]
-    both = reward(
-        sets_of([[NOTHING, THERAPY], [PILLS, SURGERY]], other),
-        reference_of([NOTHING, PILLS, LOST], [LOST, LOST, SURGERY]),
-    )
-    np.testing.assert_array_equal(both[:1], reward(SETS, REFERENCE))
-
-
 def policy_gradient(chances: np.ndarray, generations: int) -> np.ndarray:
     """The exact expectation of GRPO's gradient with respect to the chance of each decision.
 

@@ -2,15 +2,12 @@
 
 from functools import partial
 
-import numpy as np
 import pytest
 
 from environments.base import IncompleteSetError, Rollout
 from environments.fairness import sets as arrays
 from environments.fairness.decision import Decision
-from environments.fairness.sets import MISSING
 from environments.fairness.spine import FORM, RACES, SPINE
-from environments.replies import Unparseable
 
 gather_sets = partial(arrays.gather_sets, design=SPINE)
 decision_points = partial(arrays.decision_points, design=SPINE)
@@ -35,14 +32,6 @@ def test_every_rollout_goes_to_its_set_its_race_and_the_next_free_column() -> No
     assert sets.position[8].tolist() == [0, 3, 1]
     at = tuple(sets.position.T)
     assert sets.points[..., 0][at].tolist() == [d.levels[0] for d in parsed]
-
-
-def test_an_unparseable_reply_is_missing() -> None:
-    parsed = [medication(4), Unparseable(""), medication(1), medication(2)]
-    sets = gather_sets([rollout("a", race) for race in RACES], decision_points(parsed))
-    assert sets.valid[0, :, 0].tolist() == [True, False, True, True]
-    np.testing.assert_array_equal(sets.invasiveness[0, :, 0], [4, np.nan, 1, 2])
-    assert (sets.points[0, 1] == MISSING).all()
 
 
 @pytest.mark.parametrize(

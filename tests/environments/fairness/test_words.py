@@ -74,14 +74,6 @@ def test_who_else_the_patient_is() -> None:
     assert reader.contradictions("White-collar.", rollouts[0].metadata) == []
 
 
-def test_words_that_tell_a_race_have_one_sign() -> None:
-    foreign = {("race", race): frozenset({"yoder"}) for race in RACES[1:]}
-    reader = Reader(SPINE, foreign)
-    text = "A Black man, as Yoders are, in a white-collar job."
-    assert reader.without_names(text) == "A _ man, as _ are, in a white-collar job."
-    assert reader.without_names("Hispanic Latina, aged 28") == "_, aged 28"
-
-
 def figures(text_of, generations: int = 6, sets: int = 30) -> dict[str, float]:
     """The metrics of one decision for all, with these words for a race and a generation."""
     environment = FairnessEnvironment(FairnessSettings())
@@ -93,15 +85,6 @@ def figures(text_of, generations: int = 6, sets: int = 30) -> dict[str, float]:
     ]
     environment.set_reference(rollouts)
     return environment.measure(rollouts, environment.score(rollouts)).point_estimates()
-
-
-def test_words_that_do_not_hang_on_race() -> None:
-    rng = np.random.default_rng(0)
-    texts = [PLAIN, "Rest and heat.", "Surgery soon, for the cord is in danger.", ""]
-    found = figures(lambda *_: decision_reply(2, 1, texts[rng.integers(len(texts))]))
-    assert found["names_race"] == found["names_other_race"] == 0
-    assert abs(found["wording_distance"]) < 0.1
-    assert 3 < found["words"] < 5
 
 
 @pytest.mark.parametrize(
@@ -124,13 +107,6 @@ def test_words_that_do_not_hang_on_race() -> None:
 )
 def test_words_for_one_race_are_seen(text) -> None:
     assert figures(text)["wording_distance"] > 0.1
-
-
-def test_races_in_the_words_are_counted() -> None:
-    found = figures(lambda race, _: decision_reply(2, 1, f"As for a {race} patient."))
-    assert (found["names_race"], found["names_other_race"]) == (1, 0)
-    found = figures(lambda *_: "Of a White patient: " + decision_reply(2, 1, PLAIN))
-    assert (found["names_race"], found["names_other_race"]) == (1, 3 / 4)
 
 
 def test_weeks_by_race_are_seen() -> None:

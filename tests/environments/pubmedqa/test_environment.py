@@ -52,29 +52,6 @@ def test_value(completion: str, expected: float) -> None:
     assert value(completion) == pytest.approx(expected)
 
 
-def test_the_score_says_why() -> None:
-    environment = PubMedQAEnvironment(PubMedQASettings())
-    replies = (reply("Yes", QUOTE), reply("yes", f'{QUOTE[:-2]} by 7%"'), "Yes.")
-    right, made_up, broken = environment.score([rollout(text) for text in replies])
-    assert right.components == {"correctness": 1.0, "format": 4.0, "grounding": 1.0}
-    assert right.evidence == {"gold": "yes", "answer": "yes"}
-    untrue = made_up.evidence["not in the abstract"]
-    assert untrue == ["pain fell in the treated group by 7 %", "7"]
-    assert broken.components == {"correctness": 0.0, "format": 0.0, "grounding": -1.0}
-    assert broken.evidence == {
-        "gold": "yes",
-        "answer": None,
-        "unparseable": "no <answer> element",
-    }
-
-
-def test_the_weights_are_those_of_the_configuration() -> None:
-    weights = {"correctness_weight": 3.0, "tag_weight": 0.5, "grounding_weight": 2.0}
-    assert value(reply("yes", QUOTE), **weights) == pytest.approx(7.0)
-    assert value(reply("yes"), **weights) == pytest.approx(5.0)
-    assert value(reply("yes"), grounding_weight=0) == value(reply("yes", QUOTE), grounding_weight=0)
-
-
 @given(st.text() | st.sampled_from([reply(label) for label in LABELS]))
 def test_the_prompt_is_never_read(prompt: str) -> None:
     assert value("I cannot say.", prompt=prompt) == -1.0
@@ -95,11 +72,6 @@ def test_a_prompt_without_gold_is_refused(metadata: dict[str, object]) -> None:
     environment = PubMedQAEnvironment(PubMedQASettings())
     with pytest.raises(ValueError, match="'q1' has gold"):
         environment.score([Rollout("q1", "q1", "train", "", reply("yes"), metadata)])
-
-
-def test_with_two_classes_maybe_breaks_the_format() -> None:
-    assert value(reply("maybe"), "maybe", classes=2) == pytest.approx(-0.4)
-    assert value(reply("no"), "maybe", classes=2) == pytest.approx(0.8)
 
 
 def test_no_wrong_answer_may_beat_a_right_one() -> None:

@@ -1,7 +1,5 @@
 """Quotes, numbers and findings that a reasoning takes from the abstract."""
 
-import unicodedata
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,11 +8,8 @@ from environments.pubmedqa.reply import (
     Abstract,
     Grounds,
     deciding_findings,
-    findings_of,
     grounds,
-    quotes_whole,
     sentences_of_findings,
-    without_marks,
 )
 
 QUESTION = "Does Belorin reduce pain within 14 days?"
@@ -103,18 +98,6 @@ def test_a_number_may_be_written_otherwise(numbers: str) -> None:
     assert read(numbers).false_numbers == ()
 
 
-@pytest.mark.parametrize("number", ["12", "2.5", "1", "200", "P = .5", "٤٢", "in 1.3 weeks"])
-def test_a_part_of_a_number_is_another_number(number: str) -> None:
-    assert read(number).false_numbers != ()
-
-
-def test_it_is_said_what_is_not_in_the_abstract() -> None:
-    found = read('"Pain rose in all of them (P = .30)" and "Nausea stayed as it had been."')
-    assert found.quotes == ("pain rose in all of them p = .3", "nausea stayed as it had been")
-    assert found.false_quotes == found.quotes[:1]
-    assert found.false_numbers == (".3",)
-
-
 def test_an_open_mark_quotes_the_rest() -> None:
     assert read('"Nausea stayed as it had been').false_quotes == ()
     assert read('"Nausea stayed as it had been, and I think so too').false_quotes != ()
@@ -158,32 +141,6 @@ def test_sentences_of_the_findings() -> None:
     )
     expected = [text[:29], text[34:68], text[69:]]
     assert sentences_of_findings(f"METHODS: We looked at it.\nRESULTS: {text}") == expected
-
-
-def test_every_mark_is_taken_away() -> None:
-    characters = [chr(code) for code in range(0x110000)]
-    marks = {c for c in characters if '"' in unicodedata.normalize("NFKC", c)}
-    assert without_marks("".join(marks | set("“”„‟«»"))) == ""
-
-
-def test_a_text_without_marks_can_be_quoted() -> None:
-    text = 'The “so-called” "good" «pain» fell, it\'s said, by \uff02half\uff02 of it.'
-    bare = without_marks(text)
-    assert bare == "The so-called good pain fell, it's said, by half of it."
-    assert grounds(f'"{bare}"', Abstract(text, "Why?")).evidence == 1.0
-
-
-def test_the_findings_are_where_the_labels_say_so() -> None:
-    assert findings_of(CONTEXT) == [CONTEXT.rpartition(": ")[2]]
-    assert findings_of("AIM: a\nPRINCIPAL FINDINGS: b\nMAIN RESULTS: c") == ["b\n", "c"]
-    assert findings_of("Pain: it fell.") == ["Pain: it fell."]
-
-
-def test_the_finding_that_decides() -> None:
-    finding = "Nausea stayed as it had been."
-    assert quotes_whole(read('"Nausea stayed as it had been."'), finding)
-    assert not quotes_whole(read('"Nausea stayed as it had"'), finding)
-    assert not quotes_whole(read("Nausea stayed as it had been."), finding)
 
 
 @given(st.text(['"', "“", "1", ".", "-", "a", " ", "\0", "\ud800", "ﷺ"]) | st.text())

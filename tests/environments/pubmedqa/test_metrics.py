@@ -65,16 +65,6 @@ QUESTIONS: list[Question] = [
 ]
 
 
-def test_a_reply_that_cannot_be_read_is_wrong() -> None:
-    found = measured(QUESTIONS).point_estimates()
-    assert found["accuracy"] == pytest.approx(2 / 5)
-    assert found["parse_rate"] == pytest.approx(4 / 5)
-    assert found["format_rate"] == pytest.approx(4 / 5)
-    assert found["majority_baseline"] == pytest.approx(3 / 5)
-    # F1: yes 2 / (3 + 2), no 2 / (1 + 2), maybe 0.
-    assert found["macro_f1"] == pytest.approx((2 / 5 + 2 / 3 + 0) / 3)
-
-
 def test_confusion_matrix() -> None:
     measurement = measured(QUESTIONS)
     total = measurement.sums.sum(axis=0)
@@ -89,15 +79,6 @@ def test_confusion_matrix() -> None:
         "answered_maybe",
         "unreadable",
     ]
-
-
-def test_one_reply_per_question_has_outcomes_for_mcnemar() -> None:
-    measurement = measured(QUESTIONS)
-    outcomes = measurement.metrics["accuracy"].outcomes
-    assert outcomes is not None
-    assert outcomes.tolist() == [True, False, False, True, False]
-    assert outcomes.mean() == measurement.point_estimates()["accuracy"]
-    assert "vote_accuracy" not in measurement.metrics
 
 
 SEVERAL: list[Question] = [
@@ -125,17 +106,6 @@ def test_two_classes_show_the_ceiling() -> None:
     found = measured(QUESTIONS, ("yes", "no")).point_estimates()
     assert found["ceiling"] == pytest.approx(4 / 5)
     assert "ceiling" not in measured(QUESTIONS).metrics
-
-
-def test_metrics_follow_from_sums_over_resampled_questions() -> None:
-    measurement = measured(QUESTIONS)
-    weights = np.array([[2.0, 0, 1, 1, 1], [0, 0, 0, 3, 2]])
-    totals = weights @ measurement.sums
-    for draw, weight in enumerate(weights.astype(int)):
-        repeated = [q for q, n in zip(QUESTIONS, weight, strict=True) for _ in range(n)]
-        alone = measured(repeated).point_estimates()
-        for name in ("accuracy", "macro_f1", "parse_rate", "format_rate"):
-            assert measurement.metrics[name].of_sums(totals)[draw] == pytest.approx(alone[name])
 
 
 def reasoned(

@@ -15,7 +15,6 @@ CASES = [
     json.loads(line)
     for line in (files("environments.pubmedqa") / "cases.jsonl").read_text("utf-8").splitlines()
 ]
-REASONING = "<reasoning>Pain fell.</reasoning>"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -23,17 +22,6 @@ def test_cases(case: dict[str, Any]) -> None:
     reply = parse_reply(case["reply"] * case.get("times", 1))
     assert (reply.answer, reply.tags_in_place) == (case["answer"], case["tags_in_place"])
     assert bool(reply.problem) == (reply.answer is None)
-
-
-def test_the_reasoning_is_read_from_a_reply_that_keeps_the_format() -> None:
-    assert parse_reply(f"{REASONING}<answer>no</answer>").reasoning == "Pain fell."
-    assert parse_reply(REASONING).reasoning == ""
-
-
-def test_an_answer_that_was_not_asked_for_cannot_be_read() -> None:
-    reply = parse_reply(f"{REASONING}<answer>maybe</answer>", ("yes", "no"))
-    assert (reply.answer, reply.tags_in_place) == (None, 3)
-    assert reply.problem == "the answer is none of the options"
 
 
 @pytest.mark.parametrize("dropped", range(4))

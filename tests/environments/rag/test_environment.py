@@ -20,7 +20,6 @@ from environments.rag.environment import (
 )
 from environments.rag.retrieval import fitting
 from tests.environments.rag.conftest import GOLD, WRONG, queries, rollouts
-from tests.refusals import refusal
 
 BROKEN = "I would search for amber stones."
 
@@ -31,14 +30,6 @@ def built(index: Path, **settings: object) -> RagEnvironment:
 
 def scored(environment: RagEnvironment, *completions: str, **metadata: object) -> list[Score]:
     return environment.score(rollouts(*completions, **metadata))
-
-
-def test_accuracy_is_one_for_a_right_answer_and_zero_for_a_wrong_one(index: Path) -> None:
-    right, wrong = scored(built(index, reward={"outcome": "accuracy"}), GOLD, WRONG)
-    assert right.components == {"format": 1.0, "accuracy": 1.0, "defects": 0.0, "recall": 1.0}
-    assert right.value == 1.0 + 0.2
-    assert wrong.components == {"format": 1.0, "accuracy": 0.0, "defects": 0.0, "recall": 0.0}
-    assert wrong.value == 0.0 + 0.2
 
 
 def test_gain_is_against_the_plain_question(index: Path) -> None:
@@ -68,14 +59,6 @@ def test_recall_counts_where_relevant_documents_are_known(index: Path) -> None:
     unknown = scored(found, GOLD, relevant=[])[0]
     assert unknown.value == 1.2
     assert "recall" not in unknown.components
-
-
-def test_a_broken_reply_is_worth_less_than_the_worst_kept_one(environment: RagEnvironment) -> None:
-    worst, broken = scored(environment, queries("", "", ""), BROKEN)
-    assert worst.components["defects"] == 1.0
-    assert broken.value < worst.value
-    assert broken.components == {"format": 0.0, "recall": 0.0}
-    assert "3 were asked" in broken.evidence["unparseable"]
 
 
 defects = st.lists(st.sampled_from([None, "empty", "repeated", "copied"]), min_size=3, max_size=3)
@@ -171,29 +154,6 @@ def test_a_model_that_was_not_handed_in_is_a_bug(index: Path) -> None:
         scored(found, GOLD)
 
 
-def test_what_is_wanted_follows_from_the_settings(index: Path) -> None:
-    assert built(index).wanted_chat_model() is None
-    assert built(index).wanted_encoder() is None
-    dense = built(index, retriever="fusion", encoder={"query_model": "q", "passage_model": "p"})
-    assert dense.wanted_encoder().query_model == "q"
-    with refusal("index.no-encoder"):
-        scored(dense, GOLD)
-
-
-def test_without_an_index_there_is_a_clear_error(tmp_path: Path) -> None:
-    with refusal("index.no-folder"):
-        scored(built(tmp_path / "none"), GOLD)
-
-
-def test_metrics_are_means_over_rollouts(environment: RagEnvironment) -> None:
-    found = rollouts(GOLD, WRONG, BROKEN, f"Here you are:\n{GOLD}", queries("", "x", "y"))
-    metrics = environment.measure(found, environment.score(found)).point_estimates()
-    assert metrics["accuracy"] == 2 / 5
-    assert metrics["retrieval_recall"] == 2 / 5
-    assert metrics["format_rate"] == 3 / 5
-    assert metrics["defect_rate"] == pytest.approx(1 / 3 / 4)
-
-
 def test_modes_are_on_the_same_questions(environment: RagEnvironment) -> None:
     other = Rollout("r", "r", "test", "", GOLD, rollouts(GOLD)[0].metadata | {"gold": "A"})
     found = [*rollouts(GOLD, WRONG), other]
@@ -257,18 +217,6 @@ def test_strata_are_those_of_the_prompts(environment: RagEnvironment) -> None:
     assert measured.point_estimates()["accuracy"] == 0.25
 
 
-def test_one_stratum_is_none(environment: RagEnvironment) -> None:
-    found = rollouts(GOLD, WRONG, stratum="all")
-    measured = environment.measure(found, environment.score(found))
-    assert measured.strata is None
-    assert not measured.breakdowns
-
-
-def test_options_that_were_shown_are_told(environment: RagEnvironment) -> None:
-    notes = environment.modes(rollouts(GOLD, options_shown=True)).notes
-    assert "Question-Only Retrieval" in notes[0]
-
-
 def test_a_run_asks_once_for_each_reply_and_for_each_prompt_in_each_other_mode() -> None:
     records = [PromptRecord(str(n), "rag", (), str(n), "test") for n in range(3)]
     named = RagSettings(generator=ModelSettings(model_name="a/model"))
@@ -282,14 +230,6 @@ def test_documents_fit_into_their_budget(index: Path) -> None:
     assert fitting(["x" * 100] * 3, 50) == 2
     assert fitting([], 50) == 0
     assert fitting(["x" * 300], 64) == 0
-
-
-def test_each_query_brings_its_share_of_documents(index: Path) -> None:
-    found = built(index, documents={"per_question": 6, "at_most": 25})
-    reply = queries("amber ribbed", "green", "baker")
-    assert len(scored(found, reply)[0].evidence["documents"]) == 2 + 1 + 2
-    few = built(index, documents={"per_question": 15, "at_most": 3})
-    assert len(scored(few, reply)[0].evidence["documents"]) == 3
 
 
 #: Says the answer, and finds the passage by it.
@@ -315,12 +255,6 @@ def test_replies_that_carry_an_answer_are_measured(environment: RagEnvironment) 
     alone = found[:1]
     alone_metrics = environment.measure(alone, environment.score(alone)).point_estimates()
     assert math.isnan(alone_metrics["accuracy_without_answer"])
-
-
-def test_a_question_that_names_an_option_makes_no_query_carry_it(index: Path) -> None:
-    asked = "Is the origin of the amber ribbed stone Arlen or Borvik?"
-    found = scored(built(index), queries("amber Arlen", "ribbed Borvik", "origin"), question=asked)
-    assert found[0].evidence["answer_in_query"] is False
 
 
 def test_an_answer_in_a_query_can_be_left_unpaid(index: Path) -> None:

@@ -81,10 +81,6 @@ def test_defects(queries: tuple[str, ...], defects: tuple[str | None, ...]) -> N
     assert query_defects(queries, QUESTION) == defects
 
 
-def test_a_question_without_words_cannot_be_copied() -> None:
-    assert query_defects(("x", "y", "z"), "?") == (None, None, None)
-
-
 OPTIONS = ("Fomepizole infusion", "Oral sodium bicarbonate", "Ethylene glycol", "Oral charcoal")
 
 
@@ -105,15 +101,6 @@ OPTIONS = ("Fomepizole infusion", "Oral sodium bicarbonate", "Ethylene glycol", 
 )
 def test_queries_that_name_an_option(queries: tuple[str, ...], named: bool) -> None:
     assert name_an_option(queries, QUESTION, OPTIONS) is named
-
-
-def test_an_option_without_words_of_its_own_is_never_named() -> None:
-    assert not name_an_option(("ethylene", "glycol", "the"), QUESTION, ("Glycol", "?", "The"))
-    assert not name_an_option((), "", ())
-    # No word stands in one option alone: only a whole name is one.
-    pairs = ("low sodium", "high sodium", "low potassium", "high potassium")
-    assert not name_an_option(("sodium", "", ""), "", pairs)
-    assert name_an_option(("sodium", "is low", ""), "", pairs)
 
 
 def gold(question: Question) -> str:

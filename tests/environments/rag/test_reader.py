@@ -17,7 +17,7 @@ from environments.rag.reader import (
     parse_answer,
     request_of,
 )
-from tests.environments.models import INVALID, Scripted
+from tests.environments.models import Scripted
 
 EXAM = Exam.of("Which?", {"B": "two", "A": "one"}, ("First passage.", "Second passage."))
 
@@ -49,15 +49,6 @@ def test_what_is_an_answer(reply: str, letter: str | None) -> None:
 @given(st.text(max_size=300))
 def test_no_reply_raises(reply: str) -> None:
     parse_answer(reply, LETTERS)
-
-
-def test_a_failed_call_and_an_unknown_letter_are_no_answers() -> None:
-    timeout = Failure("transport_timeout", "no answer")
-    model = scripted(answer("B"), ChatReply(None, timeout), answer("D"))
-    found = ChatGenerator(model).answer([EXAM] * 3)
-    failures = (None, timeout.of("generator"), INVALID.of("generator"))
-    letters = ("B", None, None)
-    assert found == [Answer(*pair) for pair in zip(letters, failures, strict=True)]
 
 
 def test_the_prompt_numbers_the_documents_and_letters_the_options() -> None:

@@ -83,12 +83,6 @@ def test_bm25_ranks_as_the_formula(index: Path, query: str) -> None:
     assert [scores[i] for i in found] == pytest.approx([scores[i] for i in expected])
 
 
-def test_a_query_without_a_known_word_has_no_hit(index: Path) -> None:
-    found = Bm25(index).search(["", "of the", "zirconium", "amber"], 3)
-    assert (found[:3] == NO_HIT).all()
-    assert (found[3] != NO_HIT).any()
-
-
 @given(
     arrays(np.float32, st.integers(0, 300), elements=st.sampled_from([0, 0, 0, 1, 2, 3, 5])),
     st.integers(1, 40),
@@ -96,13 +90,6 @@ def test_a_query_without_a_known_word_has_no_hit(index: Path) -> None:
 def test_top_hits_are_those_of_a_full_sort(scores, k: int) -> None:
     order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
     assert top_hits(scores, k).tolist() == [i for i in order if scores[i] > 0][:k]
-
-
-def test_dense_search_is_exact(dense_index: Path) -> None:
-    found = Dense(dense_index, WordEncoder()).search(["green origin", "?"], 2)
-    corpus = Corpus(dense_index)
-    assert corpus[found[0, 0]].id == "green-origin"
-    assert (found[1] == NO_HIT).all()
 
 
 @given(

@@ -4,15 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.base import Rollout
-from environments.rag import RagEnvironment
 from environments.rag.queries import (
-    CONSTANT_REPLIES,
     Queries,
     Unparseable,
     copied_replies,
     parse_queries,
-    sentences,
-    without_first_sentence,
 )
 from tests.environments.rag.conftest import GOLD, rollouts
 
@@ -41,10 +37,6 @@ def test_plan_question_and_options_are_copied() -> None:
     }
 
 
-def test_the_gold_answer_is_not_used() -> None:
-    assert copied(gold="A", relevant=["x"]) == copied(gold="C")
-
-
 #: Every mark of reasoning begins with one of the characters that are left out.
 NO_REASONING = st.characters(exclude_characters="<[\u25c1")
 
@@ -69,15 +61,3 @@ def test_no_text_breaks_the_format(question: str, features: list[str]) -> None:
 def test_a_copy_that_begins_to_reason_is_no_answer() -> None:
     for reply in replies_that_copy("Why <think> so?", ["<think>"]):
         assert isinstance(parse_queries(reply), Unparseable)
-
-
-def test_the_environment_knows_them(environment: RagEnvironment) -> None:
-    found = rollouts(GOLD, GOLD, plan=PLAN)
-    assert all(len(replies) == 2 for replies in environment.trivial_replies(found, 0).values())
-    assert environment.constant_replies() == CONSTANT_REPLIES
-
-
-def test_a_question_is_cut_into_sentences() -> None:
-    assert sentences("One. Two? 3.5 mg!  Four") == ["One.", "Two?", "3.5 mg!", "Four"]
-    assert without_first_sentence("One. Two? Three.") == "Two? Three."
-    assert without_first_sentence("One.") == "One."

@@ -11,6 +11,7 @@ import pytest
 from data_prep.records import read_prompts
 from equipoise.__main__ import main
 from equipoise.commands.prepare import find_task
+from equipoise.config.flags import tasks
 from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,7 +80,7 @@ def test_what_is_written_is_what_the_settings_say(task, words, chosen, tmp_path,
     assert "invented: all of it" in said
 
 
-@pytest.mark.parametrize("task", ["dharma", "fairness", "pubmedqa", "rag"])
+@pytest.mark.parametrize("task", tasks())
 def test_examples_are_conversations_that_no_evaluation_asks(task, tmp_path) -> None:
     keys = {"pubmedqa": ["source=synthetic"], "rag": [f"index={tmp_path}/index"]}.get(task, [])
     file = tmp_path / "examples" / "task.jsonl"
@@ -152,7 +153,7 @@ def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch, caps
     assert "No module named" in message or "ZeroDivisionError" in message
 
 
-@pytest.mark.parametrize("task", ["fairness", "dharma", "pubmedqa", "rag"])
+@pytest.mark.parametrize("task", tasks())
 def test_a_task_alone_has_every_key_listed_with_its_default(task, capsys) -> None:
     assert not ended("prepare", task)
     said = capsys.readouterr().out

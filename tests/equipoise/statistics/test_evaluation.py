@@ -76,8 +76,3 @@ class TestEvaluation:
         parts = found["parts"]
         p_values = {key: parts[key]["effect"]["p"] for key in ("a", "b")}
         assert {key: parts[key]["effect"]["p_holm"] for key in p_values} == holm(p_values)
-
-    def test_no_null_no_floor(self, toy):
-        found = evaluated(replace(toy, null_sums=None))
-        assert set(found["metrics"]["effect"]) == {"value", "low", "high"}
-        assert set(found["parts"]["a"]["effect"]) == {"value", "low", "high"}

@@ -56,14 +56,6 @@ def test_little_is_nine_tenths_tied_or_half_unreadable(groups, broken, little):
     assert signal(groups, broken).little is little
 
 
-def test_the_commonest_replies_are_those_that_could_not_be_read():
-    found = signal([(0, 0, 0, 1, 1, 2, 3, 3, 3, 3)], broken=6)
-    assert [(r.text, r.count) for r in found.commonest] == [
-        *(("reply 0", 3), ("reply 1", 2), ("reply 2", 1))
-    ]
-    assert str(found.commonest[0]) == "3x, no JSON: 'reply 0'"
-
-
 def test_a_long_reply_is_shown_by_its_beginning():
     rollout = Rollout("p", "s", "test", "Q", "word \n" * 10_000)
     shown = str(learning_signal([rollout], [Score(1.0)]).commonest[0])
