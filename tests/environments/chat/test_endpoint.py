@@ -1,7 +1,6 @@
 """Promises of `EndpointModel.ask` when the server behaves."""
 
 import asyncio
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -17,7 +16,6 @@ from environments.chat import (
     ChatSetupError,
     Source,
 )
-from environments.chat.client import ReplyCache
 from environments.replies import has_text
 from tests.refusals import refusal
 
@@ -205,22 +203,6 @@ def test_a_name_that_repeats_the_key_is_no_answer(make, server, monkeypatch):
     (reply,) = model.ask([request("a")])
     assert reply.text is None
     assert KEY not in f"{reply} {model.counters()}"
-
-
-@pytest.mark.parametrize("kept", [None, "re: a" * 1_000, "re: a\0" + "a" * 9_000, " \u200b"])
-def test_what_could_be_no_fresh_answer_is_not_taken_from_the_cache(make, server, tmp_path, kept):
-    """Bytes in the place of the text, too long a text, also behind a NUL, and a blank one."""
-    model = make({"response_bytes": 1_000})
-    model.ask([request("a")])
-    with sqlite3.connect(tmp_path / "cache" / "replies.sqlite3") as other:
-        ((key,),) = other.execute("SELECT key FROM replies")
-        if kept is None:
-            other.execute("UPDATE replies SET text = CAST(text AS BLOB)")
-    other.close()
-    if kept is not None:
-        ReplyCache(tmp_path / "cache").put(key, kept)
-    assert model.ask([request("a")]) == [ChatReply("re: a")]
-    assert len(server.bodies) == 2
 
 
 def test_a_cached_answer_that_is_no_longer_valid_is_asked_for_again(make, server):
