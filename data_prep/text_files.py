@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from environments.base import CodedError
 from environments.yaml_file import shown_faults
 
@@ -27,10 +29,12 @@ class UnsuitablePromptsError(CodedError, ValueError):
     """Prompts that a task's local model cannot read."""
 
 
-def first_of(names: Sequence[str]) -> str:
-    """Three of the names, and how many more there are."""
-    ending = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + ending
+def row_faults(error: ValidationError) -> str:
+    """Say what is wrong with a row, each fault with its key."""
+    details = error.errors(include_url=False, include_input=False, include_context=False)
+    keys = (".".join(map(str, detail["loc"])) for detail in details)
+    faults = zip(keys, details, strict=True)
+    return "; ".join(": ".join(filter(None, (key, detail["msg"]))) for key, detail in faults)
 
 
 def named_faults(ids_of: Mapping[str, Sequence[str]]) -> list[str]:

@@ -1,12 +1,19 @@
 """The prompts of the dharma task in splits: invented ones, or those of a file."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    ValidationError,
+    model_validator,
+)
 
 from data_prep.contract import DataSettings
 from data_prep.dharma.invented import (
@@ -17,10 +24,9 @@ from data_prep.dharma.invented import (
     scope_prompt,
 )
 from data_prep.splits import sample_names, split_sets
-from data_prep.text_files import DataError, json_lines, read_source
+from data_prep.text_files import DataError, json_lines, read_source, row_faults
 from environments.base import PromptRecord, Rollout
-from environments.dharma.judge import ANSWER_KEY, SCOPES, TIERS
-from environments.dharma.policy import Violations
+from environments.dharma.judge import ANSWER_KEY, DomainScope, Tier
 
 
 class PromptSettings(DataSettings, extra="forbid", frozen=True):
@@ -96,9 +102,9 @@ def import_prompts(path: Path) -> list[PromptRecord]:
     """
     first_of: dict[str, tuple[int, PromptRecord]] = {}
     faults = []
-    for number, row in _rows(path, _KIND, _row_faults):
+    for number, row in _rows(path, _KIND, _Row):
         record = _imported(number, row)
-        line, first = first_of.setdefault(_plain(row["prompt"]), (number, record))
+        line, first = first_of.setdefault(_plain(row.prompt), (number, record))
         if (labels := _labels(record)) != (first_labels := _labels(first)):
             faults.append(
                 f"line {number}: the prompt of line {line}, {labels} here and {first_labels} there"
@@ -118,73 +124,62 @@ def import_verdicts(path: Path) -> list[Rollout]:
     Raises `DataError` with every bad line.
     """
     replies = []
-    for number, row in _rows(path, _OF_VERDICTS, _verdict_faults):
+    for number, row in _rows(path, _OF_VERDICTS, _VerdictRow):
         record = _imported(number, row)
-        verdicts = {VERDICTS: row["violations"]}
-        key = {ANSWER_KEY: row[ANSWER_KEY]} if ANSWER_KEY in row else {}
-        metadata = {**record.metadata, **key, **verdicts}
-        text = row["response"]
-        replies.append(Rollout(_plain(row["prompt"]), record.set_id, "", "", text, metadata))
+        key = {ANSWER_KEY: row.answer_key} if ANSWER_KEY in row.model_fields_set else {}
+        metadata = {**record.metadata, **key, VERDICTS: row.violations}
+        name = _plain(row.prompt)
+        replies.append(Rollout(name, record.set_id, "", "", row.response, metadata))
     return replies
 
 
-def _rows(
-    path: Path, kind: str, faults_of: Callable[[Any], Iterator[str]]
-) -> list[tuple[int, Any]]:
-    """(line, object) of a file without faults, one at least. Raises `DataError`."""
+def _unlabelled(value: Any) -> Any:
+    """A label without what it goes on with after a colon."""
+    return value.partition(":")[0].strip() if isinstance(value, str) else value
+
+
+def _worded(text: str) -> str:
+    if not _plain(text):
+        raise ValueError("holds no word")
+    return text
+
+
+class _Row(BaseModel):
+    prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS), AfterValidator(_worded)]
+    tier: Annotated[Tier | None, BeforeValidator(_unlabelled)] = None
+    scope: Annotated[DomainScope | None, BeforeValidator(_unlabelled)] = None
+
+
+class _VerdictRow(_Row):
+    tier: Annotated[Tier, BeforeValidator(_unlabelled)]
+    scope: Annotated[DomainScope, BeforeValidator(_unlabelled)]
+    response: str
+    violations: dict[Literal["ahimsa", "dharma", "helpfulness"], StrictBool] = Field(min_length=1)
+    answer_key: Any = None
+
+
+_AnyRow = TypeVar("_AnyRow", bound=_Row)
+
+
+def _rows(path: Path, kind: str, model: type[_AnyRow]) -> list[tuple[int, _AnyRow]]:
+    """(line, row) of a file without faults, one at least. Raises `DataError`."""
     faults: list[str] = []
-    rows = list(json_lines(read_source(path, kind), faults))
-    faults += [f"line {number}: {fault}" for number, row in rows for fault in faults_of(row)]
+    rows = []
+    for number, value in json_lines(read_source(path, kind), faults):
+        try:
+            rows.append((number, model.model_validate(value)))
+        except ValidationError as error:
+            faults.append(f"line {number}: {row_faults(error)}")
     if faults or not rows:
         raise DataError("dharma.invalid-rows", path, kind, faults or ["holds no prompts"])
     return rows
 
 
-def _verdict_faults(row: Any) -> Iterator[str]:
-    yield from _row_faults(row)
-    if not isinstance(row, dict):
-        return
-    if missing := [name for name in ("tier", "scope") if row.get(name) is None]:
-        yield f"no {' and no '.join(missing)}"
-    if not isinstance(row.get("response"), str):
-        yield 'no text in "response"'
-    violations = row.get("violations")
-    if (
-        not isinstance(violations, dict)
-        or not violations
-        or not all(isinstance(v, bool) for v in violations.values())
-    ):
-        yield 'no true or false in "violations"'
-    elif extras := sorted(violations.keys() - Violations.model_fields.keys()):
-        names = ", ".join(Violations.model_fields)
-        yield f"a violation of {extras[0]!r:.20}, which is not one of {names}"
-
-
-def _row_faults(row: Any) -> Iterator[str]:
-    prompt = row.get("prompt") if isinstance(row, dict) else None
-    if not isinstance(prompt, str) or not _plain(prompt):
-        yield 'no text in "prompt"'
-        return
-    if len(prompt) > MAX_PROMPT_CHARACTERS:
-        yield f"a prompt of more than {MAX_PROMPT_CHARACTERS:,} characters"
-    if not prompt.isprintable() and re.search(r"[\ud800-\udfff]", prompt):
-        yield "a prompt that is not valid Unicode"
-    for name, values in (("tier", TIERS), ("scope", SCOPES)):
-        value = row.get(name)
-        if value is not None and _label(value) not in values:
-            yield f"{name} {value!r:.20} is not one of {', '.join(values)}"
-
-
-def _label(value: Any) -> str:
-    return value.partition(":")[0].strip() if isinstance(value, str) else ""
-
-
-def _imported(number: int, row: Mapping[str, Any]) -> PromptRecord:
-    text = row["prompt"]
-    labels = {name: _label(row[name]) for name in ("tier", "scope") if row.get(name) is not None}
-    family = " ".join(_plain(text).split()[:4])
-    metadata = {"question": text, "family": family, "wording": "imported", **labels}
-    return scope_prompt(f"prompt/{number - 1:05d}", text, metadata)
+def _imported(number: int, row: _Row) -> PromptRecord:
+    labels = row.model_dump(include={"tier", "scope"}, exclude_none=True)
+    family = " ".join(_plain(row.prompt).split()[:4])
+    metadata = {"question": row.prompt, "family": family, "wording": "imported", **labels}
+    return scope_prompt(f"prompt/{number - 1:05d}", row.prompt, metadata)
 
 
 def _plain(text: str) -> str:

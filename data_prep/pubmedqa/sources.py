@@ -29,7 +29,7 @@ from pydantic import (
 )
 
 from data_prep.hub import is_folder_name, offline_reason
-from data_prep.text_files import DataError, parse_json, read_source
+from data_prep.text_files import DataError, parse_json, read_source, row_faults
 from environments.pubmedqa import LABELS
 from environments.pubmedqa.reply import Label
 
@@ -304,7 +304,7 @@ def _items(source: str, rows: Sequence[_Located], problems: list[str]) -> list[I
         try:
             item = _Row.model_validate(row).item(row_id)
         except ValidationError as error:
-            problems.append(f"{location}: {_faults(error)}")
+            problems.append(f"{location}: {row_faults(error)}")
             continue
         if item.id in items:
             problems.append(f"{location}: id {item.id!r} is there twice")
@@ -313,11 +313,3 @@ def _items(source: str, rows: Sequence[_Located], problems: list[str]) -> list[I
         problems = problems or ["holds no questions"]
         raise DataError("pubmedqa.invalid-items", source, _KIND, problems)
     return list(items.values())
-
-
-def _faults(error: ValidationError) -> str:
-    """Say what is wrong with a row, by the names of the form for any set."""
-    details = error.errors(include_url=False)
-    locations = (".".join(map(str, detail["loc"])) for detail in details)
-    faults = zip(locations, details, strict=True)
-    return "; ".join(": ".join(filter(None, (name, detail["msg"]))) for name, detail in faults)

@@ -16,7 +16,7 @@ import bm25s  # type: ignore[import-untyped]
 import numpy as np
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
-from data_prep.text_files import DataError
+from data_prep.text_files import DataError, row_faults
 from environments.contract import Encoder
 from environments.rag.retrieval import (
     BM25_FOLDER,
@@ -129,8 +129,7 @@ def _json_passage(line: bytes) -> Passage | str:
     try:
         read = _Line.model_validate_json(line)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        return ": ".join([*map(str, first["loc"]), first["msg"]])
+        return row_faults(error)
     return Passage(read.id, read.title, read.text)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, StringConstraints, ValidationError, model_validator
 
-from data_prep.text_files import DataError, json_lines, parse_json, read_source
+from data_prep.text_files import DataError, json_lines, parse_json, read_source, row_faults
 from environments.rag.reader import LETTERS
 
 _KIND = "file of questions"
@@ -93,7 +93,6 @@ def _question(row: Any) -> Question | str:
     try:
         read = _Row.model_validate(row)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        return ": ".join([*map(str, first["loc"]), first["msg"]])
+        return row_faults(error)
     assert read.gold is not None
     return Question(read.question, dict(sorted(read.options.items())), read.gold)

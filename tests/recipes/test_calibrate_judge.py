@@ -92,10 +92,9 @@ def test_bad_labels_are_told_with_their_lines(tmp_path: Path) -> None:
     )
     path = labels(tmp_path / "labels.jsonl", good, *(good | row for row in bad))
     text = " ".join(started("calibrate", str(path), code=1).split())
-    assert 'line 2: no text in "response"' in text
-    assert text.count('no true or false in "violations"') == 2
-    assert "line 4: a violation of 'karma', which is not one of ahimsa" in text
-    assert "line 5: no tier" in text
+    named = ("response", "violations.dharma", "violations.karma", "tier", "violations")
+    for line, key in enumerate(named, start=2):
+        assert f"line {line}: {key}" in text
 
 
 @pytest.mark.deep

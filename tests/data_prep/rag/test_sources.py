@@ -45,7 +45,7 @@ def test_every_form_gives_the_same_question(
         (row(options=None), "options"),
         (row(options=["A. one", "B. two", "C. three", "D. four"]), "options"),
         (row(options={"A": "one", "B": "one", "C": "three", "D": "x"}), "options"),
-        (row(options={"A": 1}), "options: A"),
+        (row(options={"A": 1}), "options.A"),
         (row(options={"A": "one", "B": "three"}), "A, B"),
         (row(options=FOUR | {"E": "five"}), "A, B, C, D"),
         (row(answer="nine", answer_idx=None), "answer"),
