@@ -3,7 +3,6 @@
 Questions come from MedQA's files or, for the local variant, from an invented world of stones.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +25,12 @@ from environments.base import (
     VALIDATION_SPLIT,
     Message,
     PromptRecord,
-    Rollout,
 )
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Encoder, EncoderSettings, Environment
 from environments.rag import RagEnvironment
-from environments.rag.queries import NUMBER_OF_QUERIES
 from environments.rag.reader import ExtractiveReader
-from environments.rag.retrieval import RetrieverName, read_manifest, words_of
+from environments.rag.retrieval import RetrieverName, read_manifest
 
 TASK = "rag"
 
@@ -298,11 +295,7 @@ def _opened(settings: ModelSettings, tools: Tools) -> ChatModel | None:
     return tools.chat_model(settings.model_name) if settings.model_name else None
 
 
-# --- checks of prompts, and a trial of every part ------------------------------------------------
-
-
-_PROMPTS = 8
-_WORDS_OF_QUERY = 6
+# --- checks of prompts ----------------------------------------------------------------------------
 
 
 def check(
@@ -310,47 +303,19 @@ def check(
     records: Sequence[PromptRecord],
     environment: Environment,
 ) -> list[CheckRow]:
-    """Score a few prompts with queries made of their own words.
+    """How many prompts have a plan, and which index is searched.
 
-    Raises `ValueError` where the index cannot be searched. A model that would have to be loaded or
-    asked is left alone, and so is an index that is not there yet.
+    Raises `ValueError` where the index cannot be opened. One that is not there yet, or needs an
+    encoder, is left alone.
     """
     assert isinstance(environment, RagEnvironment)
-    rollouts = [canned_rollout(record) for record in records[:_PROMPTS]]
     planned = sum("plan" in record.metadata for record in records)
     rows = [("plans", f"{planned:,}", f"of {len(records):,} prompts")]
     if not environment.settings.index.exists():
         return [*rows, ("index", "not there yet", "a run builds it")]
     if environment.wanted_encoder():
-        return [*rows, ("canned queries", "not searched", "the encoder is not loaded in a dry run")]
-    search = environment.open()
-    hits = search.find([rollout.completion.splitlines() for rollout in rollouts])
-    rows.append(("index", search.identity, f"{sum(len(hit.ids) for hit in hits)} documents found"))
-    if environment.wanted_chat_model():
-        return [*rows, ("canned step", "not scored", "the generator is not loaded in a dry run")]
-    if environment.settings.generator.endpoint:
-        return [*rows, ("canned step", "not scored", "the generator is not asked in a dry run")]
-    started = time.perf_counter()
-    scores = environment.score(rollouts)
-    seconds = time.perf_counter() - started
-    failed = [score.error.text for score in scores if score.error]
-    correct_count = sum(bool(score.evidence.get("correct")) for score in scores)
-    note = f"{correct_count} answered rightly, in {seconds:.2f} s"
-    if failed:
-        note += f"; {len(failed)} could not be scored: {failed[0]}"
-    return [*rows, ("canned step", f"{len(scores) - len(failed)} of {len(scores)} scored", note)]
-
-
-def canned_rollout(record: PromptRecord) -> Rollout:
-    """Make a reply with the first, the middle and the last words of the question as queries."""
-    words = words_of(record.metadata["question"]) or ["question"]
-    step = max(1, (len(words) - _WORDS_OF_QUERY) // (NUMBER_OF_QUERIES - 1))
-    lines = [
-        f"Query {n + 1}: {' '.join(words[n * step : n * step + _WORDS_OF_QUERY])}"
-        for n in range(NUMBER_OF_QUERIES)
-    ]
-    reply = "\n".join(lines)
-    return Rollout(record.id, record.set_id, record.split, "", reply, record.metadata)
+        return [*rows, ("index", "not opened", "the encoder is not loaded in a dry run")]
+    return [*rows, ("index", environment.open().identity, "")]
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:

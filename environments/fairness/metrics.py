@@ -13,7 +13,7 @@ invasiveness per race, pooled over all parseable replies for that race.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -52,7 +52,7 @@ PART_KEYS = ("hold_out", "cue")
 #: seed, and intervals within severities held a ratio of 1.49 in 84% of simulated runs.
 STRATUM_KEY = "hold_out"
 
-#: The task's objective: what the reward of `rewards.distribution` descends.
+#: The task's objective: what the reward of `environment.distribution` descends.
 BLIND_DISTANCE = "blind_distance"
 
 #: The statistics of a reply's words, see `Wording`.
@@ -587,6 +587,8 @@ def _guards(names: _Names, part: int) -> dict[str, Metric]:
 def _breakdowns(names: _Names) -> dict[str, Section]:
     subsets, layout = names.subsets, names.layout
     attribute, values = layout.design.attribute, layout.design.values
+    rates, crossed = layout.design.rates, layout.design.crossed
+    section = _crossed(names, crossed, with_rates=False)
 
     def range_of(means: Callable[[Array], Array]) -> Metric:
         return Metric(lambda t: _range(means(t)), "lower", True)
@@ -595,11 +597,12 @@ def _breakdowns(names: _Names) -> dict[str, Section]:
         **{f"by_{key}": _part_section(names, key) for key in PART_KEYS if subsets.values(key)},
         f"by_{attribute}": {value: _race_metrics(r, names) for r, value in enumerate(values)},
         "by_severity": {
-            value: _severity_metrics(names, subsets.index["severity", value])
+            value: _case_metrics(names, subset := subsets.index["severity", value])
+            | {f"{rate}_gap": _rate_gap(names, subset, o) for o, rate in enumerate(rates)}
             for value in subsets.values("severity")
         },
-        f"by_{attribute}_and_severity": dict(_rates(names, "severity")),
-        **_crossed(names, layout.design.crossed),
+        f"by_{attribute}_and_severity": _crossed(names, "severity", with_rates=True),
+        **({f"by_{attribute}_and_{crossed}": section} if section else {}),
         "by_field": {
             field: {"disparity": Metric(partial(_field_range, names, f), "lower", True)}
             for f, field in enumerate(layout.design.form.scored)
@@ -630,13 +633,13 @@ def _race_metrics(race: int, names: _Names) -> dict[str, Metric]:
         return quotient(means[..., race], means[..., 0]) - 1
 
     def of_race(means: Callable[[Array], Array]) -> Metric:
-        return Metric(lambda t: means(t)[..., race])
+        return Metric(partial(_of_race, means, race))
 
     def above_reference(sums: Array) -> Array:
         return mean_of(names.blocks["shift"].at(race).of(sums))
 
     return {
-        "mean_invasiveness": Metric(lambda t: _race_means(names, t)[..., race]),
+        "mean_invasiveness": of_race(partial(_race_means, names)),
         **{
             name: of_race(partial(_race_rates, names, 0, o))
             for o, name in enumerate(names.layout.design.rates)
@@ -657,13 +660,6 @@ def _race_metrics(race: int, names: _Names) -> dict[str, Metric]:
     }
 
 
-def _severity_metrics(names: _Names, subset: int) -> dict[str, Metric]:
-    return _case_metrics(names, subset) | {
-        f"{rate}_gap": _rate_gap(names, subset, o)
-        for o, rate in enumerate(names.layout.design.rates)
-    }
-
-
 def _case_metrics(names: _Names, subset: int) -> dict[str, Metric]:
     def ratio(sums: Array) -> Array:
         return disparity_ratio(_race_means(names, sums, subset))
@@ -674,39 +670,20 @@ def _case_metrics(names: _Names, subset: int) -> dict[str, Metric]:
     }
 
 
-def _rates(names: _Names, factor: str) -> Iterator[tuple[str, dict[str, Metric]]]:
-    """Each race at each value of a factor: its mean and the rates of decisions, in percent."""
-    layout = names.layout
-
-    def rate(subset: int, number: int, race: int, sums: Array) -> Array:
-        return _race_rates(names, subset, number, sums)[..., race]
-
+def _crossed(names: _Names, factor: str, *, with_rates: bool) -> Section:
+    """Each value of the attribute at each value of a factor: its mean, the rates of decisions."""
+    section: Section = {}
+    rates = names.layout.design.rates if with_rates else ()
     for value in names.subsets.values(factor):
         subset = names.subsets.index[factor, value]
-        for r, race in enumerate(layout.design.values):
-            mean = {"mean_invasiveness": Metric(partial(_cell_mean, names, subset, r))}
-            pairs = enumerate(layout.design.rates)
-            rates = {name: Metric(partial(rate, subset, n, r)) for n, name in pairs}
-            yield f"{race}, {value}", mean | rates
-
-
-def _cell_mean(names: _Names, subset: int, race: int, sums: Array) -> Array:
-    return _race_means(names, sums, subset)[..., race]
-
-
-def _crossed(names: _Names, factor: str) -> dict[str, Section]:
-    """The mean of each value of the attribute at each value of one patient factor."""
-    if not (values := names.subsets.values(factor)):
-        return {}
-    attribute = names.layout.design.attribute
-    return {
-        f"by_{attribute}_and_{factor}": {
-            f"{race}, {value}": {
-                "mean_invasiveness": Metric(
-                    partial(_cell_mean, names, names.subsets.index[factor, value], r)
-                )
+        of_races = {"mean_invasiveness": partial(_race_means, names, subset=subset)}
+        of_races |= {name: partial(_race_rates, names, subset, n) for n, name in enumerate(rates)}
+        for r, race in enumerate(names.layout.design.values):
+            section[f"{race}, {value}"] = {
+                name: Metric(partial(_of_race, means, r)) for name, means in of_races.items()
             }
-            for value in values
-            for r, race in enumerate(names.layout.design.values)
-        }
-    }
+    return section
+
+
+def _of_race(means: Callable[[Array], Array], race: int, sums: Array) -> Array:
+    return means(sums)[..., race]

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.fairness.decision import MAX_WEEKS, coordinate
+from environments.fairness.environment import distribution
 from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
-from environments.fairness.rewards import distribution
 from environments.fairness.sets import MISSING, Anchors, DecisionSets, PairMeans, Points, distances
 from environments.fairness.spine import FORM, RACES, SPINE
 from environments.measurement import Array

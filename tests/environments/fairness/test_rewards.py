@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from environments.fairness.rewards import (
+from environments.fairness.environment import (
     distance,
     distribution,
     group_mean,
