@@ -69,7 +69,8 @@ class AwaitedSets:
 
     `score` runs in a thread, one call at a time. Sets that become whole meanwhile are scored
     together by the next call: a judge is asked as many questions at once as in a step of training.
-    `limit` is in seconds.
+    `on_scores` gets the replies and the scores of every set once, be it scored or failed. `limit`
+    is in seconds.
     """
 
     def __init__(
@@ -79,8 +80,9 @@ class AwaitedSets:
         scope: Scope,
         set_size: int,
         limit: float,
+        on_scores: Callable[[Sequence[Rollout], Sequence[Score]], None] | None = None,
     ) -> None:
-        self._score, self._scope, self._limit = score, scope, limit
+        self._score, self._scope, self._limit, self._on_scores = score, scope, limit, on_scores
         self._variants = set_size if scope == "set" else 1
         #: A name has several sets where more replies came for a prompt than one of them takes.
         self._open: dict[tuple[str, Hashable], list[_Set]] = {}
@@ -180,10 +182,15 @@ class AwaitedSets:
             return [[Score(None, error=failure)] * len(sets[0])]
 
     def _answer(self, sets: Sequence[Sequence[_Reply]], scores: Sequence[Sequence[Score]]) -> None:
-        for replies, scored in zip(sets, scores, strict=True):
-            numbers = sibling_means([rollout for rollout, _ in replies], scored)
+        """Answer all waiters; then tell the listener, which comes before a waiter goes on."""
+        rollouts = [[rollout for rollout, _ in replies] for replies in sets]
+        for replies, of_set, scored in zip(sets, rollouts, scores, strict=True):
+            numbers = sibling_means(of_set, scored)
             for (_, reward), score, number in zip(replies, scored, numbers, strict=True):
                 reward.set_result(Reward(score, number))
+        if self._on_scores:
+            for of_set, scored in zip(rollouts, scores, strict=True):
+                self._on_scores(of_set, scored)
 
 
 def _lost(reason: str) -> Score:

@@ -284,7 +284,8 @@ def opa_policy(url: str) -> Policy:
 
 def _ask(url: str, path: str, body: str | None = None) -> Any:
     """The result of a request, None without one. Raises `PolicyError`."""
-    data, headers = body and body.encode(), {"Content-Type": "application/json"}
+    data = None if body is None else body.encode()
+    headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url + path, data, headers)  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as response:  # noqa: S310

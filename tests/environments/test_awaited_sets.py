@@ -84,8 +84,10 @@ class Incarnation:
 
     def __init__(self, generations):
         self.size = len(VARIANTS) * generations
-        self.asks, self.scored, self.parts = [], [], []
-        self.sets = AwaitedSets(self.score, scope="set", set_size=len(VARIANTS), limit=LIMIT)
+        self.asks, self.scored, self.ended, self.parts = [], [], [], []
+        self.sets = AwaitedSets(
+            self.score, scope="set", set_size=len(VARIANTS), limit=LIMIT, on_scores=self.listen
+        )
         self.died = asyncio.get_running_loop().create_future()
 
     def score(self, rollouts):
@@ -97,6 +99,10 @@ class Incarnation:
         number = {set_id: len(self.scored) + n for n, set_id in enumerate(sets)}
         self.scored += map(frozenset, sets.values())
         return [Score(float(number[rollout.set_id])) for rollout in rollouts]
+
+    def listen(self, rollouts, scores):
+        self.ended.append(frozenset(rollout.completion for rollout in rollouts))
+        assert len({score.value for score in scores}) == 1
 
 
 @dataclass(eq=False)
@@ -209,6 +215,8 @@ async def interleaving(rng):
         assert not life.parts, "no call sees a part of a set, or two of them"
         whole = Counter(one.texts() for one in sets if one.whole)
         assert Counter(life.scored) == whole, "each whole set is scored once"
+        failed = Counter(one.texts() for one in sets if not one.whole)
+        assert Counter(life.ended) == whole + failed, "each set ends once"
     for life, number, got in outcomes:
         ask, (seat, place) = life.asks[number][1], seats[life][number]
         if seat.whole and seat.places[place] == ask.key:
