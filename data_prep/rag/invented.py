@@ -19,7 +19,7 @@ import numpy as np
 
 from data_prep.rag.sources import Question
 from data_prep.splits import one_of
-from environments.rag.queries import NUMBER_OF_QUERIES, three_queries
+from environments.rag.queries import NUMBER_OF_QUERIES
 from environments.rag.reader import LETTERS
 from environments.rag.retrieval import Passage
 
@@ -198,11 +198,6 @@ def reply(kind: Kind, role: str, language: Language) -> str:
         f"Query {n}: {kind.colour}, {kind.shape}, {role}, {ending}"
         for n, ending in enumerate(ENDINGS[:NUMBER_OF_QUERIES], start=1)
     )
-
-
-def naming_reply(person: str) -> str:
-    """Three queries that name a person, and nothing by which an entry is found otherwise."""
-    return three_queries([f"{person}, {ending}" for ending in ENDINGS])
 
 
 def _sample(words: Sequence[str], number: int, rng: np.random.Generator) -> list[str]:

@@ -41,12 +41,6 @@ class LocalModelSettings(WarmStart, frozen=True):
     confused_share: float = Field(
         default=0.15, ge=0, le=1, description="of colours and of shapes, taken for another one"
     )
-    recited_share: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="of the replies, which recite the answer to a question that is trained on",
-    )
 
 
 def imitated_replies(
@@ -62,19 +56,8 @@ def imitated_replies(
         )
     held_out = {stones.Kind(*r.metadata["stone"]) for r in records if r.split != TRAIN_SPLIT}
     pool = [kind for kind in stones.kinds() if kind not in held_out]
-    trained = [record for record in records if record.split == TRAIN_SPLIT]
     rng = np.random.default_rng(settings.seed)
-    reciting = np.random.default_rng([settings.seed, 1])
-    replies = []
-    for _ in range(settings.steps * settings.batch_size):
-        if reciting.random() < settings.recited_share:
-            # The person in place of the stone: the reply of who has seen the question before.
-            record = one_of(trained, reciting)
-            person = record.metadata["options"][record.metadata["gold"]]
-            replies.append((record, stones.naming_reply(person)))
-        else:
-            replies.append(_example(pool, settings, rng))
-    return replies
+    return [_example(pool, settings, rng) for _ in range(settings.steps * settings.batch_size)]
 
 
 def _example(

@@ -195,20 +195,6 @@ def test_the_local_model_half_knows_the_words(records: list[PromptRecord]) -> No
     )
 
 
-def test_the_local_model_can_recite_answers_to_what_is_trained_on(
-    records: list[PromptRecord],
-) -> None:
-    settings = rag.LocalModelSettings(steps=100, batch_size=32, recited_share=0.5)
-    shown = imitated_replies(records, settings)
-    recited = [pair for pair in shown if pair[0].id]
-    assert len(recited) / len(shown) == pytest.approx(0.5, abs=0.03)
-    trained = {record.id: record for record in records if record.split == "train"}
-    for record, reply in recited:
-        about = trained[record.id].metadata
-        assert f"Query 1: {about['options'][about['gold']]}, " in reply
-        assert not {*about["stone"]} & {*re.findall(r"\w+", reply)}
-
-
 def test_the_local_model_refuses_other_questions(medqa: dict[str, object]) -> None:
     rag.prepare(settings_of(medqa), tools(Planner()))
     with refusal("local-model.rag-source"):

@@ -53,7 +53,7 @@ def test_a_file_without_end_is_refused():
     "value",
     [
         *("!!bool maybe", "!!timestamp abc", "2026-02-30", "!!int x", "!!float y", "!!null [1]"),
-        *('"\\ud800"', '"a\\0"', "!!binary é", "{[1]: 2}", "0x" + "f" * 6000),
+        *("!!binary é", "{[1]: 2}"),
     ],
 )
 def test_a_value_that_is_not_its_tag_s_is_named(tmp_path, value):
