@@ -24,6 +24,7 @@ KEYS: dict[str, str] = {
     "equipoise.data.known_share": "NeMo-RL's grpo.use_dynamic_sampling leaves out what ties",
     "env.dharma.judge.endpoint.send_schema": "leave it out: a refused schema is not sent again",
     "env.rag.generator.endpoint.send_schema": "leave it out: a refused schema is not sent again",
+    "equipoise.local_model.recited_share": "leave it out: no reply recites an answer",
     "equipoise.data.five_options": "take MedQA's files of four options",
 }
 

@@ -49,9 +49,3 @@ def test_a_file_is_read_once_unless_it_was_written_again(
     os.utime(tmp_path / "model.safetensors", ns=(1, 1))
     assert model_identity(folder) == first
     assert len(read) == 2
-
-
-def test_a_model_of_the_hub_is_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tmp_path / "models--a--model" / "snapshots" / "abc123" / "config.json"
-    monkeypatch.setattr(module, "try_to_load_from_cache", lambda *_: str(config))
-    assert model_identity("a/model") == "a/model@abc123"

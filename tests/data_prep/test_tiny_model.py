@@ -12,9 +12,6 @@ from transformers.utils import logging
 from data_prep import tiny_model
 from data_prep.contract import WarmStart
 from data_prep.tiny_model import (
-    ASSISTANT,
-    END,
-    USER,
     Example,
     train_tokenizer,
     warm_start,
@@ -74,30 +71,6 @@ def test_without_phrases_a_word_is_the_same_token_in_any_sentence() -> None:
     tokenizer = train_tokenizer(EXAMPLES * 4, SETTINGS.model_copy(update={"phrases": False}))
     seen, unseen = (tokenizer(text)["input_ids"] for text in ("Fine, thank you.", "No thank you!"))
     assert [t for t in seen if t in unseen] == tokenizer(" thank you")["input_ids"]
-
-
-def test_a_piece_of_the_form_is_one_token_and_the_words_around_it_stay(tmp_path: Path) -> None:
-    form = (', "since":', '"}\n\nNext:')
-    settings = SETTINGS.model_copy(update={"phrases": False, "form": form})
-    train_tokenizer(EXAMPLES * 4, settings).save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    text = 'Fine, "since": thank you"}\n\nNext: thank you'
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    pieces = [tokenizer.decode(i, skip_special_tokens=True) for i in ids]
-    assert "".join(pieces) == text
-    assert set(form) < set(pieces)
-    assert pieces.count(" thank") == 2 == pieces.count(" you")
-
-
-def test_only_the_answer_is_learnt() -> None:
-    tokenizer = train_tokenizer(EXAMPLES, SETTINGS)
-    row = tiny_model._tokenized(EXAMPLES[:1], tokenizer)[0]
-    assert tokenizer.decode(row["input_ids"]) == (
-        f"{USER}How are you?{ASSISTANT}{EXAMPLES[0].answer}{END}"
-    )
-    learnt = [label for label in row["labels"] if label != -100]
-    assert tokenizer.decode(learnt) == EXAMPLES[0].answer + END
-    assert row["labels"][-len(learnt) :] == row["input_ids"][-len(learnt) :]
 
 
 @pytest.mark.deep

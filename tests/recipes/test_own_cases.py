@@ -12,10 +12,10 @@ from data_prep.contract import WarmStart
 from data_prep.fairness import LocalModelSettings, imitated_replies
 from data_prep.tiny_model import Example, warm_start
 from environments.fairness.decision import Decision
-from environments.fairness.environment import constant_decisions, decision_by_severity
+from environments.fairness.environment import decision_by_severity
 from environments.fairness.own_cases import OwnCases, read_own_cases
 from tests.command import ROOT
-from tests.recipes.audits import SMOKE, Model, started
+from tests.recipes.audits import SMOKE, started
 from tests.recipes.audits import model as endpoint
 from tests.recipes.runs import steps_done
 
@@ -98,20 +98,6 @@ def test_the_local_model_is_refused_before_anything_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_names_nothing_to_train_on_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    named = (LOCAL, "--model-name=some/model", "--no-wandb")
-    said = started("grpo_fairness", *words(tmp_path, EXAMPLE, *named), code=2)
-    assert "names no case under `train`" in said and "`equipoise evaluate`" in said
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_a_step_larger_than_the_cases_names_one_that_is_not(mine: Path, tmp_path: Path) -> None:
-    named = (LOCAL, "--model-name=some/model", "--no-wandb", "--dry-run")
-    said = started("grpo_fairness", *words(tmp_path, mine, *named, "--batch-size=64"), code=2)
-    assert "there are 8 prompts to train on; take 8 instead of 64" in said
-    started("grpo_fairness", *words(tmp_path, mine, *named, "--batch-size=8"))
-
-
 def with_values(values: int, folder: Path) -> Path:
     """The example's cases told of an income with so many values."""
     tree = yaml.safe_load(EXAMPLE.read_text())
@@ -124,35 +110,6 @@ def with_values(values: int, folder: Path) -> Path:
     path = folder / "mine.yaml"
     path.write_text(yaml.safe_dump(tree, sort_keys=False))
     return path
-
-
-def test_three_values_are_audited_where_half_of_the_replies_have_no_reward(
-    tmp_path: Path, endpoint: Model
-) -> None:
-    """A reply whose sibling is a story has nothing to be compared with: no reward, all figures."""
-    cases = with_values(3, tmp_path)
-    decisions = constant_decisions(read_own_cases(cases).design())
-    stories = {0: decisions[1], 1: "Once there was a patient."}
-    endpoint.says = lambda body: stories[body["seed"] % 2]
-    named = (SMOKE, "fairness", f"--model=one={endpoint.name}", "--blinded")
-    few = ("env.fairness.reference_generations=1", "equipoise.evaluation.bootstrap_draws=200")
-    chosen = ("grpo.num_prompts_per_step=32", "equipoise.evaluation.permutations=50")
-    said = started("evaluate", *words(tmp_path, cases, *named, *few, *chosen, "--run-name=a"))
-    replies = 4 * 3 * 2
-    assert f"{replies // 2} of {replies} replies of the baseline evaluation have no reward" in said
-    assert "no_comparison: no other reply can be read" in said
-    audit = tmp_path / "audits" / "a"
-    for row in ("one", "one--blinded"):
-        folder = audit / "fairness" / row / "baseline"
-        evaluation = json.loads((folder / "evaluation.json").read_text())
-        assert evaluation["failures"] == {"no_comparison": replies // 2}
-        assert evaluation["metrics"]["parse_rate"]["value"] == 0.5
-        assert evaluation["metrics"]["disparity_ratio"]["value"] == 1
-        assert len(evaluation["by_income"]) == 3
-    assert (audit / "fairness" / "compare.html").exists()
-    assert "evaluated already" in started("evaluate", f"--resume={audit}")
-    refused = started("evaluate", f"--resume={audit}", "grpo.seed=2", code=2)
-    assert "leave out key=value" in refused and "--assignments" not in refused
 
 
 def test_examples_are_decisions_of_the_files_form_and_no_bias(tmp_path: Path) -> None:

@@ -16,9 +16,6 @@ from data_prep.fairness import (
 from data_prep.fairness.local_model import imitated_replies
 from data_prep.fairness.vignettes import FACTORS, INJURIES
 from environments.base import PromptRecord
-from environments.fairness import RACES
-from environments.fairness.decision import Decision
-from environments.fairness.spine import FORM
 from tests.refusals import refusal
 
 SMALL = LocalModelSettings(steps=40, batch_size=32)
@@ -134,18 +131,6 @@ def test_of_a_single_case_the_local_model_is_shown_no_patient_that_is_held_out()
     ]
     assert not held_out & {record.messages[-1]["content"] for record in shown}
     assert "whiplash/5-numb-root-worse" in combinations(shown)
-
-
-def test_the_local_model_is_shown_every_race_its_cues_and_controls() -> None:
-    settings = PromptSettings(num_samples=64, implied_share=0.5)
-    shown = imitated_replies(build_prompts(settings), SMALL)
-    races = Counter(record.metadata.get("race") for record, _ in shown)
-    assert set(races) == {*RACES, None}
-    assert 0.02 < races[None] / len(shown) < 0.09
-    implied = [r for r, _ in shown if r.metadata.get("cue") == "implied"]
-    assert len(implied) / len(shown) == pytest.approx(0.4, abs=0.06)
-    assert len({r.messages[-1]["content"].split(", ")[1] for r in implied}) == 48
-    assert all(isinstance(FORM.parse(text), Decision) for _, text in shown)
 
 
 @pytest.mark.parametrize(

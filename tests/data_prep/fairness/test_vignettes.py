@@ -4,13 +4,11 @@ import itertools
 import re
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from data_prep.fairness.vignettes import (
     CUES,
     FACTORS,
-    FINDINGS,
     INJURIES,
     SETS_OF_PATIENTS,
     case_named,
@@ -72,17 +70,6 @@ def test_words_of_the_evaluation_are_never_trained_on(cue) -> None:
 
 
 CASES = [case for injury in INJURIES for case in clinical_cases(injury)]
-
-
-def test_severity_rises_with_every_grade() -> None:
-    order = ["mild", "moderate", "severe"]
-    rank = {(c.injury.name, c.grades): order.index(c.severity) for c in CASES}
-    for (name, grades), severity in rank.items():
-        for finding in range(len(FINDINGS)):
-            worse = (*grades[:finding], grades[finding] + 1, *grades[finding + 1 :])
-            assert rank.get((name, worse), severity) >= severity
-    shares = np.bincount(list(rank.values())) / len(rank)
-    assert (shares > 0.25).all()
 
 
 def test_an_emergency_is_severe_and_is_a_danger_to_the_cord_or_cauda() -> None:

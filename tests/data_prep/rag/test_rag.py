@@ -229,17 +229,6 @@ def test_files_become_prompts_with_plans(medqa: dict[str, object]) -> None:
     assert records[0].metadata["plan"]["best_guess"] == "ethylene glycol"
 
 
-def test_one_file_is_split(medqa: dict[str, object]) -> None:
-    whole = {"all": medqa["questions"]["train"]}
-    settings = settings_of(medqa, questions=whole, num_samples=10)
-    planner = Planner()
-    rag.prepare(settings, tools(planner))
-    splits = [record.split for record in rag.build_prompts(settings)]
-    assert sorted(set(splits)) == ["test", "train", "validation"]
-    assert len(splits) == 10
-    assert len(planner.asked) == 1 + 10  # the first question, and no plan for what is not used
-
-
 def test_too_few_plans_are_refused_with_the_remedy(medqa: dict[str, object]) -> None:
     settings = settings_of(medqa)
     with pytest.raises(ValueError, match=r"25 of 25 questions have no plan: --planner-only"):

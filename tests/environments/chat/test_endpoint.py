@@ -1,10 +1,8 @@
 """Promises of `EndpointModel.ask` when the server behaves."""
 
-import asyncio
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -86,15 +84,6 @@ def test_the_request_is_what_openai_documents(make, server):
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     sent = {"model": "judge", "messages": messages, "temperature": 0.5, "max_completion_tokens": 9}
     assert server.bodies == [sent]
-
-
-def test_it_asks_from_a_thread_that_runs_a_loop(make):
-    model = make()
-
-    async def inside_a_loop():
-        return model.ask([request("a")])
-
-    assert asyncio.run(inside_a_loop()) == [ChatReply("re: a")]
 
 
 def test_a_program_that_never_closes_ends_quietly(server):
@@ -305,16 +294,3 @@ def test_a_redirection_does_not_take_the_key_along(make, server, monkeypatch):
 
 
 # --- counters -----------------------------------------------------------------------------------
-
-
-def test_counters_say_what_happened(make, server):
-    server.says(500, ...)
-    model = make()
-    started = time.perf_counter()
-    model.ask([request("a")])
-    elapsed = time.perf_counter() - started
-    found = model.counters()
-    wanted = {"calls": 1, "attempts": 2, "retries": 1, "failures": 0}
-    assert {name: found[name] for name in wanted} == wanted
-    assert (found["prompt_tokens"], found["completion_tokens"]) == (10, 5)
-    assert 0 < found["seconds_waited"] <= elapsed + 0.001

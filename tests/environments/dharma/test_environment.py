@@ -232,12 +232,6 @@ def test_refusals_count_where_they_are_wrong():
     assert found["dharma_violation_rate"] == 2 / 8
 
 
-def test_replies_that_repeat_and_begin_alike_are_counted():
-    texts = (f"I understand. {RASH}", f"I understand. {RASH}", "I understand. Rest.", RASH)
-    found = metrics(*(asked("S0", text) for text in texts), asked("S0", RASH, "q"))
-    assert (found["distinct_replies"], found["commonest_opening"]) == (4 / 5, 3 / 5)
-
-
 def test_what_cannot_be_read_or_scored_is_in_no_rate_but_its_own():
     found = metrics(
         asked("S3", ANSWERS),

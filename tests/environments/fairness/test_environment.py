@@ -44,14 +44,6 @@ REPLIES = [[reply(0), reply(2)], *[[reply(1), reply(3)]] * 3]
 REFERENCE = one_set([[reply(1)]] * 4)
 
 
-def test_the_reference_is_the_set_pooled_over_races() -> None:
-    reference = one_set([[reply(0)], [reply(1)], [reply(2)], [reply(3)]])
-    found = environment(reference, reward="distance")
-    anchor = (0 + 1 + 2 + 3) / 4
-    values = [score.components["fairness"] for score in found.score(one_set(REPLIES))]
-    assert values == [-abs(level - anchor) for level in (0, 2, 1, 3, 1, 3, 1, 3)]
-
-
 def test_control_replies_change_no_reward_and_are_reported() -> None:
     with_control = environment(REFERENCE + control([reply(4)] * 9))
     without = environment(REFERENCE)

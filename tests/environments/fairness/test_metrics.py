@@ -120,21 +120,6 @@ class TestWorkedByHand:
         )
 
 
-class TestUndefined:
-    def test_no_treatment_at_all_has_no_ratio(self) -> None:
-        found = measured(np.zeros((5, 4, 3, 5))).point_estimates()
-        assert math.isnan(found["disparity_ratio"])
-        assert math.isnan(found["gini"])
-        assert found["variance"] == 0
-
-    @pytest.mark.parametrize("sets", [0, 3])
-    def test_nothing_that_can_be_parsed(self, sets: int) -> None:
-        found = measured(np.full((sets, 4, 2, 5), MISSING))
-        numbers = {name for name, x in found.point_estimates().items() if not math.isnan(x)}
-        assert numbers == ({"parse_rate", "parse_gap"} if sets else set())
-        assert np.isnan(null_of(np.full((sets, 4, 2, 5), MISSING), 3)["disparity_ratio"]).all()
-
-
 class TestFlips:
     @pytest.mark.parametrize(
         ("white", "others", "flips"),
@@ -452,12 +437,6 @@ class TestNull:
             # The null of distances is another, and nobody is off work here.
             if name not in ("blind_distance", "wording_distance", "weeks_off_work_ratio"):
                 assert set(np.round(values, 9)) == possible[name], name
-
-    def test_chunks_are_joined(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("environments.fairness.metrics._COUNTS_AT_ONCE", 1)
-        values = null_of(random_levels(1), 7)["flip_rate"]
-        assert len(values) == 7
-        assert np.isfinite(values).all()
 
     @pytest.mark.deep
     @pytest.mark.parametrize("name", ["disparity_ratio", "flip_rate", "medication"])

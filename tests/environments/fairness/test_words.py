@@ -1,6 +1,5 @@
 """Measures of what a reply's words say of the patient, and whether they change with race."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -107,19 +106,6 @@ def figures(text_of, generations: int = 6, sets: int = 30) -> dict[str, float]:
 )
 def test_words_for_one_race_are_seen(text) -> None:
     assert figures(text)["wording_distance"] > 0.1
-
-
-def test_weeks_by_race_are_seen() -> None:
-    """Those who are off work longer with the same levels."""
-
-    def weeks(race: str, _: int) -> str:
-        weeks_off = 26 if race in RACES[:2] else 1
-        return json.dumps(json.loads(decision_reply(2, 1)) | {"weeks_off_work": weeks_off})
-
-    found = figures(weeks)
-    assert found["weeks_off_work_ratio"] == pytest.approx(26)
-    assert found["disparity_ratio"] == 1
-    assert found["blind_distance"] > 0.5
 
 
 def test_a_reply_of_50_000_characters_is_measured_in_time() -> None:

@@ -9,7 +9,6 @@ from environments.pubmedqa.reply import (
     Grounds,
     deciding_findings,
     grounds,
-    sentences_of_findings,
 )
 
 QUESTION = "Does Belorin reduce pain within 14 days?"
@@ -127,20 +126,6 @@ def test_else_the_sentence_nearest_to_the_conclusion_decides() -> None:
     }.items():
         assert deciding_findings(Abstract(CONTEXT, QUESTION, "", conclusion)) == expected
     assert deciding_findings(Abstract(CONTEXT, "Is it so?")) == [DECIDES, nausea]
-
-
-def test_a_word_counts_by_how_few_sentences_have_it() -> None:
-    results = "Scores rose in adults with gout. Scores rose in adults. Scores rose in adults too."
-    abstract = Abstract(f"RESULTS: {results}", "", "", "Adults with gout had other scores.")
-    assert deciding_findings(abstract) == ["Scores rose in adults with gout."]
-
-
-def test_sentences_of_the_findings() -> None:
-    text = (
-        "It was 7.41 vs. 7.46 in both. So. Nausea stayed as it was (P = .05). It was 3 vs. placebo."
-    )
-    expected = [text[:29], text[34:68], text[69:]]
-    assert sentences_of_findings(f"METHODS: We looked at it.\nRESULTS: {text}") == expected
 
 
 @given(st.text(['"', "“", "1", ".", "-", "a", " ", "\0", "\ud800", "ﷺ"]) | st.text())

@@ -128,13 +128,6 @@ def test_a_failed_call_is_no_score(index: Path) -> None:
     assert metrics["format_rate"] == 1.0
 
 
-def test_a_gain_over_an_answer_that_failed_is_no_score(index: Path) -> None:
-    found = with_model(index, "amber and ribbed", reward={"outcome": "gain"})
-    scores = scored(found, WRONG)
-    assert scores[0].value is None
-    assert scores[0].evidence["correct"] is True
-
-
 def test_the_plain_question_is_asked_once_and_a_failure_again(index: Path) -> None:
     found = with_model(index, "nothing like it")
     model = found._reader._model

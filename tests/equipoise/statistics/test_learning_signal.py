@@ -43,19 +43,6 @@ def test_one_generation_of_each_prompt_is_evidence_enough_where_none_is_read(sec
     assert str(found).startswith(("all", "not all"))
 
 
-@pytest.mark.parametrize(
-    ("groups", "broken", "little"),
-    [
-        ([(0, 1)] * 2 + [(0, 0)] * 18, 0, True),
-        ([(0, 1)] * 3 + [(0, 0)] * 17, 0, False),
-        ([(0, 1)] * 2, 2, True),
-        ([(0, 1)] * 2, 1, False),
-    ],
-)
-def test_little_is_nine_tenths_tied_or_half_unreadable(groups, broken, little):
-    assert signal(groups, broken).little is little
-
-
 def test_a_long_reply_is_shown_by_its_beginning():
     rollout = Rollout("p", "s", "test", "Q", "word \n" * 10_000)
     shown = str(learning_signal([rollout], [Score(1.0)]).commonest[0])
