@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -11,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
+from huggingface_hub import ModelCardData, snapshot_download
 
-from equipoise.checkpoints.hugging_face import copy_beside, is_model, model_tensors
+from equipoise.checkpoints.hugging_face import (
+    copy_beside,
+    is_model,
+    model_tensors,
+    write_file,
+    write_model,
+)
 from equipoise.checkpoints.lora import (
     CONFIG,
     WEIGHTS,
@@ -28,14 +35,17 @@ from equipoise.checkpoints.lora import (
     peft_files,
     refuse_quantised,
 )
-from equipoise.checkpoints.megatron import FAMILIES, export_model, import_model, to_hugging_face
-from equipoise.checkpoints.sources import ADAPTERS, Source, describe, open_source
-from equipoise.checkpoints.stated import (
+from equipoise.checkpoints.megatron import (
+    FAMILIES,
     NOT_IN_SHAPES,
+    export_model,
+    import_model,
     refuse_difference,
     refuse_overrides,
     stated_by,
+    to_hugging_face,
 )
+from equipoise.checkpoints.sources import ADAPTERS, Source, describe, open_source
 from equipoise.checkpoints.tensors import (
     Tensors,
     check_folder,
@@ -54,9 +64,8 @@ from equipoise.checkpoints.verify import (
     verify_beside,
     verify_model,
 )
-from equipoise.checkpoints.writer import write_card, write_file, write_model, write_record
 from equipoise.config.nemo_rl.installation import find_megatron_python
-from equipoise.files.console import ShowProgress, no_progress
+from equipoise.files.console import ShowProgress, is_visible, no_progress
 from equipoise.files.disk import create_folder, scratch_folder, write_json, write_text
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
@@ -68,6 +77,9 @@ _LOG = logging.getLogger(__name__)
 
 #: What Megatron-Bridge calls a checkpoint that nothing was trained of.
 ITERATION = "iter_0000000"
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+", re.ASCII)
+_FOLDERS = re.compile(r"/\S*/")
+_LONGEST = 300
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -381,3 +393,50 @@ def _drop_code(path: Path) -> None:
     settings = json_mapping(path) if path.is_file() else {}
     if named := settings.keys() & set(NAMES_OF_CODE):
         write_json(path, {key: value for key, value in settings.items() if key not in named})
+
+
+# --- The record and the card ----------------------------------------------------------------------
+# conversion.json says where a model comes from and what was checked of it. The card evaluates
+# nothing; that of the source or of the base is not copied, for its claims are of other weights.
+
+
+def write_record(source: Source, folder: Path, **more: Any) -> None:
+    about = {"path": str(source.path.resolve()), "kind": source.kind, "base": source.base}
+    write_json(folder / "conversion.json", {"schema": 2, "source": about, **more})
+
+
+def write_card(
+    source: Source, folder: Path, base: str | None, checked: str, *, merged: bool = True
+) -> None:
+    """Write the card into the folder. `merged` is false of an adapter that stays one."""
+    is_adapter = source.form in ADAPTERS
+    on_hub = base if base and _HUB_NAME.fullmatch(base) and not Path(base).is_dir() else None
+    relation = "finetune" if merged else "adapter"
+    metadata = ModelCardData(
+        base_model=on_hub,
+        base_model_relation=relation if on_hub and is_adapter else None,
+        library_name="transformers" if merged else "peft",
+        pipeline_tag="text-generation",
+        tags=["equipoise"],
+    )
+    text = f"""---
+{metadata.to_yaml()}
+---
+
+# Converted from {_code(source.path.name)}
+
+> **Converted, not evaluated here.** Nothing below says how well this model answers.
+
+- **Source:** {_code(source.kind)}
+- **Base:** {_code(on_hub or Path(base).name) if base else "not known"}
+- **Checked:** {_code(_FOLDERS.sub("", checked))}
+
+The terms of the base model hold for this one too; this card states no licence.
+"""
+    write_text(folder / "README.md", text)
+
+
+def _code(text: str) -> str:
+    """Text of others as code on one line, in which Markdown and HTML mean nothing."""
+    line = " ".join("".join(c for c in text if is_visible(c)).split())
+    return f"`{line.replace('`', chr(39))[:_LONGEST]}`"

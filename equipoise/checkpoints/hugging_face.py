@@ -1,4 +1,4 @@
-"""Safetensors: folders of Hugging Face's, and the shards of DTensor's second form.
+"""Safetensors: folders of Hugging Face's, read and written, and shards of DTensor's second form.
 
 In the shards every rank has its part of each tensor. A rank's file is called
 shard-<rank>-model-<n>-of-<of>, counted from 1, and its header says under DCP_SHARDING_INFO where in
@@ -8,7 +8,7 @@ each tensor its part begins.
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,14 @@ from equipoise.checkpoints.tensors import (
     Part,
     Tensors,
     file_tensor,
+    in_blocks,
+    in_bytes,
     join,
     json_mapping,
     refuse,
+    total_bytes,
 )
+from equipoise.files.disk import write_json
 
 INDEX = "model.safetensors.index.json"
 _ONE_FILE = "model.safetensors"
@@ -203,3 +207,80 @@ def _joined(folder: Path, name: str, parts: list[Part]) -> LazyTensor:
     ends = zip(*(part.slices for part in parts), strict=True)
     shape = tuple(max(end.stop for end in dimension) for dimension in ends)
     return join(folder, name, shape, first.tensor.dtype, parts)
+
+
+# --- Writing ---------------------------------------------------------------------------------------
+
+#: Larger models are cut into files of about this size, as Hugging Face does.
+SHARD_BYTES = 5 * 10**9
+_KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
+_ALIGNMENT = 8
+
+Progress = Callable[[int], None]
+
+
+def write_model(folder: Path, tensors: Tensors, progress: Progress) -> None:
+    """Write all tensors. `progress` is told how many bytes were written."""
+    shards = list(_shards(tensors))
+    places: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        name = "model.safetensors"
+        if len(shards) > 1:
+            name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        write_file(folder / name, shard, progress)
+        places |= dict.fromkeys(shard, name)
+    if len(shards) > 1:
+        metadata = {"total_size": total_bytes(tensors)}
+        index = {"metadata": metadata, "weight_map": dict(sorted(places.items()))}
+        write_json(folder / INDEX, index)
+
+
+def _shards(tensors: Tensors) -> Iterator[dict[str, LazyTensor]]:
+    shard: dict[str, LazyTensor] = {}
+    size = 0
+    for name, tensor in tensors.items():
+        if shard and size + tensor.nbytes > SHARD_BYTES:
+            yield shard
+            shard, size = {}, 0
+        shard[name] = tensor
+        size += tensor.nbytes
+    if shard:
+        yield shard
+
+
+def write_file(path: Path, tensors: Tensors, progress: Progress) -> None:
+    """Write one file block by block; the library wants all tensors in memory.
+
+    The format is a header in JSON, its length before it, and the bytes of the tensors after it
+    (huggingface.co/docs/safetensors).
+    """
+    with path.open("xb", buffering=0) as file:
+        file.write(_header(tensors))
+        for name, tensor in tensors.items():
+            for block in in_blocks(name, tensor):
+                data = in_bytes(block).numpy().data
+                written = 0
+                while written < len(data):  # the system writes 2 GiB at once, at most
+                    written += file.write(data[written:])
+                progress(len(data))
+
+
+def _header(tensors: Tensors) -> bytes:
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    start = 0
+    for name, tensor in tensors.items():
+        end = start + tensor.nbytes
+        if tensor.dtype not in _KINDS:
+            refuse(
+                "writer.unknown-dtype",
+                f"{name} has numbers of a kind that no model here has: {tensor.dtype}",
+            )
+        entries[name] = {
+            "dtype": _KINDS[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+        start = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text

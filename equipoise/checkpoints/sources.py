@@ -15,7 +15,7 @@ from equipoise.checkpoints.hugging_face import (
     shards,
 )
 from equipoise.checkpoints.lora import CONFIG, adapter_config, is_adapter
-from equipoise.checkpoints.stated import MegatronConfig, stated_by
+from equipoise.checkpoints.megatron import MegatronConfig, stated_by
 from equipoise.checkpoints.tensors import (
     Tensors,
     check_folder,

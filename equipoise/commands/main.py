@@ -133,11 +133,12 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
 def _no_such_verb(word: str) -> str:
     """Say what to use in place of an unknown verb, or else which verbs there are."""
     from equipoise.config.gone import VERBS as GONE
-    from equipoise.files import foreign_names
+    from equipoise.files.errors import VERBS as ELSEWHERE
+    from equipoise.files.errors import normalized
 
     if actions := [verb for verb in VERBS if verb.startswith(f"{word} ")]:
         return f"say what to {word}: {' or '.join(actions)}"
-    if text := GONE.get(word) or foreign_names.VERBS.get(foreign_names.normalized(word)):
+    if text := GONE.get(word) or ELSEWHERE.get(normalized(word)):
         return f"there is no verb {word}: {text}"
     near = get_close_matches(word, VERBS, n=1)
     meant = f", did you mean {near[0]}?" if near else f"\n{_usage()}"

@@ -36,7 +36,7 @@ from equipoise.config.schedule import (
 )
 from equipoise.config.schema import Config, Engine
 from equipoise.doctor.checks import Case
-from equipoise.doctor.nemo_rl import installation, usable_installation
+from equipoise.doctor.machine import installation, usable_installation
 from equipoise.doctor.registry import compare_plan, refuse_unfit
 from equipoise.files.console import Column, Reporter
 from equipoise.files.disk import in_gb, write_text

@@ -1,4 +1,7 @@
-"""Keys that are valid one by one and cannot work together, each with the reason."""
+"""Keys that cannot work together on an engine, or with a task's sets, each with the reason.
+
+What a section alone can tell is a validator of its class, see schema.py.
+"""
 
 import re
 from collections import Counter, defaultdict
@@ -7,26 +10,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord
-from equipoise.config.memory import model_shape
 from equipoise.config.nemo_rl.rules import adapts, check_nemo_rl
-from equipoise.config.schema import Config, Engine, SchedulerEntry
+from equipoise.config.schema import Config, Engine
 from equipoise.config.validate import Problem
 
-_ADAMW = "torch.optim.AdamW"
-#: What `torch.optim.AdamW` can be called with besides the parameters.
-_ADAMW_ARGUMENTS = (
-    *("lr", "betas", "eps", "weight_decay", "amsgrad"),
-    *("maximize", "foreach", "capturable", "differentiable", "fused"),
-)
-_TORCH_OPTIMIZERS = "torch.optim."
 _LORA = "policy.dtensor_cfg.lora_cfg"
 #: Three ways to say which layers get an adapter; NeMo-RL takes one at a time.
 _LORA_LAYERS = ("target_modules", "exclude_modules", "match_all_linear")
-_TORCH_SCHEDULERS = "torch.optim.lr_scheduler."
-#: Generation backends of NeMo-RL that hand one sample per call to the environment.
-_ASYNC_BACKENDS = frozenset({"megatron", "trtllm", "dynamo"})
-_ONE_BY_ONE = "asynchronous rollouts reach the environment one by one"
-_TRIED = "take the backend vllm, asynchronous with policy.generation.vllm_cfg.async_engine=true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,33 +86,7 @@ def _sets_stay_together(case: Case) -> Iterator[Problem]:
         )
 
 
-def _rollouts_come_in_groups(case: Case) -> Iterator[Problem]:
-    """VLLM's asynchronous engine is not a problem: its replies wait for their sets."""
-    generation = case.config.policy.generation
-    asynchronous = {
-        "policy.generation.use_async_rollouts": generation.use_async_rollouts,
-        "policy.generation.backend": generation.backend in _ASYNC_BACKENDS,
-    }
-    loss = (
-        "counterfactual sets can only be scored whole"
-        if case.set_size > 1
-        else "a score that failed has no siblings there whose mean it could take, so it would "
-        "become the reward 0"
-    )
-    for key, is_asynchronous in asynchronous.items():
-        if is_asynchronous:
-            yield Problem("sets.single-rollouts", (key,), f"{_ONE_BY_ONE}, and {loss}; {_TRIED}")
-
-
 def _groups_can_be_compared(case: Case) -> Iterator[Problem]:
-    minimum = max(2, case.least_generations)
-    if case.config.grpo.num_generations_per_prompt < minimum:
-        yield Problem(
-            "grpo.single-generation",
-            ("grpo.num_generations_per_prompt",),
-            "GRPO compares the generations of one prompt; with a single one every advantage is "
-            f"0; take at least {minimum}",
-        )
     generations = case.config.equipoise.evaluation.generations
     if generations < case.least_generations:
         yield Problem(
@@ -171,30 +135,6 @@ def largest_divisor(number: int, upper_bound: int) -> int:
     return max(n for n in range(1, upper_bound + 1) if number % n == 0)
 
 
-def _prompts_have_room(case: Case) -> Iterator[Problem]:
-    policy = case.config.policy
-    reply_tokens, total = policy.generation.max_new_tokens, policy.max_total_sequence_length
-    if reply_tokens >= total:
-        yield Problem(
-            "lengths.no-prompt-room",
-            ("policy.generation.max_new_tokens", "policy.max_total_sequence_length"),
-            f"max_new_tokens {reply_tokens} leaves no room for the prompt in "
-            f"max_total_sequence_length {total}, which counts both",
-        )
-
-
-def _stages_have_work(case: Case) -> Iterator[Problem]:
-    grpo = case.config.grpo
-    samples, batch = grpo.max_val_samples, grpo.val_batch_size
-    if samples is not None and batch is not None and samples < batch:
-        yield Problem(
-            "validation.too-few-samples",
-            ("grpo.max_val_samples", "grpo.val_batch_size"),
-            f"max_val_samples {grpo.max_val_samples} is less than one val_batch_size of "
-            f"{grpo.val_batch_size}, so nothing would be validated",
-        )
-
-
 def _checkpoints_have_their_metric(case: Case) -> Iterator[Problem]:
     grpo, checkpointing = case.config.grpo, case.config.checkpointing
     metric = checkpointing.metric_name
@@ -209,70 +149,16 @@ def _checkpoints_have_their_metric(case: Case) -> Iterator[Problem]:
         )
 
 
-def _lora_has_targets(case: Case) -> Iterator[Problem]:
+def _output_layer_is_trained(case: Case) -> Iterator[Problem]:
     lora, layer = case.config.policy.dtensor_cfg.lora_cfg, "lm_head"
-    if not lora.enabled:
-        return
-    named = [lora.match_all_linear, bool(lora.target_modules), bool(lora.exclude_modules)]
-    keys = tuple(f"{_LORA}.{key}" for key in _LORA_LAYERS)
-    if sum(named) != 1:
-        yield Problem(
-            "lora-keys.ambiguous-layers",
-            keys,
-            f"LoRA needs exactly one of {', '.join(_LORA_LAYERS)}, and {sum(named)} are set: name "
-            "the layers to adapt, with exclude_modules=[], or those to leave out, [lm_head], with "
-            "target_modules=[]",
-        )
-    adapted = any(named) and adapts(layer, lora.target_modules, lora.exclude_modules)
+    adapted = lora.enabled and adapts(layer, lora.target_modules, lora.exclude_modules)
     if case.engine == "local" and adapted:
         yield Problem(
             "lora-keys.untrained-output",
-            keys,
+            tuple(f"{_LORA}.{key}" for key in _LORA_LAYERS),
             f"they adapt {layer}, by whose own weights TRL computes log-probabilities, so its "
             "adapter would never be trained; take exclude_modules=[lm_head] with target_modules=[]",
         )
-
-
-def _optimizer_takes_its_arguments(case: Case) -> Iterator[Problem]:
-    optimizer = case.config.policy.optimizer
-    if case.engine == "local" and not optimizer.name.startswith(_TORCH_OPTIMIZERS):
-        yield Problem(
-            "optimizer.foreign-class",
-            ("policy.optimizer.name",),
-            f"the local engine takes classes of torch.optim, such as {_ADAMW}, not "
-            f"{optimizer.name}",
-        )
-    if optimizer.name == _ADAMW:
-        for argument in sorted(set(optimizer.kwargs).difference(_ADAMW_ARGUMENTS)):
-            allowed = ", ".join(_ADAMW_ARGUMENTS)
-            yield Problem(
-                "optimizer.unknown-argument",
-                (f"policy.optimizer.kwargs.{argument}",),
-                f"{_ADAMW} has no such argument; it has {allowed}",
-            )
-
-
-def _schedulers_form_a_chain(case: Case) -> Iterator[Problem]:
-    entries: list[SchedulerEntry] = case.config.policy.scheduler or []
-    steps = [entry["milestones"] for entry in entries if "milestones" in entry]
-    chain = [entry for entry in entries if "name" in entry]
-    milestones = steps[0] if steps else []
-    if len(steps) > 1 or any(("milestones" in entry) == ("name" in entry) for entry in entries):
-        message = "each entry is a scheduler, with name and kwargs, or the one list of milestones"
-    elif entries and len(milestones) != len(chain) - 1:
-        message = (
-            f"{len(chain)} schedulers need {max(0, len(chain) - 1)} milestones between them, "
-            f"not {len(milestones)}"
-        )
-    elif sorted(set(milestones)) != milestones:
-        message = f"milestones must increase, unlike {milestones}"
-    elif case.engine == "local" and any(
-        not entry["name"].startswith(_TORCH_SCHEDULERS) for entry in chain
-    ):
-        message = f"the local engine takes classes of {_TORCH_SCHEDULERS[:-1]} alone"
-    else:
-        return
-    yield Problem("scheduler.invalid-chain", ("policy.scheduler",), message)
 
 
 def _local_can_run(case: Case) -> Iterator[Problem]:
@@ -285,14 +171,7 @@ def _local_can_run(case: Case) -> Iterator[Problem]:
             "cluster, or take --config nemo_configs/small.yaml (one GPU) or "
             "nemo_configs/local.yaml (CPU)",
         )
-    policy = case.config.policy
-    if case.engine == "local" and policy.precision == "float16":
-        yield Problem(
-            "local.float16",
-            ("policy.precision",),
-            "the local engine takes float32 or bfloat16, not float16",
-        )
-    has_lora = policy.dtensor_cfg.lora_cfg.enabled
+    has_lora = case.config.policy.dtensor_cfg.lora_cfg.enabled
     if case.engine == "local" and case.config.equipoise.load_in_4bit and not has_lora:
         yield Problem(
             "local.trained-4-bits",
@@ -311,63 +190,13 @@ def _local_can_run(case: Case) -> Iterator[Problem]:
         )
 
 
-def _nemo_rl_can_run(case: Case) -> Iterator[Problem]:
-    ours = case.config.equipoise
-    if case.engine == "nemo_rl" and case.config.logger.report_to:
-        yield Problem(
-            "nemo-rl.trl-trackers",
-            ("logger.report_to",),
-            "this is TRL's; NeMo-RL has logger.tensorboard_enabled and logger.wandb_enabled",
-        )
-    if case.engine == "nemo_rl" and ours.load_in_4bit:
-        yield Problem(
-            "nemo-rl.4-bit-policy",
-            ("equipoise.load_in_4bit", "equipoise.engine"),
-            "NeMo-RL loads no policy in 4 bits; take --engine local, on one GPU or a CPU, or let "
-            "policy.precision=bfloat16 and more GPUs hold the model",
-        )
-    if case.engine == "nemo_rl" and ours.device == "cpu":
-        yield Problem(
-            "nemo-rl.on-cpu",
-            ("equipoise.device", "equipoise.engine"),
-            "NeMo-RL trains on GPUs; take --engine local for a CPU",
-        )
-
-
-def _nemo_rl_can_generate(case: Case) -> Iterator[Problem]:
-    policy = case.config.policy
-    if case.engine != "nemo_rl":
-        return
-    length, total = policy.generation.vllm_cfg.max_model_len, policy.max_total_sequence_length
-    if length is not None and length < total:
-        yield Problem(
-            "vllm.short-context",
-            ("policy.generation.vllm_cfg.max_model_len", "policy.max_total_sequence_length"),
-            f"vLLM would end every prompt and reply at {length} tokens of {total}; leave it out",
-        )
-    experts = policy.megatron_cfg.expert_model_parallel_size
-    if policy.megatron_cfg.enabled and experts > 1 and model_shape(policy.model_name):  # dense
-        yield Problem(
-            "layout.no-experts",
-            ("policy.megatron_cfg.expert_model_parallel_size",),
-            f"{policy.model_name} has no experts for {experts} GPUs to share; set it to 1",
-        )
-
-
 _BATCHES: tuple[Check, ...] = (_sets_fill_batches, _batches_are_filled)
 _CHECKS: tuple[Check, ...] = (
     _sets_stay_together,
-    _rollouts_come_in_groups,
     _groups_can_be_compared,
-    _prompts_have_room,
-    _stages_have_work,
     _checkpoints_have_their_metric,
-    _lora_has_targets,
-    _optimizer_takes_its_arguments,
-    _schedulers_form_a_chain,
+    _output_layer_is_trained,
     _local_can_run,
-    _nemo_rl_can_run,
-    _nemo_rl_can_generate,
 )
 
 

@@ -16,19 +16,17 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from omegaconf.resolvers import oc
 from yaml import YAMLError
 
 from equipoise.config.flags import CONFIG_FOLDER, Options, task_file
-from equipoise.config.secrets import has_secret, is_secret_name
 from equipoise.config.validate import NOTHING_STARTED, SEPARATOR, Origin, related, within
 from equipoise.files.disk import parse_yaml, yaml_text
 from equipoise.files.errors import UsageError
 
 _ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
 _BASE = "base"
-#: The words by which a file says that it is a scale, and which, or over which scale it lies.
-_SCALE, _OVER = "scale", "over"
+#: The word by which a file says over which scale it lies.
+_OVER = "over"
 #: Files in the folder of the scales that are not scales.
 _NO_SCALES = frozenset({_BASE, "smoke"})
 
@@ -122,20 +120,19 @@ def _refuse_references(source: Source) -> None:
 
 
 def _with_scale(source: Source) -> Source:
-    """Take the words `scale` and `over` out of the keys: they say where the file lies."""
+    """Say where the file lies: whether it is a scale, or over which one; that word is no key."""
     tree = dict(source.tree)
-    words = ((word, tree.pop(word, None)) for word in (_SCALE, _OVER))
-    named = {word: name for word, name in words if name is not None}
+    below, name = tree.pop(_OVER, None), Path(source.origin.label).stem
     scales = sorted({path.stem for path in CONFIG_FOLDER.glob("*.yaml")} - _NO_SCALES)
-    for word, name in named.items():
-        if name not in scales:
-            raise UsageError(
-                "config.unknown-scale",
-                f"{source.origin.label}: {word}: there is no scale {name}; there are "
-                f"{', '.join(scales)}",
-                NOTHING_STARTED,
-            )
-    return replace(source, tree=tree, scale=named.get(_SCALE), scale_below=named.get(_OVER))
+    if below is not None and below not in scales:
+        raise UsageError(
+            "config.unknown-scale",
+            f"{source.origin.label}: {_OVER}: there is no scale {below}; there are "
+            f"{', '.join(scales)}",
+            NOTHING_STARTED,
+        )
+    is_scale = source.origin.shipped and name in scales
+    return replace(source, tree=tree, scale=name if is_scale else None, scale_below=below)
 
 
 def _label(path: Path) -> str:
@@ -217,16 +214,9 @@ def first_line(error: BaseException) -> str:
 # --- Sources as one tree --------------------------------------------------------------------------
 
 _REFERENCE = re.compile(r"\$\{([\w.]+)(?:\[\d+\])?\}")
+_LARGEST = 2**63
 #: OmegaConf's words before those of a resolver.
 _RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
-#: Variables that `${oc.env:NAME}` may take in. A run's configuration is resolved, written down and
-#: shared: numbers and paths may be, and a word, which may be a password, of well-known names alone.
-_SHAREABLE = re.compile(
-    r"USER|LOGNAME|HOSTNAME|SLURM_(?!JWT)\w+|CUDA_VISIBLE_DEVICES|WANDB_(?:PROJECT|ENTITY|MODE|NAME)"
-)
-_NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{1,12})?")
-_PATH = re.compile(r"~?/[^\n]*|\.{1,2}/[^\n]*|[A-Za-z]:[\\/][^\n]*")
-_LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +236,10 @@ def compose(sources: Sequence[Source]) -> Composition:
     """Merge the sources, later ones over earlier ones. Raises `UsageError` like `_resolve`."""
     for name, function in _RESOLVERS.items():
         if not OmegaConf.has_resolver(name):
-            _register(name, function)
+            with warnings.catch_warnings():
+                # OmegaConf 2.4 has renamed the method; NeMo-RL's container has 2.3.
+                warnings.simplefilter("ignore")
+                OmegaConf.register_new_resolver(name, function)
     merged: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for source in sources:
@@ -289,7 +282,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
 
 def _resolve(tree: dict[str, Any]) -> dict[str, Any]:
     """Resolve the interpolations. Raises `UsageError` for the first that cannot be."""
-    _register("oc.env", _shareable_variable, replace=True)
     try:
         values: Any = OmegaConf.to_container(
             OmegaConf.create(tree), resolve=True, throw_on_missing=True
@@ -302,39 +294,7 @@ def _resolve(tree: dict[str, Any]) -> dict[str, Any]:
     except RecursionError as error:
         message = "the configuration has a section that refers to itself"
         raise UsageError("config.endless-reference", message, NOTHING_STARTED) from error
-    finally:
-        _register("oc.env", oc.env, replace=True)
     return dict(values)
-
-
-class NotShareableError(ValueError):
-    """A variable whose value may be a secret."""
-
-
-def _shareable_variable(name: str, *default: Any) -> Any:
-    """Read a variable as OmegaConf's own `oc.env` does.
-
-    Raises `NotShareableError`, without the value, when it may be a secret.
-    """
-    value = os.environ.get(name)
-    if value is None:
-        return oc.env(name, *default)
-    secret = is_secret_name(name) or has_secret(value)
-    forms = (_SHAREABLE.fullmatch(name), _NUMBER.fullmatch(value), _PATH.fullmatch(value))
-    if secret or not any(forms):
-        raise NotShareableError(
-            f"${{oc.env:{name}}} would be written in clear into the run's config.yaml; a key stays "
-            "in the environment, under the name that api_key_env gives, and for anything else but "
-            "a path or a number write the value itself"
-        )
-    return oc.env(name, *default)
-
-
-def _register(name: str, function: Callable[..., Any], *, replace: bool = False) -> None:
-    with warnings.catch_warnings():
-        # OmegaConf 2.4 has renamed the method; NeMo-RL's container has 2.3.
-        warnings.simplefilter("ignore")
-        OmegaConf.register_new_resolver(name, function, replace=replace)
 
 
 def _quotient(a: Any, b: Any) -> Any:

@@ -19,8 +19,8 @@ from pydantic import BaseModel
 from data_prep.contract import DataModule, DataSettings, unfit_data
 from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.checks import Case, check_config
-from equipoise.config.compose import Source, compose, leaves, read_file, run_sources
-from equipoise.config.flags import CONFIG_FOLDER, Options
+from equipoise.config.compose import compose, run_sources
+from equipoise.config.flags import Options
 from equipoise.config.nemo_rl.installation import is_installed, is_launched
 from equipoise.config.nemo_rl.rules import nemo_rl_warnings
 from equipoise.config.schema import LOCAL_MODEL, Config, Engine
@@ -316,28 +316,12 @@ def load_config(task: str, options: Options, *, to_train: bool = True) -> Loaded
         scheduler=(composition.raw if follows else values)["policy"].get("scheduler"),
         origins=origins,
         warnings=(
-            *_outranked(sources, origins),
             *(() if from_file else prompts.chosen),
             *(nemo_rl_warnings(config) if engine == "nemo_rl" else ()),
             *_unread_warnings(config, engine, origins),
         ),
         options=options,
     )
-
-
-def _outranked(sources: Iterable[Source], origins: Origins) -> Iterator[str]:
-    """A warning for what was changed in a copy of a scale and gives way to the task."""
-    for scale in sources:
-        if scale.scale is None:
-            continue
-        shipped = dict(leaves(read_file(CONFIG_FOLDER / f"{scale.scale}.yaml", by_user=False).tree))
-        for key, value in leaves(scale.tree):
-            task = origins.get(key, scale.origin)
-            if value != shipped.get(key) and not task.by_user:
-                yield (
-                    f"{key} of {scale.origin.label} gives way to {task.label}; without its line "
-                    f"`scale: {scale.scale}` the file comes after the task's own and wins"
-                )
 
 
 def _resolved(
@@ -371,7 +355,8 @@ _LORA = "policy.dtensor_cfg.lora_cfg"
 #: Of NeMo-RL's keys those that no run reads: Equipoise sets them, prompts are in equipoise.data.
 _NEMO_RL = (
     *("data", "checkpointing.checkpoint_dir", "logger.log_dir", "policy.reward_model_cfg"),
-    *("grpo.val_at_start", "grpo.val_at_end"),
+    *("grpo.val_at_start", "grpo.val_at_end", "logger.report_to", "async_rl"),
+    *("equipoise.load_in_4bit", "equipoise.device"),
 )
 #: What is read of these sections all the same; Megatron follows the optimizer's and LoRA's values.
 _DATA = ("data.max_input_seq_length", "data.num_workers", "data.shuffle")
@@ -384,9 +369,6 @@ _FOLLOWED = (
 _GENERATION = {
     "vllm": ("vllm_cfg", "vllm_kwargs"),
     "sglang": ("sglang_cfg", "sglang_kwargs"),
-    "megatron": ("mcore_generation_config",),
-    "trtllm": ("trtllm_cfg", "trtllm_kwargs"),
-    "dynamo": ("dynamo_cfg",),
 }
 
 

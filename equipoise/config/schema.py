@@ -6,10 +6,16 @@ in nemo_configs/base.yaml; the defaults here are NeMo-RL's own, and a run's conf
 what no user set, so that NeMo-RL's own file decides it.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Self,  # pydantic refuses typing's TypedDict before 3.12
+    TypeVar,
+)
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import TypedDict
 
 from environments.base import TEST_SPLIT
 from equipoise.statistics.intervals import StatisticsSettings
@@ -35,6 +41,17 @@ RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_leng
 CACHE_DIR = "~/.cache/equipoise"
 #: The word in `policy.model_name` for the task's own small model.
 LOCAL_MODEL = "local"
+
+
+def _refused(reason: str) -> AfterValidator:
+    """Refuse a feature of NeMo-RL's that a run cannot have."""
+
+    def check(value: T) -> T:
+        if value:
+            raise ValueError(reason)
+        return value
+
+    return AfterValidator(check)
 
 
 class Section(BaseModel):
@@ -65,7 +82,8 @@ class GrpoConfig(Section):
     """`grpo`: how much is sampled, for how long, and what becomes of the rewards."""
 
     num_prompts_per_step: Local[Positive]  #: prompts of one update
-    num_generations_per_prompt: Local[Positive]  #: completions of each prompt
+    #: completions of each prompt, which are compared with each other
+    num_generations_per_prompt: Local[Annotated[int, Field(ge=2)]]
     max_num_steps: Local[Positive]  #: updates at most
     max_num_epochs: Local[Positive]  #: passes over the training prompts at most
     normalize_rewards: Local[bool]  #: divide by the standard deviation of a prompt's generations
@@ -80,7 +98,24 @@ class GrpoConfig(Section):
     async_grpo: AsyncGrpoConfig | None = None
     reward_scaling: RewardScalingConfig | None = None
     reward_shaping: RewardShapingConfig | None = None
-    stop_at_validation_metric: str | None = None  #: refused: no final evaluation would follow
+    #: refused: no final evaluation would follow
+    stop_at_validation_metric: Annotated[
+        str | None,
+        _refused(
+            "a run that stops there has no final evaluation, which follows the last step; set it "
+            "to null, and choose a checkpoint by checkpointing.metric_name"
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _validation_has_samples(self) -> Self:
+        samples, batch = self.max_val_samples, self.val_batch_size
+        if samples is not None and batch is not None and samples < batch:
+            raise ValueError(
+                f"max_val_samples {samples} is less than one val_batch_size of {batch}, so nothing "
+                "would be validated"
+            )
+        return self
 
     @property
     def rollouts_per_step(self) -> int:
@@ -129,11 +164,16 @@ class LoraConfig(Section):
     match_all_linear: Local[bool]  #: adapt all linear layers
     use_triton: bool = True  #: NeMo-RL's kernels; not with tensor parallelism
 
-
-def _second_worker(value: bool) -> bool:
-    if not value:
-        raise ValueError("NeMo-RL after v0.7.0 has no first DTensor worker; leave the key out")
-    return value
+    @model_validator(mode="after")
+    def _names_its_layers_once(self) -> Self:
+        named = [self.match_all_linear, bool(self.target_modules), bool(self.exclude_modules)]
+        if self.enabled and sum(named) != 1:
+            raise ValueError(
+                "LoRA needs exactly one of target_modules, exclude_modules, match_all_linear, and "
+                f"{sum(named)} are set: name the layers to adapt, with exclude_modules=[], or "
+                "those to leave out, [lm_head], with target_modules=[]"
+            )
+        return self
 
 
 class DTensorConfig(Section):
@@ -142,7 +182,7 @@ class DTensorConfig(Section):
     lora_cfg: LoraConfig
     activation_checkpointing: Local[bool]  #: compute activations twice, to save memory
     #: NeMo-RL's second worker; after v0.7.0 there is no other, and later the key will go
-    v2: Annotated[bool, AfterValidator(_second_worker)] = Field(default=True, alias="_v2")
+    v2: Literal[True] = Field(default=True, alias="_v2")
     enabled: bool = True  #: train with this backend
     sequence_parallel: bool = False  #: share sequences in a tensor-parallel group
     tensor_parallel_size: Positive = 1  #: GPUs that share each layer
@@ -240,11 +280,25 @@ class GenerationConfig(Section):
     temperature: Local[Annotated[float, Field(gt=0)]]  #: of the sampling
     top_p: Local[Share]  #: sample from the likeliest tokens with this probability
     top_k: Local[Positive | None]  #: sample from so many likeliest tokens; null: all
-    #: the engine that generates on NeMo-RL
-    backend: Literal["vllm", "sglang", "megatron", "trtllm", "dynamo"] = "vllm"
-    use_async_rollouts: bool = False  #: refused: rewards need whole groups
+    #: the engine that generates on NeMo-RL; its others hand single samples to the environment
+    backend: Literal["vllm", "sglang"] = "vllm"
+    #: refused: rewards need whole groups
+    use_async_rollouts: Annotated[
+        bool,
+        _refused(
+            "asynchronous rollouts reach the environment one by one, and rewards are of whole "
+            "groups; take policy.generation.vllm_cfg.async_engine=true"
+        ),
+    ] = False
     vllm_cfg: VllmConfig = VllmConfig()
     colocated: ColocationConfig = ColocationConfig()
+
+
+#: What `torch.optim.AdamW` can be called with besides the parameters.
+_ADAMW_ARGUMENTS = (
+    *("lr", "betas", "eps", "weight_decay", "amsgrad"),
+    *("maximize", "foreach", "capturable", "differentiable", "fused"),
+)
 
 
 class OptimizerArguments(TypedDict, total=False):
@@ -263,6 +317,15 @@ class OptimizerConfig(Section):
 
     name: ClassName  #: a class, such as torch.optim.AdamW
     kwargs: OptimizerArguments
+
+    @model_validator(mode="after")
+    def _takes_its_arguments(self) -> Self:
+        extra = sorted(set(self.kwargs).difference(_ADAMW_ARGUMENTS))
+        if self.name == "torch.optim.AdamW" and extra:
+            raise ValueError(
+                f"{self.name} has no argument {extra[0]}; it has {', '.join(_ADAMW_ARGUMENTS)}"
+            )
+        return self
 
 
 class SchedulerEntry(TypedDict, total=False):
@@ -291,7 +354,7 @@ class PolicyConfig(Section):
     #: on the hub, a folder, or one of the words local and smollm2
     model_name: Local[Annotated[str, Field(min_length=1)]]
     tokenizer: TokenizerConfig
-    precision: Local[Literal["float32", "bfloat16", "float16"]]  #: of weights and arithmetic
+    precision: Local[Literal["float32", "bfloat16"]]  #: of weights and arithmetic
     train_global_batch_size: Local[Positive]  #: completions of one update
     train_micro_batch_size: Local[Positive]  #: completions in one pass of a GPU
     max_total_sequence_length: Local[Positive]  #: tokens of prompt and completion
@@ -309,6 +372,39 @@ class PolicyConfig(Section):
     logprob_chunk_size: Positive | None = None  #: tokens whose logits are made at once
     make_sequence_length_divisible_by: Positive = 1  #: sequences are padded to a multiple
     pretrained_checkpoint: PretrainedCheckpoint | None = None
+
+    @model_validator(mode="after")
+    def _schedulers_form_a_chain(self) -> Self:
+        entries = self.scheduler or []
+        chain = [entry for entry in entries if "name" in entry]
+        steps = [entry["milestones"] for entry in entries if "milestones" in entry]
+        milestones = steps[0] if steps else []
+        if entries and (
+            len(chain) + len(steps) != len(entries)
+            or len(milestones) != len(chain) - 1
+            or sorted(set(milestones)) != milestones
+        ):
+            raise ValueError(
+                f"scheduler: {len(chain)} schedulers need one list of {max(0, len(chain) - 1)} "
+                "increasing milestones, each entry being a scheduler with its name, or that list"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sequences_have_room(self) -> Self:
+        total, reply = self.max_total_sequence_length, self.generation.max_new_tokens
+        if reply >= total:
+            raise ValueError(
+                f"generation.max_new_tokens {reply} leaves no room for the prompt in "
+                f"max_total_sequence_length {total}, which counts both"
+            )
+        length = self.generation.vllm_cfg.max_model_len
+        if length is not None and length < total:
+            raise ValueError(
+                f"generation.vllm_cfg.max_model_len: vLLM would end every prompt and reply at "
+                f"{length} tokens of {total}; leave it out"
+            )
+        return self
 
     @property
     def backend(self) -> DTensorConfig | MegatronConfig:
@@ -418,13 +514,27 @@ class TrainingRolloutsConfig(Section):
 class DataPlaneConfig(Section):
     """`data_plane`: batches by way of a TransferQueue, with a trainer of its own."""
 
-    enabled: bool = False  #: refused: Equipoise does not follow this trainer
+    #: refused: Equipoise does not follow this trainer
+    enabled: Annotated[
+        bool,
+        _refused(
+            "NeMo-RL's trainer for it has a validation of its own, in which Equipoise cannot "
+            "sample the baseline and the final evaluation; set it to false"
+        ),
+    ] = False
 
 
 class DistillationConfig(Section):
     """`on_policy_distillation`: advantages from a teacher's log-probabilities."""
 
-    enabled: bool = False  #: refused: the rewards would not be trained on
+    #: refused: the rewards would not be trained on
+    enabled: Annotated[
+        bool,
+        _refused(
+            "a teacher's log-probabilities would take the place of the task's reward; set it to "
+            "false"
+        ),
+    ] = False
 
 
 class EquipoiseConfig(Section):
@@ -468,6 +578,5 @@ class Config(Section):
     logger: LoggerConfig
     cluster: ClusterConfig
     data_plane: DataPlaneConfig | None = None
-    async_rl: Tree | None = None  #: refused: of the Single Controller
     on_policy_distillation: DistillationConfig | None = None
     equipoise: Local[EquipoiseConfig]

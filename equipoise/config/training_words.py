@@ -40,8 +40,7 @@ class TrainingWords:
     what wins:
       nemo_configs/base.yaml, the scale, nemo_configs/tasks/<task>.yaml, tasks/<task>.<scale>.yaml
       where there is one, your own --config files in their order, then the named flags, then
-      key=value. A YAML of your own needs only the keys that it changes; with the word `scale` in
-      it, it is a scale.
+      key=value. A YAML of your own needs only the keys that it changes.
 
     keys:
       the task's own are equipoise.data.* (its prompts) and env.<name>.* (its reward), with their

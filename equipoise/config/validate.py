@@ -24,8 +24,7 @@ from environments.yaml_file import fields_at, fields_of, key_path, structure_of
 from equipoise.config.gone import replacement
 from equipoise.config.schema import HONOURED, Config, Section
 from equipoise.config.secrets import has_secret, is_secret_name, masked
-from equipoise.files.errors import UsageError
-from equipoise.files.foreign_names import OPTIONS, normalized
+from equipoise.files.errors import OPTIONS, UsageError, normalized
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -5,7 +5,7 @@ docs/troubleshooting.md has the table, which a test compares with this one.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from equipoise.doctor import machine, nemo_rl, task
+from equipoise.doctor import machine, task
 from equipoise.doctor.checks import (
     Case,
     Check,
@@ -44,8 +44,8 @@ CHECKS = (
     Check(
         "NeMo-RL",
         "that it is here, its Python, the variables of its workers; for a job its image",
-        nemo_rl.REMEDY,
-        nemo_rl.nemo_rl,
+        machine.REMEDY,
+        machine.nemo_rl,
         needs_run=False,
         starts=("nemo_rl",),
         plans=True,
@@ -54,7 +54,7 @@ CHECKS = (
         "GPUs",
         "how many the configuration asks for, this machine or Ray's has, and torch sees",
         "Take a node with such GPUs, or --config nemo_configs/local.yaml for a CPU.",
-        nemo_rl.gpus,
+        machine.gpus,
         needs_run=False,
         starts=("local", "nemo_rl"),
         plans=True,
@@ -63,7 +63,7 @@ CHECKS = (
         "memory",
         "memory of the GPUs, or of this machine, against the estimate for the configuration",
         "Lower policy.train_micro_batch_size, train a LoRA, or take larger or more GPUs.",
-        nemo_rl.memory,
+        machine.memory,
         starts=("local",),
         plans=True,
     ),

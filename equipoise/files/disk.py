@@ -207,15 +207,6 @@ def remove_abandoned(folder: Path) -> None:
                 leftover.unlink()
 
 
-def is_being_written(path: Path) -> bool:
-    """Whether a living process fills a scratch folder for `path`, as far as locks can tell."""
-    for scratch in _scratch_folders(path):
-        with _locked(scratch) as free:
-            if free is False:
-                return True
-    return False
-
-
 def _scratch_folders(path: Path) -> list[Path]:
     return list(path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}"))
 

@@ -132,12 +132,6 @@ def on_this_machine(name: str, cache: Path | None = None) -> Path | None:
     return Path(config).parent if isinstance(config, str) else None
 
 
-def in_cache(name: str, cache: Path | None = None) -> bool:
-    """Whether the Hub's cache has the weights of a model."""
-    folder = on_this_machine(name, cache)
-    return folder is not None and _holds_weights(folder)
-
-
 def model_problems(folder: Path) -> Iterator[str]:
     """List what a model's folder lacks for a policy; weights apart, see `refuse_no_weights`."""
     try:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.checkpoints.hugging_face import write_model
 from equipoise.checkpoints.megatron import to_hugging_face
 from equipoise.checkpoints.sources import open_source
-from equipoise.checkpoints.writer import write_model
 from equipoise.files.disk import read_json
 from tests.contract.packages import MEGATRON, missing
 from tests.equipoise.checkpoints.large import save_megatron, shape

@@ -7,7 +7,7 @@ v0.7.0, whose baseline and reference are drawn between its start and the first t
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
 
-from equipoise.config.memory import layout_of, memory_of, model_shape, vllm_share
+from equipoise.config.memory import layout_of, memory_of, model_shape
 from equipoise.config.schema import LOCAL_MODEL, Config, LoraConfig, MegatronPeftConfig
 from equipoise.config.validate import Problem
 from equipoise.files.disk import GB, in_gb
@@ -60,38 +60,6 @@ def memory_warnings(config: Config) -> Iterator[str]:
         yield (
             f"training takes at least {in_gb(needed)} of each GPU, which has {limit:g} GB by "
             "equipoise.gpu_memory_gb; on CUDA out of memory lower policy.train_micro_batch_size"
-        )
-
-
-def _trainer_is_followed(config: Config) -> Iterator[Problem]:
-    data_plane, distillation = config.data_plane, config.on_policy_distillation
-    if data_plane and data_plane.enabled:
-        yield Problem(
-            "nemo-rl.data-plane",
-            ("data_plane.enabled",),
-            "NeMo-RL's trainer for it has a validation of its own, in which Equipoise cannot "
-            "sample the baseline and the final evaluation; set it to false",
-        )
-    if config.async_rl is not None:
-        yield Problem(
-            "nemo-rl.async-rl",
-            ("async_rl",),
-            "it is read by NeMo-RL's Single Controller alone, which has no validation and so no "
-            "baseline and no final evaluation; leave it out",
-        )
-    if distillation and distillation.enabled:
-        yield Problem(
-            "nemo-rl.distillation",
-            ("on_policy_distillation.enabled",),
-            "a teacher's log-probabilities would take the place of the task's reward; set it to "
-            "false",
-        )
-    if config.grpo.stop_at_validation_metric is not None:
-        yield Problem(
-            "nemo-rl.early-stop",
-            ("grpo.stop_at_validation_metric",),
-            "a run that stops there has no final evaluation, which follows the last step; set it "
-            "to null, and choose a checkpoint by checkpointing.metric_name",
         )
 
 
@@ -274,32 +242,17 @@ def memory_problems(config: Config) -> Iterator[Problem]:
     layout = layout_of(config)
     if shape is None or limit is None or layout.training_gpus < layout.model_parallel:
         return
-    memory, share = memory_of(config, shape), vllm_share(config)
-    if memory.training > limit * GB:
+    needed = memory_of(config, shape).training
+    if needed > limit * GB:
         yield Problem(
             "memory.training",
             ("equipoise.gpu_memory_gb", "policy.model_name", *_GPUS),
-            f"weights, gradients and optimizer take {in_gb(memory.training)} of each GPU, which "
-            f"has {limit:g} GB; take LoRA or more GPUs",
-        )
-    if memory.weights + memory.vllm_weights > limit * GB:
-        yield Problem(
-            "memory.vllm-weights",
-            (f"{_VLLM}.tensor_parallel_size", "equipoise.gpu_memory_gb"),
-            f"vLLM's weights take {in_gb(memory.vllm_weights)} beside the "
-            f"{in_gb(memory.weights)} of training on a GPU of {limit:g} GB; raise it",
-        )
-    elif memory.vllm_weights > share:
-        yield Problem(
-            "memory.no-generation",
-            (f"{_VLLM}.gpu_memory_utilization", f"{_VLLM}.tensor_parallel_size"),
-            f"vLLM may use {in_gb(share)} of a GPU, and its weights of "
-            f"{in_gb(memory.vllm_weights)} leave no room to generate; raise one of them",
+            f"weights, gradients and optimizer take {in_gb(needed)} of each GPU, which has "
+            f"{limit:g} GB; take LoRA or more GPUs",
         )
 
 
 RULES: Sequence[Rule] = (
-    _trainer_is_followed,
     _backends_agree,
     _megatron_schedules_itself,
     _lora_names_are_read,

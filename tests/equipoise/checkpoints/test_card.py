@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from huggingface_hub import ModelCard
 
-from equipoise.checkpoints.convert import convert
+from equipoise.checkpoints.convert import convert, write_card
 from equipoise.checkpoints.sources import open_source
-from equipoise.checkpoints.writer import write_card
 from tests.equipoise.checkpoints.samples import save_adapter
 
 

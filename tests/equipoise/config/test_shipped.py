@@ -75,13 +75,11 @@ def test_a_scale_is_valid_and_leaves_no_size_to_a_default(scale, task):
 
 @of_every_task
 @at_every_scale
-def test_a_copy_of_a_scale_and_config_yaml_mean_the_same(scale, task, tmp_path):
+def test_config_yaml_means_the_same(scale, task, tmp_path):
     loaded = load_config(task, Options((scale,)))
-    (tmp_path / "my own.yaml").write_text(scale.read_text())
-    copy = load_config(task, Options((tmp_path / "my own.yaml",)))
     (tmp_path / "config.yaml").write_text(loaded.to_yaml())
     resumed = load_config(task, Options((tmp_path / "config.yaml",), resume=tmp_path))
-    assert copy.resolved == resumed.resolved == loaded.resolved
+    assert resumed.resolved == loaded.resolved
     # What `auto` has chosen is written down.
     assert resumed.config.equipoise.engine == loaded.engine
     assert resumed.warnings == loaded.warnings

@@ -22,6 +22,7 @@ medium policy.megatron_cfg.optimizer.min_lr=0.0
 medium policy.reward_model_cfg.enabled=true
 medium policy.generation.sglang_cfg.tp_size=2
 medium grpo.val_at_end=false
+medium equipoise.device=cpu
 medium data.use_multiple_dataloader=true
 medium data.train.dataset_name=squad
 medium data.validation=[{"dataset_name":squad}]

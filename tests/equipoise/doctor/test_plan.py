@@ -7,8 +7,7 @@ import pytest
 
 from equipoise.doctor import checks, machine
 from equipoise.doctor.checks import Job
-from equipoise.doctor.machine import folders
-from equipoise.doctor.nemo_rl import nemo_rl
+from equipoise.doctor.machine import folders, nemo_rl
 from equipoise.doctor.registry import compare_plan, examine
 from equipoise.doctor.task import model
 from tests.equipoise.doctor.conftest import LARGE
@@ -52,7 +51,6 @@ def test_a_scale_of_a_cluster_can_be_planned_anywhere_and_says_what_was_not_comp
     ],
 )
 def test_what_could_not_work_here_ends_the_plan(words, reason, compare, monkeypatch):
-    monkeypatch.setattr("equipoise.doctor.machine.free_bytes", lambda _: 10**12)
     with refusal("start.failed-check", reason):
         compare(*words, environment=job_of(Path("/"), "/no/nemo-rl.sif"))
 
@@ -65,7 +63,6 @@ def job_of(folder, container="nvcr.io/nvidia/nemo-rl:v0.7.0", **more):
 def test_the_doctor_of_a_login_node_can_pass(case, tmp_path, monkeypatch):
     """It has no NeMo-RL, no GPU and little memory; the job's image and folders are what counts."""
     monkeypatch.setattr(machine, "ram_bytes", lambda: 10**9)
-    monkeypatch.setattr("equipoise.doctor.machine.free_bytes", lambda _: 10**12)
     image = tmp_path / "nemo-rl.sqsh"
     image.touch()
     login = case("fairness", *LARGE, environment=job_of(tmp_path, str(image)), online=False)

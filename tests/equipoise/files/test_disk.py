@@ -1,10 +1,7 @@
-import fcntl
 import json
 import math
-import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from equipoise.files.disk import (
     below,
     create_folder,
     finite,
-    is_being_written,
     read_json,
     read_jsonl,
     remove_abandoned,
@@ -102,13 +98,10 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_no
     mine = tmp_path / ".model.backup"
     mine.mkdir()
     living = writer_of(path)
-    assert is_being_written(path)
-    assert not is_being_written(tmp_path / "mod")
     create_folder(path, lambda folder: (folder / "a").touch())
     assert len(list(tmp_path.glob(".model.*.partial"))) == 1
     living.kill()
     living.wait()
-    assert not is_being_written(path)
     write_folder(path, lambda folder: (folder / "b").touch())
     assert {entry.name for entry in tmp_path.iterdir()} == {"model", mine.name}
 
@@ -134,21 +127,6 @@ def test_what_a_killed_process_was_writing_is_removed_and_what_a_living_one_writ
     living.wait()
     remove_abandoned(tmp_path)
     assert list(tmp_path.iterdir()) == [backup]
-
-
-def test_who_looks_at_a_new_scratch_folder_does_not_keep_it_unlocked(tmp_path, monkeypatch):
-    make = disk.tempfile.mkdtemp
-
-    def looked_at(**options):
-        folder = make(**options)
-        descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        threading.Timer(0.1, os.close, [descriptor]).start()
-        return folder
-
-    monkeypatch.setattr(disk.tempfile, "mkdtemp", looked_at)
-    with disk.scratch_folder(tmp_path / "out"):
-        assert is_being_written(tmp_path / "out")
 
 
 @pytest.mark.parametrize("text", ['{"cut', "[" * 100_000, "[NaN]", "[1e400]", "\xff"])

@@ -20,20 +20,18 @@ SHORT = {
 #: Scale, words -> key, code and values.
 REFUSED = """
 medium checkpointing.enabled=false -> checkpointing.enabled -> checkpointing.none-saved
-small DTENSOR._v2=false -> DTENSOR._v2 -> config.invalid-value | v0.7.0
+small DTENSOR._v2=false -> DTENSOR._v2 -> config.invalid-value
 medium ASYNC checkpointing.metric_name=train:env/disparity_ratio
     -> checkpointing.metric_name -> checkpointing.late-metric | env/disparity_ratio
 medium checkpointing.metric_name=train:env/disparity_ratio grpo.use_dynamic_sampling=true
     -> checkpointing.metric_name -> checkpointing.late-metric | env/disparity_ratio
 medium checkpointing.metric_name=val:disparity_ratio
     -> checkpointing.metric_name -> checkpointing.unknown-metric | accuracy, avg_length
-medium async_rl.sampler.name=windowed -> async_rl -> nemo-rl.async-rl
-large ASYNC async_rl={} -> async_rl -> nemo-rl.async-rl
-medium data_plane.enabled=true -> data_plane.enabled -> nemo-rl.data-plane
+medium data_plane.enabled=true -> data_plane.enabled -> config.invalid-value
 medium on_policy_distillation.enabled=true -> on_policy_distillation.enabled
-    -> nemo-rl.distillation
+    -> config.invalid-value
 medium grpo.stop_at_validation_metric=accuracy grpo.stop_at_validation_threshold=0.9
-    -> grpo.stop_at_validation_metric -> nemo-rl.early-stop
+    -> grpo.stop_at_validation_metric -> config.invalid-value
 large MEGATRON.optimizer.lr=1.0e-6 -> MEGATRON.optimizer.lr
     -> megatron-keys.divergent-value | 1e-06 | policy.optimizer.kwargs.lr | 5e-05
 large MEGATRON.peft.enabled=false -> MEGATRON.peft.enabled -> megatron-keys.divergent-value
@@ -65,13 +63,7 @@ large policy.max_total_sequence_length=1022
     -> policy.max_total_sequence_length -> lengths.uneven-total | 1022 | 8
 medium policy.model_name=Qwen/Qwen2.5-72B-Instruct LORA.enabled=false VLLM.tensor_parallel_size=8
     -> policy.model_name -> memory.training | 80
-medium policy.model_name=Qwen/Qwen2.5-72B-Instruct -> -> memory.vllm-weights | 145 GB
-medium policy.model_name=Qwen/Qwen2.5-32B-Instruct VLLM.tensor_parallel_size=2
-    VLLM.gpu_memory_utilization=0.4
-    -> VLLM.gpu_memory_utilization -> memory.no-generation | 32 GB | 33 GB
-medium VLLM.max_model_len=512 -> VLLM.max_model_len -> vllm.short-context
-large MEGATRON.expert_model_parallel_size=2
-    -> MEGATRON.expert_model_parallel_size -> layout.no-experts
+medium VLLM.max_model_len=512 -> policy -> config.invalid-value | max_model_len
 """
 #: The last one has an output layer of its own.
 ALLOWED = """

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from equipoise.doctor.checks import Case
-from equipoise.doctor.nemo_rl import cluster
+from equipoise.doctor.machine import cluster
 
 pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("only_ray")]
 
