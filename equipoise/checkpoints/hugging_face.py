@@ -209,7 +209,7 @@ def _joined(folder: Path, name: str, parts: list[Part]) -> LazyTensor:
     return join(folder, name, shape, first.tensor.dtype, parts)
 
 
-# --- Writing ---------------------------------------------------------------------------------------
+# --- Writing --------------------------------------------------------------------------------------
 
 #: Larger models are cut into files of about this size, as Hugging Face does.
 SHARD_BYTES = 5 * 10**9

@@ -180,7 +180,7 @@ def _local_can_run(case: Case) -> Iterator[Problem]:
         )
 
     packages: list[str] = [*case.config.logger.report_to]
-    packages += ["bitsandbytes"] if case.config.equipoise.load_in_4bit else []
+    packages += ["bitsandbytes"] if case.config.equipoise.load_in_4bit and has_lora else []
     missing = [name for name in packages if find_spec(name) is None]
     if case.engine == "local" and missing:
         yield Problem(

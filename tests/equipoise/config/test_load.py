@@ -104,7 +104,7 @@ grpo.max_val_samples=-1 -> should be greater than 0, not -1
 grpo.normalize_rewards=1 -> should be a valid boolean, not 1
 loss_fn=3 -> loss_fn: should be a section with keys below it, not 3
 checkpointing=3 -> checkpointing: should be a section with keys below it, not 3
-policy.precision=fp32 -> should be 'float32', 'bfloat16' or 'float16', not 'fp32'
+policy.precision=fp32 -> should be 'float32' or 'bfloat16', not 'fp32'
 grpo.reward_shaping=1 -> should be a section with keys below it, not 1
 equipoise.run_name=../up -> should match pattern
 """
