@@ -13,8 +13,8 @@ from equipoise.config.flags import check_task
 from equipoise.config.nemo_rl.installation import find_root, hand_over, is_installed, is_launched
 from equipoise.config.secrets import redacted
 from equipoise.config.training_words import Task, Training, TrainingWords
+from equipoise.doctor import examine
 from equipoise.doctor.checks import STATUSES, Case
-from equipoise.doctor.registry import examine
 from equipoise.files.console import Column, Reporter
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.options import option

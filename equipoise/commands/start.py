@@ -35,9 +35,9 @@ from equipoise.config.schedule import (
     workload_of,
 )
 from equipoise.config.schema import Config, Engine
+from equipoise.doctor import compare_plan, refuse_unfit
 from equipoise.doctor.checks import Case
 from equipoise.doctor.machine import installation, usable_installation
-from equipoise.doctor.registry import compare_plan, refuse_unfit
 from equipoise.files.console import Column, Reporter
 from equipoise.files.disk import in_gb, write_text
 from equipoise.files.errors import UsageError

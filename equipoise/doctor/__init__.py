@@ -1,7 +1,144 @@
 """A machine and a run: what would keep the run from working, before it costs GPU time.
 
 checks.py      a check, its input and its findings; the machine that a run is for
-registry.py    every check; which of them a start and a dry run ask, too
 machine.py     GPUs, memory, folders, disks and NeMo-RL, of this machine or of a cluster
 task.py        the model with its chat template, prompts and reward, by the hooks of the task
+
+Here is every check: its question, its usual remedy, who asks it, and what answers it.
+docs/troubleshooting.md has the table, which a test compares with this one.
 """
+
+from collections.abc import Callable, Iterator, Sequence
+
+from equipoise.doctor import machine, task
+from equipoise.doctor.checks import (
+    Case,
+    Check,
+    Finding,
+    Result,
+    failure,
+    ok,
+    results_of,
+    unchecked,
+    warning,
+)
+from equipoise.files.errors import EquipoiseError
+
+
+def configuration(case: Case) -> Iterator[Finding]:
+    """The configuration that is named, and what of it is hardly meant."""
+    if case.invalid:
+        yield failure(case.invalid.message, case.invalid.remedy)
+    elif case.loaded is None:
+        yield unchecked(case.without_run)
+    else:
+        name, engine = case.config.equipoise.task, case.loaded.engine
+        fine = ok(f"{name} on the engine {engine}, model {case.config.policy.model_name}")
+        yield from [warning(text) for text in case.loaded.warnings] or [fine]
+
+
+#: In the order of the table: what others need comes before them.
+CHECKS = (
+    Check(
+        "configuration",
+        "files, flags and keys: that they make one valid run, and what of it is hardly meant",
+        "Correct the keys that it names: docs/configuration.md.",
+        configuration,
+        needs_run=False,
+    ),
+    Check(
+        "NeMo-RL",
+        "that it is here, its Python, the variables of its workers; for a job its image",
+        machine.REMEDY,
+        machine.nemo_rl,
+        needs_run=False,
+        starts=("nemo_rl",),
+        plans=True,
+    ),
+    Check(
+        "GPUs",
+        "how many the configuration asks for, this machine or Ray's has, and torch sees",
+        "Take a node with such GPUs, or --config nemo_configs/local.yaml for a CPU.",
+        machine.gpus,
+        needs_run=False,
+        starts=("local", "nemo_rl"),
+        plans=True,
+    ),
+    Check(
+        "memory",
+        "memory of the GPUs, or of this machine, against the estimate for the configuration",
+        "Lower policy.train_micro_batch_size, train a LoRA, or take larger or more GPUs.",
+        machine.memory,
+        starts=("local",),
+        plans=True,
+    ),
+    Check(
+        "folders",
+        "that what the run writes to can be written to and has the room, logs and models counted",
+        "Free some space, choose other folders, or lower checkpointing.keep_top_k.",
+        machine.folders,
+        plans=True,
+    ),
+    Check(
+        "model",
+        "a folder or a copy of the hub: weights, chat template; else whether the hub gives it",
+        "Name a folder with a Hugging Face model, or a model on the hub, with --model-name.",
+        task.model,
+        plans=True,
+    ),
+    Check(
+        "prompts",
+        "the file and its hash, or how they are made; the models that make them",
+        "Correct the file or equipoise.data, or let equipoise.data.module make the prompts.",
+        task.prompts,
+    ),
+    Check(
+        "reward",
+        "settings, rules and keys of what gives reward; that each of its models answers",
+        "Correct env in the configuration: docs/<task>.md.",
+        task.reward,
+    ),
+)
+
+
+def examine(case: Case) -> list[Result]:
+    """One result at least of every check."""
+    selected = [check for check in CHECKS if case.loaded or not check.needs_run]
+    results = results_of(selected, case)
+    why = unchecked(case.without_run)
+    results += [Result.of(check, why) for check in CHECKS if check not in selected]
+    return sorted(results, key=lambda result: CHECKS.index(result.check))
+
+
+def refuse_unfit(case: Case, warn: Callable[[str], None]) -> None:
+    """Ask what concerns a start. Raises one `EquipoiseError` with everything that would fail."""
+    checks = [check for check in CHECKS if case.configured.engine in check.starts]
+    refuse([Result.of(check, finding) for check in checks for finding in check.run(case)], warn)
+
+
+def compare_plan(case: Case, warn: Callable[[str], None], say: Callable[[str], None]) -> None:
+    """Compare a plan with the machine that it is for, and say what was not compared.
+
+    Raises one `EquipoiseError` with everything for which the run could not work.
+    """
+    refuse(results_of([check for check in CHECKS if check.plans], case), warn, say)
+
+
+def refuse(
+    results: Sequence[Result],
+    warn: Callable[[str], None],
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Tell the warnings, and raise one `EquipoiseError` of the failures."""
+    for result in results:
+        if result.status == "warning":
+            warn(result.says)
+        elif result.status == "not checked":
+            say(f"not compared: {result.check.name}: {result.says}")
+    failures = [result for result in results if result.status == "failure"]
+    if len(failures) == 1:
+        raise EquipoiseError("start.failed-check", failures[0].says, failures[0].remedy)
+    if failures:
+        raise EquipoiseError(
+            "start.failed-checks", "\n".join(f"{r.says}\n  {r.remedy}" for r in failures), ""
+        )

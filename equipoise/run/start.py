@@ -274,7 +274,7 @@ def _check_length(run: RunDirectory, loaded: LoadedConfig) -> None:
             "Put the checkpoints back, or start a new run with another --run-name.",
         )
     # torch takes seconds to import, and few resumptions need it.
-    from equipoise.config.learning_rate import learning_rates
+    from equipoise.config.schedule import learning_rates
 
     prompts = read_json(manifest_path(run.prompts))["prompts"].get(TRAIN_SPLIT, 0)
     grpo, steps = config.grpo, total_steps(prompts, config)

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from environments.base import Rollout, Score
-from equipoise.config.learning_rate import Schedule
+from equipoise.config.schedule import Schedule
 from equipoise.files.disk import flush, write_json
 from equipoise.run.history import Row, append_row
 from equipoise.run.job import FailureMonitor

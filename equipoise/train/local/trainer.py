@@ -22,8 +22,7 @@ from trl.trainer import utils
 
 from environments.base import PromptRecord, Rollout, Score
 from environments.contract import Environment
-from equipoise.config.learning_rate import Schedule
-from equipoise.config.schedule import plan, total_steps
+from equipoise.config.schedule import Schedule, plan, total_steps
 from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
 from equipoise.models.causal import (

@@ -9,8 +9,8 @@ import pytest
 from equipoise.commands import doctor as command
 from equipoise.commands.doctor import DoctorOptions, case_of, run
 from equipoise.config.flags import tasks
+from equipoise.doctor import CHECKS, examine
 from equipoise.doctor.checks import Result, failure, ok
-from equipoise.doctor.registry import CHECKS, examine
 from equipoise.files.console import Reporter
 from equipoise.files.options import read_options
 from tests.equipoise.doctor.conftest import LARGE

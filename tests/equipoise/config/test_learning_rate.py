@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from equipoise.config import load_config
-from equipoise.config.learning_rate import Schedule, learning_rates
+from equipoise.config.schedule import Schedule, learning_rates
 from equipoise.config.schema import PolicyConfig
 from equipoise.config.training_words import parse_flags
 

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.config.nemo_rl.installation import Installation
 from equipoise.doctor import machine as nemo_rl
-from equipoise.doctor.registry import refuse_unfit
+from equipoise.doctor import refuse_unfit
 from equipoise.files.errors import EquipoiseError
 from tests.equipoise.doctor.conftest import LARGE, SMALL
 from tests.refusals import refusal

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.doctor import checks, machine
+from equipoise.doctor import checks, compare_plan, examine, machine
 from equipoise.doctor.checks import Job
 from equipoise.doctor.machine import folders, nemo_rl
-from equipoise.doctor.registry import compare_plan, examine
 from equipoise.doctor.task import model
 from tests.equipoise.doctor.conftest import LARGE
 from tests.refusals import refusal

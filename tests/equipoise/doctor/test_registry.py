@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.doctor import machine
+from equipoise.doctor import CHECKS, machine, refuse_unfit
 from equipoise.doctor.machine import usable_installation
-from equipoise.doctor.registry import CHECKS, refuse_unfit
 from tests.equipoise.doctor.conftest import LARGE, SMALL
 from tests.refusals import refusal
 

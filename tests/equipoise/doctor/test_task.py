@@ -10,8 +10,8 @@ from aiohttp import web as aio
 from data_prep.records import write_prompts
 from environments.dharma.policy import SHIPPED
 from equipoise.commands.doctor import DoctorOptions, case_of
+from equipoise.doctor import CHECKS, examine
 from equipoise.doctor.checks import results_of
-from equipoise.doctor.registry import CHECKS, examine
 from equipoise.files.options import read_options
 from equipoise.run.start import prepare_task
 from tests.environments.chat.conftest import Server
