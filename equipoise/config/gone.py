@@ -20,6 +20,7 @@ KEYS: dict[str, str] = {
     "equipoise.evaluation.also": "use `equipoise gate RUN/baseline RUN/final` after the run",
     "equipoise.data.fields": "name the rows' keys question, context and ground_truth",
     "equipoise.environment_actor": "leave it out: the reward runs on the driver's node",
+    "scale": "leave it out: name the scale with a --config of its own, before yours",
     "equipoise.data.labels": "write yes, no or maybe as each row's ground_truth",
     "equipoise.data.known_share": "NeMo-RL's grpo.use_dynamic_sampling leaves out what ties",
     "env.dharma.judge.endpoint.send_schema": "leave it out: a refused schema is not sent again",

@@ -1,6 +1,5 @@
 """Conversion to Megatron without the bridge; with it: tests/contract/test_megatron_bridge.py."""
 
-from fnmatch import fnmatch
 
 import pytest
 import torch.distributed.checkpoint as dcp
@@ -9,7 +8,7 @@ from equipoise.checkpoints.convert import convert_to_megatron
 from equipoise.commands.convert import ConvertOptions, run
 from equipoise.files.console import Reporter
 from equipoise.files.options import read_options
-from tests.equipoise.checkpoints.samples import save_adapter, weights_of
+from tests.equipoise.checkpoints.samples import weights_of
 from tests.refusals import refusal
 
 
@@ -54,21 +53,6 @@ class TestWithoutMegatronBridge:
         with refusal("megatron.bridge-failure", "it is there"):
             convert_to_megatron(folder, tmp_path / "made")
         assert list(tmp_path.iterdir()) == [python]
-
-    def test_whatever_a_killed_conversion_leaves_is_what_the_next_one_removes(
-        self, model, tmp_path, monkeypatch
-    ):
-        place = tmp_path / "here"
-        python = tmp_path / "python"
-        python.write_text(f"#!/bin/sh\nls -A {place} > {tmp_path}/beside\nexit 1\n")
-        python.chmod(0o755)
-        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
-        save_adapter(model, tmp_path / "adapter")
-        with refusal("megatron.bridge-failure"):
-            convert_to_megatron(tmp_path / "adapter", place / "made", base=str(model))
-        beside = (tmp_path / "beside").read_text().split()
-        assert len(beside) == 2  # the merged model, and what would have been DEST
-        assert all(fnmatch(name, ".made.*.partial") for name in beside)
 
     def test_it_is_found_where_nemo_rl_keeps_its_workers(self, tmp_path, monkeypatch):
         from equipoise.config.nemo_rl.installation import find_megatron_python
