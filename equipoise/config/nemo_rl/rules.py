@@ -242,13 +242,20 @@ def memory_problems(config: Config) -> Iterator[Problem]:
     layout = layout_of(config)
     if shape is None or limit is None or layout.training_gpus < layout.model_parallel:
         return
-    needed = memory_of(config, shape).training
-    if needed > limit * GB:
+    memory = memory_of(config, shape)
+    if memory.training > limit * GB:
         yield Problem(
             "memory.training",
             ("equipoise.gpu_memory_gb", "policy.model_name", *_GPUS),
-            f"weights, gradients and optimizer take {in_gb(needed)} of each GPU, which has "
-            f"{limit:g} GB; take LoRA or more GPUs",
+            f"weights, gradients and optimizer take {in_gb(memory.training)} of each GPU, which "
+            f"has {limit:g} GB; take LoRA or more GPUs",
+        )
+    if memory.weights + memory.vllm_weights > limit * GB:
+        yield Problem(
+            "memory.vllm-weights",
+            (f"{_VLLM}.tensor_parallel_size", "equipoise.gpu_memory_gb"),
+            f"vLLM's weights take {in_gb(memory.vllm_weights)} beside the "
+            f"{in_gb(memory.weights)} of training on a GPU of {limit:g} GB; raise it",
         )
 
 

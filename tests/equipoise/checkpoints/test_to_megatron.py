@@ -1,6 +1,5 @@
 """Conversion to Megatron without the bridge; with it: tests/contract/test_megatron_bridge.py."""
 
-
 import pytest
 import torch.distributed.checkpoint as dcp
 

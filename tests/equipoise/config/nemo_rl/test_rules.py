@@ -63,6 +63,7 @@ large policy.max_total_sequence_length=1022
     -> policy.max_total_sequence_length -> lengths.uneven-total | 1022 | 8
 medium policy.model_name=Qwen/Qwen2.5-72B-Instruct LORA.enabled=false VLLM.tensor_parallel_size=8
     -> policy.model_name -> memory.training | 80
+medium policy.model_name=Qwen/Qwen2.5-72B-Instruct -> -> memory.vllm-weights | 145 GB
 medium VLLM.max_model_len=512 -> policy -> config.invalid-value | max_model_len
 """
 #: The last one has an output layer of its own.
