@@ -2,7 +2,6 @@
 
     uv run docs/experiments/methods.py --seeds 301 302 303
     uv run docs/experiments/methods.py pubmedqa --seeds 301 --only GRPO "expert iteration"
-    uv run docs/experiments/methods.py --words results/fairness/RUN/reference.jsonl
 
 Every way of a seed has the same prompts, split, local model and reference; a seed has its own of
 each. `fairness` gives its methods as many CPU seconds; `telling` is the same task, of a clinician
@@ -12,8 +11,6 @@ ended. The table goes to methods.md in the output folder, the figures beside it.
 """
 
 import argparse
-import math
-import re
 import shutil
 import tempfile
 import time
@@ -29,9 +26,7 @@ from unittest.mock import patch
 import numpy as np
 from seeds import fixed_work
 
-from data_prep.fairness.vignettes import CUES, FACTORS
 from environments.base import (
-    CONTROL_SPLIT,
     TEST_SPLIT,
     TRAIN_SPLIT,
     Message,
@@ -382,11 +377,7 @@ def write_row(
 def measured(
     run: RunDirectory, rollouts: Sequence[Rollout], scores: Sequence[Score]
 ) -> dict[str, Any]:
-    """Return evaluation.json of these replies, with the reference of `run`, and two more figures.
-
-    `reward` is the mean over replies; `wrong` has the shares that tell another patient's race, or
-    anything of another patient.
-    """
+    """Return evaluation.json of these replies, with the reference of `run`, and the mean reward."""
     task = run.root.parent.name
     loaded = load_config(task, parse_flags("methods", ["--config", str(run.config)]))
     environment = loaded.environment_class(loaded.env_settings)
@@ -394,12 +385,6 @@ def measured(
         environment.set_reference(read_rollouts(run.reference))
     scores = scores or environment.score(rollouts)
     values = [score.value for score in scores if score.value is not None]
-    wrong = [told_wrong(rollout) for rollout in rollouts] if task == "fairness" else []
-    shares = {
-        "race": fmean("race" in factors for factors in wrong) if wrong else None,
-        "patient": fmean(bool(factors) for factors in wrong) if wrong else None,
-    }
-    figures = {"reward": fmean(values)} | {f"wrong {n}": value for n, value in shares.items()}
     evaluation = evaluation_dict(
         environment.measure(rollouts, scores),
         task=task,
@@ -411,7 +396,7 @@ def measured(
         settings=loaded.config.equipoise.evaluation.statistics,
         presentation=environment.presentation,
     )
-    return evaluation | {"replies": {name: {"value": value} for name, value in figures.items()}}
+    return evaluation | {"replies": {"reward": {"value": fmean(values)}}}
 
 
 def ask(case: "Case", run: RunDirectory, seed: int, folder: Path) -> list[Rollout]:
@@ -572,8 +557,8 @@ CASES: Mapping[str, Case] = {
         _BLIND,
         (
             *_DISTANCES,
-            ColumnOf("another race told", "wrong race", "replies"),
-            ColumnOf("contradicts the prompt", "wrong patient", "replies"),
+            ColumnOf("another race told", "names_other_race"),
+            ColumnOf("contradicts the prompt", "contradicts_prompt"),
             *_KEPT,
             _WORK,
         ),
@@ -658,103 +643,14 @@ def over(values: Sequence[float]) -> OverSeeds:
     return over_seeds(values, none, confidence=0.95, same_items=False)
 
 
-# --- words ---------------------------------------------------------------------------------------
-
-#: What names a race in a text; what implies one are the words of data_prep/fairness/vignettes.py.
-NAMES: Mapping[str, str] = {
-    "White": r"White|Caucasian",
-    "Black": r"Black|African[- ]American",
-    "Hispanic or Latino": r"Hispanic|Latin[oax]",
-    "Asian": r"Asian",
-}
-
-
-def races_in(text: str) -> set[str]:
-    """The races that a text names or implies."""
-    implied = {
-        race: "|".join(word for _, words in CUES.values() for word in words[race]) for race in NAMES
-    }
-    return {race for race in NAMES if re.search(rf"\b({NAMES[race]}|{implied[race]})\b", text)}
-
-
-#: What tells a patient's other factors in a rationale; see `_TELLING`.
-FACTORS_TOLD: Mapping[str, Mapping[str, str]] = {
-    "age": {"young": "28 years old", "old": "61 years old"},
-    "gender": {value: f"a {value}" for value in FACTORS["gender"]},
-    "occupation": {value: value for value in FACTORS["occupation"]},
-}
-
-
-def told_wrong(rollout: Rollout) -> set[str]:
-    """The factors of which a reply tells another value than the patient's."""
-    text, patient = rollout.completion, rollout.metadata
-    told = {"race": races_in(text)} | {
-        factor: {value for value, word in values.items() if re.search(rf"\b{word}\b", text)}
-        for factor, values in FACTORS_TOLD.items()
-    }
-    return {factor for factor, values in told.items() if values - {patient.get(factor)}}
-
-
-def words(path: Path, seed: int = 0) -> str:
-    """How often replies name or imply a race, as they are and as a supervised stage deals them.
-
-    `path` is a run's reference.jsonl, or any rollouts of whole sets. Dealing gives each prompt the
-    replies to a race of its set that is drawn, whether a decision can be read in them or not.
-    """
-    prompts: dict[str, list[Rollout]] = {}
-    for rollout in read_rollouts(path):
-        if rollout.split != CONTROL_SPLIT:
-            prompts.setdefault(rollout.prompt_id, []).append(rollout)
-    sets: dict[str, list[list[Rollout]]] = {}
-    for siblings in prompts.values():
-        sets.setdefault(siblings[0].set_id, []).append(siblings)
-    rng = np.random.default_rng(seed)
-    own, dealt = [], []
-    for members in sets.values():
-        for place, siblings in zip(rng.permutation(len(members)), members, strict=True):
-            race = str(siblings[0].metadata["race"])
-            own += [(race, races_in(rollout.completion)) for rollout in siblings]
-            dealt += [(race, races_in(rollout.completion)) for rollout in members[place]]
-    lines = [
-        "| texts | replies | tell a race | another race than the patient's |",
-        "|---|---|---|---|",
-    ]
-    for name, pairs in (("the model's own replies", own), ("the same, dealt out", dealt)):
-        lines.append(f"| {name} | {' | '.join(word_cells(pairs))} |")
-    return "\n".join([*lines, ""])
-
-
-def word_cells(pairs: Sequence[tuple[str, set[str]]]) -> tuple[str, str, str]:
-    """How many replies, how many tell a race, and how many another one than the patient's.
-
-    A pair has the patient's race and those that a reply tells.
-    """
-    told = [bool(races) for _, races in pairs]
-    wrong = [bool(races - {race}) for race, races in pairs]
-    return str(len(pairs)), share(told), share(wrong)
-
-
-def share(outcomes: Sequence[bool]) -> str:
-    """A share with Wilson's interval, as if replies were independent."""
-    n, z = len(outcomes), 1.96
-    p = sum(outcomes) / n
-    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    low, high = (max(0.0, middle + sign * half) / (1 + z * z / n) for sign in (-1, 1))
-    return f"{p:.1%} ({low:.1%} to {high:.1%})"
-
-
 def main() -> None:
     """Train what is missing, then write and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("case", nargs="?", choices=CASES, default="fairness")
     parser.add_argument("--seeds", type=int, nargs="+", default=[])
-    parser.add_argument("--words", type=Path, metavar="FILE", help="a run's reference.jsonl: words")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "methods")
     options = parser.parse_args()
-    if options.words:
-        print(words(options.words))
-        return
     case, output = CASES[options.case], options.output / options.case
     for seed in options.seeds:
         measure_seed(case, seed, output, options.only)
