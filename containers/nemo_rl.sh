@@ -30,7 +30,7 @@ from importlib.util import find_spec
 if missing := [name for name in ("pydantic", "ray", "torch") if not find_spec(name)]:
     sys.exit("it has no " + ", ".join(missing))
 print(sysconfig.get_config_var("SOABI"), *(p for p in sys.argv[1:] if not find_spec(p.split("==")[0])))
-' bm25s==0.3.16 regopy==1.5.2 tyro==1.0.17) || fail "$python cannot run NeMo-RL" "Run \`uv sync --locked\` in $root, or name the Python of NeMo-RL's driver in NEMO_RL_PYTHON."
+' bm25s==0.3.16 regopy==1.5.2 tyro==1.0.17 docstring_parser==0.18.0 typeguard==4.6.1) || fail "$python cannot run NeMo-RL" "Run \`uv sync --locked\` in $root, or name the Python of NeMo-RL's driver in NEMO_RL_PYTHON."
 read -r abi packages <<<"$answer"
 beside=$project:$root
 if [ -n "$packages" ]; then

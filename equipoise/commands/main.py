@@ -57,7 +57,7 @@ VERBS: Mapping[str, Verb] = {
 }
 _HELP = ("-h", "--help")
 #: What NeMo-RL's Python lacks; containers/nemo_rl.sh installs it beside.
-BESIDE = ("bm25s", "regopy", "tyro")
+BESIDE = ("bm25s", "regopy", "tyro", "docstring_parser", "typeguard")
 
 
 def main(arguments: Sequence[str] | None = None, about: str | None = None) -> None:

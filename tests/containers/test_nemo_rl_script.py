@@ -5,10 +5,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from equipoise.commands.main import BESIDE
 from tests.containers.stubs import TRACE
@@ -16,7 +18,7 @@ from tests.containers.test_slurm_scripts import never_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "containers" / "nemo_rl.sh"
-PINS = dict(re.findall(r"([a-z0-9]+)==([0-9.]+)", SCRIPT.read_text()))
+PINS = dict(re.findall(r"([a-z0-9_]+)==([0-9.]+)", SCRIPT.read_text()))
 #: Says what it lacks; whatever else it is to run, it shows.
 PYTHON = """#!/bin/sh
 case "$1" in
@@ -173,8 +175,14 @@ def test_real_pythons_say_what_they_have(script):
 def test_every_dependency_has_its_place():
     """One that NeMo-RL's lock lacks stands beside; contract/test_launch.py compares the lock."""
     assert set(PINS) == set(BESIDE)
+    pins = {canonicalize_name(name): version for name, version in PINS.items()}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     bounds = {r.name: r.specifier for r in map(Requirement, project["dependencies"])}
-    assert all(bounds[name].contains(version) for name, version in PINS.items())
+    assert all(bounds[name].contains(pins[name]) for name in pins.keys() & bounds.keys())
+    # They are installed without what they need themselves.
+    needed = [Requirement(text) for name in pins for text in metadata.requires(name) or ()]
+    names = {canonicalize_name(r.name): r for r in needed if not r.marker or r.marker.evaluate()}
+    lacking = names.keys() - bounds.keys()
+    assert all(pins.get(name, "0") in names[name].specifier for name in lacking), lacking
     assert len(SCRIPT.read_text().splitlines()) <= 60
     assert os.access(SCRIPT, os.X_OK)
