@@ -150,6 +150,9 @@ LEFT_AS_IT_IS = {
     *("prepare_for_generation", "finish_generation", "clear_logger_metrics", "shutdown"),
     *("get_logger_metrics", "update_weights_from_collective", "broadcast_weights_for_collective"),
     *("prepare_for_lp_inference", "prepare_for_training", "save_checkpoint"),
+    # Main's:
+    *("blocks_training", "wake_carries_weight_updates", "invalidate_kv_cache"),
+    "finalize_async_save",
 }
 
 
@@ -348,9 +351,12 @@ def test_the_loop_of_asynchronous_grpo_trains_keeps_a_history_and_stops_with_a_c
     from nemo_rl.algorithms import grpo
     from nemo_rl.distributed import ray_actor_environment_registry as environments
     from nemo_rl.utils.checkpoint import CheckpointManager
+    from torchdata.stateful_dataloader import StatefulDataLoader
 
     from equipoise.train.nemo_rl.actor import Calls
 
+    # Main's name, and v0.7.0's.
+    initial = getattr(grpo, "_initial_grpo_save_state", None) or grpo._default_grpo_save_state
     for name in ("AsyncTrajectoryCollector", "ReplayBuffer"):
         path = f"nemo_rl.algorithms.async_utils.{name}"
         monkeypatch.setitem(environments.ACTOR_ENVIRONMENT_REGISTRY, path, sys.executable)
@@ -364,23 +370,26 @@ def test_the_loop_of_asynchronous_grpo_trains_keeps_a_history_and_stops_with_a_c
     )
     ours = (job, steps, rows.append, lambda: len(rows) == 1)
     logger = HistoryLogger(mock.MagicMock(), Calls(actor), master.checkpointing, *ours)
-    batches = sets_of(records)
+    loader = StatefulDataLoader(sets_of(records) * 2, None, collate_fn=lambda batch: batch)
+    checkpointer = CheckpointManager(master.checkpointing)
     with pytest.raises(Stopped):
         grpo.async_grpo_train(
             policy=Policy(),
             policy_generation=asynchronous(),
-            dataloader=[*batches, *batches],
+            dataloader=loader,
             val_dataloader=None,
             tokenizer=Bytes(),
             loss_fn=None,
             task_to_env={"fairness": actor},
             val_task_to_env=None,
             logger=logger,
-            checkpointer=CheckpointManager(master.checkpointing),
-            grpo_save_state=grpo._default_grpo_save_state(),
+            checkpointer=checkpointer,
+            grpo_save_state=initial(),
             master_config=master,
             max_trajectory_age_steps=1,
         )
+    if shutdown := getattr(checkpointer, "shutdown", None):  # main's renames in a thread
+        shutdown()
     # Asynchronous training logs a step when it is over: the signal of step 2 ends the next one.
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert read_history(run.history)["step"] == (1, 2, 3)
