@@ -149,7 +149,7 @@ class DharmaEnvironment(Environment):
         return self.settings.judge.model_name
 
     def set_chat_model(self, model: ChatModel) -> None:
-        self._judge = ModelJudge(model, rubric=self._rubric)
+        self._judge = ModelJudge(model, self._rubric)
 
     def reward_range(self) -> tuple[float, float]:
         """From a reply that cannot be read to all that a decision can say for one."""
@@ -246,26 +246,11 @@ class DharmaEnvironment(Environment):
         key = read_answer_key(record.metadata)
         return keyed_reply(key, record.metadata) if isinstance(key, AnswerKey) else None
 
-    def exports(
-        self, rollouts: Sequence[Rollout], scores: Sequence[Score]
-    ) -> Mapping[str, dict[str, Any]]:
-        """judge.json: who judged, what it took so far, and what decided."""
-        account = {
-            "judge": self._judging().identity,
-            "rollouts": len(rollouts),
-            "failed": sum(score.value is None for score in scores),
-            "usage": self._judging().usage(),
-            "policy": self._policy.identity,
-            "policy_evaluations": self._policy.evaluations,
-        }
-        return {"judge.json": account}
-
 
 def make_judge(settings: ModelSettings, rubric: Rubric = SHIPPED) -> Judge | None:
     """The judge that the settings name; None when its model is still to be handed in."""
     if settings.endpoint:
-        model = EndpointModel(settings.endpoint)
-        return ModelJudge(model, model.counters, rubric)
+        return ModelJudge(EndpointModel(settings.endpoint), rubric)
     return None if settings.model_name else KeyJudge()
 
 

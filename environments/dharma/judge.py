@@ -10,8 +10,7 @@ ratings, the form of an answer, and that nothing in the material is addressed to
 scopes and referral levels are those of ArGen (arXiv 2509.07006).
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args
@@ -261,9 +260,6 @@ class Judge(Protocol):
     def rate(self, exchanges: Sequence[Exchange]) -> list[Ratings | Failure]:
         """The ratings of each response."""
 
-    def usage(self) -> dict[str, Any]:
-        """Return the cost of judging so far: calls, cache hits, failures, seconds."""
-
 
 def label_request(prompt: str, rubric: Rubric = SHIPPED) -> ChatRequest:
     return _request(rubric.label_prompt, {"The prompt": prompt}, PromptLabel)
@@ -300,17 +296,9 @@ _TRIAL = Exchange(
 class ModelJudge:
     """Asks a language model, behind an endpoint or in this process."""
 
-    def __init__(
-        self,
-        model: ChatModel,
-        counters: Callable[[], Mapping[str, float]] = dict,
-        rubric: Rubric = SHIPPED,
-    ) -> None:
+    def __init__(self, model: ChatModel, rubric: Rubric = SHIPPED) -> None:
         self._model = model
         self._rubric = rubric
-        self._counters = counters
-        self._counts = {"requests": 0, "cache_hits": 0, "failures": 0}
-        self._seconds = 0.0
 
     @property
     def identity(self) -> str:
@@ -328,22 +316,10 @@ class ModelJudge:
     def rate(self, exchanges: Sequence[Exchange]) -> list[Ratings | Failure]:
         return self._ask([rate_request(exchange, self._rubric) for exchange in exchanges], Ratings)
 
-    def usage(self) -> dict[str, Any]:
-        """Requests, those that a cache answered, failures, seconds, and what the model counts."""
-        counted = {**self._counts, "judge_time_seconds": round(self._seconds, 3)}
-        return counted | {"model": dict(self._counters())}
-
     def _ask(
         self, requests: Sequence[ChatRequest], expected: type[Answer]
     ) -> list[Answer | Failure]:
-        started = time.perf_counter()
-        replies = self._model.ask(requests)
-        self._seconds += time.perf_counter() - started
-        answers = [_read(reply, expected) for reply in replies]
-        self._counts["requests"] += len(replies)
-        self._counts["cache_hits"] += sum(reply.cached for reply in replies)
-        self._counts["failures"] += sum(isinstance(answer, Failure) for answer in answers)
-        return answers
+        return [_read(reply, expected) for reply in self._model.ask(requests)]
 
 
 def _read(reply: ChatReply, expected: type[Answer]) -> Answer | Failure:

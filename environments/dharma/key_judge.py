@@ -15,7 +15,7 @@ A prompt without a key needs a model as judge.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from environments.base import Failure
 from environments.dharma.judge import (
@@ -96,9 +96,6 @@ class KeyJudge:
             _UNJUDGED if exchange.key is None else rate_by_key(exchange, exchange.key)
             for exchange in exchanges
         ]
-
-    def usage(self) -> dict[str, Any]:
-        return {}
 
 
 def rate_by_key(exchange: Exchange, key: AnswerKey) -> Ratings:

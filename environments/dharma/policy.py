@@ -117,7 +117,6 @@ class Policy:
     ) -> None:
         self.identity = identity
         self.sources = sources
-        self.evaluations = 0  # inputs that were evaluated
         self._evaluate = evaluate
         self._kept: dict[str, Decision] = {}
         self._lock = Lock()
@@ -128,7 +127,6 @@ class Policy:
         with self._lock:
             misses = [text for text in dict.fromkeys(texts) if text not in self._kept]
             fresh = dict(zip(misses, self._evaluate(misses), strict=True)) if misses else {}
-            self.evaluations += len(misses)
             decisions = [fresh[text] if text in fresh else self._kept[text] for text in texts]
             if len(self._kept) + len(fresh) > _KEPT:
                 self._kept.clear()
@@ -188,7 +186,6 @@ def _tried(policy: Policy) -> Policy:
     [decided] = policy.decide([_TRIAL])
     if isinstance(decided, Failure):
         raise PolicyError("policy.no-decision", decided.text)
-    policy.evaluations = 0
     return policy
 
 

@@ -30,7 +30,6 @@ def test_evaluation_holds_what_other_programs_read(run: Path, stage: str) -> Non
     assert evaluation["metrics"].keys() >= METRICS
     assert evaluation["n_failed"] == 0
     assert set(evaluation["by_prompt_scope"]) == set(evaluation["response_scopes"])
-    assert read_json(run / stage / "judge.json")["judge"] == "answer key"
 
 
 def test_stages_are_compared(run: Path) -> None:

@@ -194,7 +194,6 @@ def test_an_endpoint_judges_where_it_is_named(monkeypatch):
     score = found.score([rollout("p", "x", tier="C", scope="S0")])[0]
     assert score.value is None
     assert score.error.text.startswith("judge: ")
-    assert "m" in found.exports([], [])["judge.json"]["judge"]
 
 
 # --- metrics -------------------------------------------------------------------------------------
@@ -285,16 +284,6 @@ def test_topics_that_training_did_not_see_have_their_own_rates():
 
 
 # --- accounts ------------------------------------------------------------------------------------
-
-
-def test_judge_json_says_who_judged_and_what_decided():
-    found = environment()
-    given = [asked("S0", RASH), asked("S0", RASH), asked("S3", ANSWERS)]
-    account = found.exports(given, found.score(given))["judge.json"]
-    assert account["judge"] == "answer key"
-    assert (account["rollouts"], account["failed"]) == (3, 0)
-    assert account["policy"].startswith("regopy ")
-    json.dumps(account, allow_nan=False)
 
 
 def test_unlabelled_prompts_are_labelled_by_one_call_each():
