@@ -24,10 +24,7 @@ from pydantic import BaseModel, Field
 
 from environments.base import Message, PromptRecord
 from environments.chat import ChatModel
-from environments.contract import Encoder, EncoderSettings, Environment
-
-#: A row for `--dry-run`: what, its figure, a note.
-CheckRow = tuple[str, str, str]
+from environments.contract import Encoder, EncoderSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +152,6 @@ class DataModule(ABC):
 
     def prepare(self, settings: Any, tools: Tools) -> None:  # noqa: B027  a task may need nothing
         """Make what prompts need first: an index, plans of a model. Raises `ValueError`."""
-
-    def check(
-        self, settings: Any, records: Sequence[PromptRecord], environment: Environment
-    ) -> Sequence[CheckRow]:
-        """Go through the parts of the task once, without a policy, for rows of `--dry-run`.
-
-        Raises `ValueError` where a part does not work.
-        """
-        return ()
 
     def imitated_replies(
         self, records: Sequence[PromptRecord], settings: Any

@@ -3,14 +3,13 @@
 from data_prep.contract import DataModule
 from data_prep.pubmedqa import local_model, prompts
 from data_prep.pubmedqa.local_model import LocalModelSettings
-from data_prep.pubmedqa.prompts import PromptSettings, build_prompts, check, prompt_problems
+from data_prep.pubmedqa.prompts import PromptSettings, build_prompts, prompt_problems
 
 __all__ = [
     "LocalModelSettings",
     "PromptSettings",
     "PubMedQAData",
     "build_prompts",
-    "check",
     "prompt_problems",
 ]
 
@@ -24,5 +23,4 @@ class PubMedQAData(DataModule):
 
     build_prompts = staticmethod(prompts.build_prompts)
     prompt_problems = staticmethod(prompts.prompt_problems)
-    check = staticmethod(prompts.check)
     imitated_replies = staticmethod(local_model.imitated_replies)

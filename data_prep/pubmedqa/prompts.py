@@ -4,12 +4,11 @@ A prompt says what is asked, then the abstract with its sections' labels, and th
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -30,7 +29,6 @@ from data_prep.pubmedqa.sources import (
 from data_prep.splits import sample_names, split_sets
 from data_prep.text_files import named_faults
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
-from environments.contract import Environment
 from environments.pubmedqa import FORMAT_TEXT, LABELS
 from environments.pubmedqa.reply import SENTENCE_END
 
@@ -290,21 +288,3 @@ def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
             "checked": bare,
         }
     )
-
-
-def check(
-    settings: Any,
-    records: Sequence[PromptRecord],
-    environment: Environment,  # noqa: ARG001
-) -> list[tuple[str, str, str]]:
-    """The accuracy of one constant answer and of a perfect reader on the test split."""
-    gold = Counter(record.metadata["gold"] for record in records if record.split == TEST_SPLIT)
-    if not gold:
-        return []
-    [(label, count)] = gold.most_common(1)
-    shortfall = sum(gold[answer] for answer in LABELS[settings.classes :])
-    note = f"{shortfall} questions are answered maybe, which is no option" if shortfall else ""
-    return [
-        ("majority baseline", f"{count / gold.total():.1%}", f"always {label}, on the test split"),
-        ("ceiling", f"{1 - shortfall / gold.total():.1%}", note),
-    ]

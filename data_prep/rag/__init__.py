@@ -16,5 +16,4 @@ class RagData(DataModule):
     build_prompts = staticmethod(prompts.build_prompts)
     prompt_problems = staticmethod(prompts.prompt_problems)
     prepare = staticmethod(prompts.prepare)
-    check = staticmethod(prompts.check)
     imitated_replies = staticmethod(local_model.imitated_replies)

@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 import data_prep.rag.invented as stones
-from data_prep.contract import CheckRow, DataSettings, Tools
+from data_prep.contract import DataSettings, Tools
 from data_prep.hub import UNKNOWN, local_copy, model_identity
 from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.index import Source, Vectors, ensure_index, find_index, refuse_other_encoder
@@ -27,8 +27,7 @@ from environments.base import (
     PromptRecord,
 )
 from environments.chat import ChatModel, EndpointModel, ModelSettings
-from environments.contract import Encoder, EncoderSettings, Environment
-from environments.rag import RagEnvironment
+from environments.contract import Encoder, EncoderSettings
 from environments.rag.reader import ExtractiveReader
 from environments.rag.retrieval import RetrieverName, read_manifest
 
@@ -296,26 +295,6 @@ def _opened(settings: ModelSettings, tools: Tools) -> ChatModel | None:
 
 
 # --- checks of prompts ----------------------------------------------------------------------------
-
-
-def check(
-    settings: PromptSettings,  # noqa: ARG001
-    records: Sequence[PromptRecord],
-    environment: Environment,
-) -> list[CheckRow]:
-    """How many prompts have a plan, and which index is searched.
-
-    Raises `ValueError` where the index cannot be opened. One that is not there yet, or needs an
-    encoder, is left alone.
-    """
-    assert isinstance(environment, RagEnvironment)
-    planned = sum("plan" in record.metadata for record in records)
-    rows = [("plans", f"{planned:,}", f"of {len(records):,} prompts")]
-    if not environment.settings.index.exists():
-        return [*rows, ("index", "not there yet", "a run builds it")]
-    if environment.wanted_encoder():
-        return [*rows, ("index", "not opened", "the encoder is not loaded in a dry run")]
-    return [*rows, ("index", environment.open().identity, "")]
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:

@@ -52,7 +52,7 @@ from equipoise.run.directory import (
 )
 from equipoise.run.job import check_environment
 from equipoise.run.ledger import owning
-from equipoise.run.start import check_resume, check_steps, check_task, prepare_task, prompts_here
+from equipoise.run.start import check_resume, check_steps, prepare_task, prompts_here
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 
 
@@ -176,7 +176,6 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     if calls := scoring.model_calls(records, scored):
         note = "of other models; equal ones are asked once"
         rows.append(Row("model calls", f"<= {calls:,}", note))
-    rows += [Row(*row) for row in check_task(loaded, records)]
     columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
     reporter.table("What would run", columns, rows)
     path = folder / f"{settings.run_name or label}.dry-run.yaml"

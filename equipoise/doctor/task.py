@@ -30,7 +30,7 @@ from equipoise.models.hub import (
     tokenizer_problems,
 )
 from equipoise.models.task_environment import make_environment
-from equipoise.run.start import check_steps, check_task, make_prompts, prepare_task, prompts_here
+from equipoise.run.start import check_steps, make_prompts, prepare_task, prompts_here
 
 _HUB_ERRORS = (HfHubHTTPError, HFValidationError, HTTP_ERROR, OSError)
 _JUDGE = "Check its address, name and key, and that it runs: docs/judges.md."
@@ -73,8 +73,6 @@ def prompts(case: Case) -> Iterator[Finding]:
         else:
             yield failure(records.message, records.remedy)
     else:
-        rows = check_task(case.configured, records)
-        notes += [f"{label}: {value} {note}".strip() for label, value, note in rows]
         splits = Counter(record.split for record in records)
         counted = ", ".join(f"{count:,} {split}" for split, count in splits.items())
         yield ok("; ".join([f"{counted}; from {data.data_path or data.module}", *notes]))

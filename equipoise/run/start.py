@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from data_prep.contract import CheckRow, DataModule, Tools
+from data_prep.contract import Tools
 from data_prep.records import (
     content_hash,
     manifest_path,
@@ -28,7 +28,7 @@ from equipoise.files.disk import read_json, read_yaml, write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
 from equipoise.models.hub import clear_errors, located, offline, refuse_missing_tokenizer
-from equipoise.models.task_environment import load_chat_model, load_encoder, make_environment
+from equipoise.models.task_environment import load_chat_model, load_encoder
 from equipoise.run.directory import NewRun, RunDirectory, open_run_directory
 from equipoise.run.job import BUDGET_REMEDY, Display, Job, record_sources
 from equipoise.run.ledger import Growth, code_diff, describe_run
@@ -61,20 +61,6 @@ def prepare_task(
         ) from error
     except BudgetSpentError as error:  # what was made so far is kept
         raise EquipoiseError(error.code, str(error), BUDGET_REMEDY) from error
-
-
-def check_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> Sequence[CheckRow]:
-    """Return what the task finds in one check of its parts, for `--dry-run`."""
-    module = loaded.data_module
-    if not module.offers(DataModule.check):
-        return ()
-    environment = make_environment(loaded.environment_class, loaded.env_settings)
-    try:
-        return module.check(loaded.prompt_settings, records, environment)
-    except ValueError as error:
-        raise EquipoiseError(
-            code_of(error, "prompts.unsuitable-task"), str(error), _TASK_REMEDY
-        ) from error
 
 
 def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[PromptRecord]:

@@ -46,7 +46,6 @@ def test_every_shipped_class_fits(task: str) -> None:
     assert module.LocalModelSettings and module.LOCAL_MODEL_NOTICE
     assert module.PromptSettings().invented is not None
     assert module.offers(DataModule.prepare) == (task == "rag")
-    assert module.offers(DataModule.check) == (task in ("rag", "pubmedqa"))
     assert module.offers(DataModule.prompt_problems) == (task != "dharma")
 
 

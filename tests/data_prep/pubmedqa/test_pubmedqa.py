@@ -11,12 +11,10 @@ from data_prep.pubmedqa import (
     LocalModelSettings,
     PromptSettings,
     build_prompts,
-    check,
     prompt_problems,
 )
 from data_prep.pubmedqa.local_model import imitated_replies
-from environments.base import PromptRecord
-from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
+from environments.pubmedqa import LABELS
 from environments.pubmedqa.reply import parse_reply
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
@@ -113,21 +111,3 @@ def test_prompts_without_what_reasons_are_checked_with_are_refused() -> None:
     [problem] = prompt_problems([*bare, *whole[2:]])
     assert problem.startswith("2 prompts have no context or no question in their metadata")
     assert prompt_problems(whole) == []
-
-
-@pytest.mark.parametrize(
-    ("classes", "ceiling"),
-    [(3, ("ceiling", "100.0%", "")), (2, ("ceiling", "75.0%", "10 questions are answered maybe,"))],
-)
-def test_the_dry_run_shows_baseline_and_ceiling(classes: int, ceiling: tuple[str, ...]) -> None:
-    golds = ["yes"] * 20 + ["no"] * 10 + ["maybe"] * 10
-    records = [
-        PromptRecord(str(n), "pubmedqa", (), str(n), "test", {"gold": gold})
-        for n, gold in enumerate(golds)
-    ]
-    settings = PromptSettings(classes=classes)
-    environment = PubMedQAEnvironment(PubMedQASettings(classes=classes))
-    majority, found = check(settings, records, environment)
-    assert majority == ("majority baseline", "50.0%", "always yes, on the test split")
-    assert found[:2] == ceiling[:2]
-    assert found[2].startswith(ceiling[2])

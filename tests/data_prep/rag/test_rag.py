@@ -249,21 +249,6 @@ def test_settings_name_whole_splits(questions: dict[str, str]) -> None:
 # --- the dry run --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "shown"), [({}, "bm25:"), ({"retriever": "dense"}, "the encoder is not loaded")]
-)
-def test_a_dry_run_opens_the_index_and_loads_no_model(
-    invented: rag.PromptSettings,
-    records: list[PromptRecord],
-    settings: dict[str, object],
-    shown: str,
-) -> None:
-    environment = RagEnvironment(RagSettings.model_validate({"index": invented.index} | settings))
-    plans, index = rag.check(invented, records, environment)
-    assert plans == ("plans", "200", "of 200 prompts")
-    assert shown in " ".join(index)
-
-
 def weights_in(folder: Path) -> Path:
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"first")
