@@ -73,11 +73,6 @@ class DataSettings(BaseModel, extra="forbid", frozen=True):
         """How many prompts there are to train on; None where only making them tells."""
         return None
 
-    @property
-    def chosen(self) -> Sequence[str]:
-        """Lines for the user, each on a value chosen for an unset key: key, why, value."""
-        return ()
-
 
 # --- the local model -----------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from data_prep.pubmedqa.sources import (
     FOLDS,
     Item,
     Section,
-    has_published_form,
     is_official_test,
     load_hub,
     normal_question,
@@ -54,8 +53,8 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
     path: str | None = Field(None, description="of source file, in JSON")
     hub_name: str = Field("qiaojin/PubMedQA", description="of source hub, or a folder like it")
     hub_subset: str = Field("pqa_labeled", description="of hub_name")
-    split: Literal["auto", "published", "random"] = Field(
-        "auto", description="auto: published, but random for a file of another set"
+    split: Literal["published", "random"] = Field(
+        "published", description="random for a file of another set"
     )
     fold: int = Field(0, ge=0, lt=FOLDS, description="published fold to validate on")
     classes: Literal[2, 3] = Field(3, description="2: maybe is no answer")
@@ -72,21 +71,6 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
         if self.source == "synthetic" and self.num_samples is None:
             raise ValueError("source: synthetic makes as many questions as num_samples says")
         return self
-
-    @property
-    def chosen_split(self) -> str:
-        """The split in place of `auto`."""
-        if self.split != "auto":
-            return self.split
-        is_custom = self.path and not has_published_form(Path(self.path))
-        return "random" if is_custom else "published"
-
-    @property
-    def chosen(self) -> Sequence[str]:
-        """A file of another set has no published split."""
-        if self.split == self.chosen_split or self.chosen_split == "published":
-            return ()
-        return (f"equipoise.data.split: {self.path} has no published split: taking random",)
 
     @property
     def invented(self) -> bool:
@@ -114,7 +98,7 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
             loaded = load_hub(settings.hub_name, settings.hub_subset)
         else:
             loaded = read_items(Path(settings.path or ""))
-        in_splits = _published if settings.chosen_split == "published" else _random
+        in_splits = _published if settings.split == "published" else _random
         records = in_splits(loaded, settings)
     answers = LABELS[: settings.classes]
     return [r for r in records if r.split != TRAIN_SPLIT or r.metadata["gold"] in answers]

@@ -234,18 +234,6 @@ def read_items(path: Path) -> list[Item]:
     return _items(str(path), _rows(path, problems), problems)
 
 
-def has_published_form(path: Path) -> bool:
-    """Whether a file's rows may be PubMedQA's own; True too for a file that cannot be read.
-
-    Rows of question, context and ground_truth are of another set.
-    """
-    try:
-        rows = _rows(path, [])
-    except DataError:
-        return True
-    return not any(isinstance(row, dict) and "ground_truth" in row for _, _, row in rows[:1])
-
-
 def load_hub(name: str, subset: str) -> list[Item]:
     """The labelled items of a data set on the Hugging Face hub, or of a folder that mirrors it.
 

@@ -96,8 +96,6 @@ def prepare(options: PrepareOptions, reporter: Reporter) -> None:
     try:
         with clear_errors():
             module.prepare(settings, Tools(_no_chat_model, load_encoder, reporter.say))
-        for choice in settings.chosen:
-            reporter.say(choice)
         records = module.build_prompts(settings)
         if folder:
             _write_prompts(folder / "prompts.jsonl", module, settings, records, reporter)

@@ -316,7 +316,6 @@ def load_config(task: str, options: Options, *, to_train: bool = True) -> Loaded
         scheduler=(composition.raw if follows else values)["policy"].get("scheduler"),
         origins=origins,
         warnings=(
-            *(() if from_file else prompts.chosen),
             *(nemo_rl_warnings(config) if engine == "nemo_rl" else ()),
             *_unread_warnings(config, engine, origins),
         ),

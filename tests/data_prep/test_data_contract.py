@@ -69,13 +69,11 @@ def test_importing_the_modules_imports_neither_torch_nor_datasets() -> None:
 def test_a_class_of_one_method_has_a_default_for_all_else() -> None:
     own = Own()
     settings = own.PromptSettings()
-    assert not own.prompt_problems([]) and not own.check(settings, [], None)
+    assert not own.prompt_problems([])
     own.prepare(settings, None)
     assert own.LocalModelSettings is None and own.LOCAL_MODEL_NOTICE == ""
     assert settings.invented is None and settings.training_prompts is None
-    assert not (
-        settings.unread or settings.chosen or settings.no_training or settings.no_local_model
-    )
+    assert not (settings.unread or settings.no_training or settings.no_local_model)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ from data_prep.pubmedqa import (
 from data_prep.pubmedqa.local_model import imitated_replies
 from environments.pubmedqa import LABELS
 from environments.pubmedqa.reply import parse_reply
-from equipoise.config import load_config
-from equipoise.config.training_words import parse_flags
 from tests.refusals import refusal
 
 SYNTHETIC = PromptSettings(source="synthetic", num_samples=200)
@@ -48,26 +46,10 @@ def test_a_set_of_ones_own_is_split_by_the_seed(tmp_path: Path) -> None:
     assert {r.id: r.split for r in records} != {r.id: r.split for r in other}
 
 
-def test_a_file_of_another_set_is_split_at_random_and_says_so(tmp_path: Path) -> None:
-    path = set_of(tmp_path)
-    settings = PromptSettings(source="file", path=path)
-    asked = settings.model_copy(update={"split": "random"})
-    assert build_prompts(settings) == build_prompts(asked)
-    assert path in settings.chosen[0]
-    assert (asked.chosen, SYNTHETIC.chosen, PromptSettings().chosen) == ((), (), ())
-
-
-def test_a_split_that_was_asked_for_is_kept(tmp_path: Path) -> None:
-    settings = PromptSettings(source="file", path=set_of(tmp_path), split="published")
-    assert settings.chosen == ()
+def test_another_set_has_no_published_split(tmp_path: Path) -> None:
+    settings = PromptSettings(source="file", path=set_of(tmp_path))
     with pytest.raises(ValueError, match="take split: random for any other set"):
         build_prompts(settings)
-
-
-def test_a_run_names_the_split_that_it_chose(tmp_path: Path) -> None:
-    words = ("equipoise.data.source=file", f"equipoise.data.path={set_of(tmp_path)}")
-    own = load_config("pubmedqa", parse_flags("x", ("--model-name=some/model", *words)))
-    assert [said for said in own.warnings if "has no published split: taking random" in said]
 
 
 def test_one_question_lies_in_one_split(tmp_path: Path) -> None:
