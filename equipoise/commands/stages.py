@@ -1,20 +1,17 @@
 """The stages of a run, in their order: from a configuration to a finished run directory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from environments.base import PromptRecord, Rollout
-from environments.contract import Environment
+from environments.base import Rollout
 from equipoise.commands.tracking import Tracker
 from equipoise.config import LoadedConfig
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_json
 from equipoise.files.exits import Stopped
-from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.card import write_card
 from equipoise.report.renderers import print_result, print_stage
 from equipoise.report.report import write_report
@@ -26,22 +23,13 @@ from equipoise.run.job import (
     Display,
     Job,
     Watch,
-    check_environment,
     evaluate,
     take_reference,
 )
 from equipoise.run.ledger import Meter, now, owning
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import seal
-from equipoise.run.start import (
-    check_steps,
-    find_prompts,
-    model_name,
-    prepare_task,
-    record_prompts,
-    reported,
-    start_run,
-)
+from equipoise.run.start import Setup, prepare_run, record_prompts, reported, start_run
 from equipoise.statistics.compare import Halves, MetricComparison, compare, comparison_dict
 from equipoise.train.probe import draw_greedy, probe, score_greedy, write_modes
 
@@ -66,8 +54,10 @@ def run_pipeline(
     stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
     see `owning`.
     """
-    setup = prepare(loaded, run, reporter, rehearse=rehearse, probe_only=probe_only)
-    meter = Meter()
+    display, meter = display_of(reporter), Meter()
+    setup = prepare_run(loaded, run, display)
+    with display.progress("loading the model"):
+        stages = open_engine(loaded, setup, rehearse=rehearse, probe=probe_only)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
             run = run.create(partial(start_run, loaded, setup.records))
@@ -83,11 +73,11 @@ def run_pipeline(
             environment=setup.environment,
             model_name=setup.model_name,
             meter=meter,
-            display=setup.display,
+            display=display,
         )
         try:
             with reported(job, report):
-                setup.stages(job, partial(tracker.watching, job))
+                stages(job, partial(tracker.watching, job))
                 if not probe_only:
                     write_modes(job)
             if probe_only:
@@ -100,42 +90,6 @@ def run_pipeline(
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """All that a run needs before it is kept: a mistake up to here leaves nothing."""
-
-    records: Sequence[PromptRecord]
-    environment: Environment
-    model_name: str
-    stages: Stages
-    display: Display
-
-
-def prepare(
-    loaded: LoadedConfig,
-    run: RunDirectory | NewRun,
-    reporter: Reporter,
-    *,
-    rehearse: bool,
-    probe_only: bool,
-) -> Setup:
-    """Make or read the prompts, and load what gives reward and the model."""
-    config, display = loaded.config, display_of(reporter)
-    with reporter.progress("preparing what the prompts need"):
-        prepare_task(loaded, reporter.say)
-    records = find_prompts(loaded, run)
-    check_steps(loaded, records)
-    environment = make_environment(loaded.environment_class, loaded.env_settings)
-    name = model_name(loaded, records, display)
-    with reporter.progress("loading what gives reward"):
-        provide_models(environment, config.equipoise.cache_dir)
-    if isinstance(run, NewRun) or not run.comparison.exists():
-        check_environment(environment, reporter.progress)
-    with reporter.progress("loading the model"):
-        stages = open_engine(loaded, records, name, rehearse=rehearse, probe=probe_only)
-    return Setup(records, environment, name, stages, display)
-
-
 def display_of(reporter: Reporter) -> Display:
     """Show a run at work on the terminal."""
     show = partial(print_stage, reporter)
@@ -146,18 +100,16 @@ def display_of(reporter: Reporter) -> Display:
 # Each brings libraries that the other does without, and refuses what cannot run.
 
 
-def open_engine(
-    loaded: LoadedConfig, records: Sequence[PromptRecord], name: str, *, rehearse: bool, probe: bool
-) -> Stages:
+def open_engine(loaded: LoadedConfig, setup: Setup, *, rehearse: bool, probe: bool) -> Stages:
     """Load the model of the local engine; refuse what NeMo-RL would fail at after minutes."""
     if loaded.engine == "local":
         from equipoise.run.policy import open_policy
 
-        policy = open_policy(loaded.config, records, name)
+        policy = open_policy(loaded.config, setup.records, setup.model_name)
         return partial(run_local, loaded=policy, probe_only=probe)
     from equipoise.train.nemo_rl import engine
 
-    engine.check_start(loaded.config, records, name)
+    engine.check_start(loaded.config, setup.records, setup.model_name)
     if not rehearse:
         return engine.run
     from equipoise.train.nemo_rl.rehearsal import rehearse as rehearsal

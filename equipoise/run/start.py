@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.contract import Tools
@@ -21,6 +22,7 @@ from data_prep.records import (
 from data_prep.text_files import DataError, UnsuitablePromptsError
 from environments.base import TRAIN_SPLIT, PromptRecord, code_of
 from environments.chat import BudgetSpentError
+from environments.contract import Environment
 from equipoise.config import LOCAL_MODEL, LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.load import set_size
 from equipoise.config.schedule import count_steps, total_steps
@@ -28,9 +30,14 @@ from equipoise.files.disk import read_json, read_yaml, write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
 from equipoise.models.hub import clear_errors, located, offline, refuse_missing_tokenizer
-from equipoise.models.task_environment import load_chat_model, load_encoder
+from equipoise.models.task_environment import (
+    load_chat_model,
+    load_encoder,
+    make_environment,
+    provide_models,
+)
 from equipoise.run.directory import NewRun, RunDirectory, open_run_directory
-from equipoise.run.job import BUDGET_REMEDY, Display, Job, record_sources
+from equipoise.run.job import BUDGET_REMEDY, Display, Job, check_environment, record_sources
 from equipoise.run.ledger import Growth, code_diff, describe_run
 from equipoise.run.seals import check_part, find_checkpoints, remove, seal
 
@@ -61,11 +68,6 @@ def prepare_task(
         ) from error
     except BudgetSpentError as error:  # what was made so far is kept
         raise EquipoiseError(error.code, str(error), BUDGET_REMEDY) from error
-
-
-def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[PromptRecord]:
-    """Those that the run holds; a new one's are made, and refused when they cannot be used."""
-    return make_prompts(loaded) if isinstance(run, NewRun) else read_records(run.prompts)
 
 
 def record_prompts(run: RunDirectory) -> list[PromptRecord]:
@@ -169,6 +171,30 @@ def _build(loaded: LoadedConfig) -> list[PromptRecord]:
 
 
 # --- a new run ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """All that a run needs before it is kept: a mistake up to here leaves nothing."""
+
+    records: Sequence[PromptRecord]
+    environment: Environment
+    model_name: str
+
+
+def prepare_run(loaded: LoadedConfig, run: RunDirectory | NewRun, display: Display) -> Setup:
+    """Make the prompts of a new run, or read a run's; load what gives reward, find the model."""
+    with display.progress("preparing what the prompts need"):
+        prepare_task(loaded, _LOG.info)
+    records = make_prompts(loaded) if isinstance(run, NewRun) else read_records(run.prompts)
+    check_steps(loaded, records)
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    name = model_name(loaded, records, display)
+    with display.progress("loading what gives reward"):
+        provide_models(environment, loaded.config.equipoise.cache_dir)
+    if isinstance(run, NewRun) or not run.comparison.exists():
+        check_environment(environment, display.progress)
+    return Setup(records, environment, name)
 
 
 def model_name(
