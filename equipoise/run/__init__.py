@@ -3,7 +3,7 @@
 directory.py    the names of its files, the folder of a new run, and the figures in its files
 ledger.py       its lock, and provenance.json: what it was made from, and what it took
 history.py, rollouts.py    files that are read and written
-seals.py        manifest.json, by which damage of finished files is noticed; checkpoints
+seals.py        manifest.json, by which a change of finished files is noticed; checkpoints
 start.py        its prompts, how a run starts, and how another process goes on
 job.py          one run at work: its reference, its baseline and its final evaluation
 policy.py       the local model, and how it writes

@@ -280,13 +280,7 @@ def use_reference(job: Job) -> None:
 
 
 def begin_training(job: Job, steps: int) -> None:
-    """Say what the baseline promises of GRPO, and that it begins or goes on. See `check_signal`."""
-    check_signal(job)
-    job.display.begin(f"GRPO training, {steps} steps")
-
-
-def check_signal(job: Job) -> None:
-    """Say what the baseline promises of training.
+    """Say what the baseline promises of GRPO, and that it begins or goes on.
 
     Raises `EquipoiseError` when there is nothing to learn from, unless the configuration wants to
     go on.
@@ -303,6 +297,7 @@ def check_signal(job: Job) -> None:
         _LOG.warning(f"there is {amount} to learn from: {summary}")
     else:
         _LOG.info(f"signal: {signal}")
+    job.display.begin(f"GRPO training, {steps} steps")
 
 
 def evaluate(job: Job, stage: str, sample: Sample) -> None:

@@ -15,7 +15,7 @@ from equipoise.files.disk import write_folder
 from equipoise.files.exits import Stopped, deferring
 from equipoise.models.causal import LoadedModel
 from equipoise.run.history import restore
-from equipoise.run.job import FailureMonitor, Job, Watch, check_signal
+from equipoise.run.job import FailureMonitor, Job, Watch, begin_training
 from equipoise.run.rollouts import TrainingRollouts, choose
 from equipoise.run.seals import CheckpointFolder, seal
 from equipoise.train.local.callbacks import (
@@ -34,7 +34,7 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
     """Train with TRL from the newest whole checkpoint, and save the final one."""
     config, run = job.config, job.run
     steps = total_steps(len(job.split(TRAIN_SPLIT)), config)
-    check_signal(job)
+    begin_training(job, steps)
     checkpoint = latest_checkpoint(run.checkpoints)
     restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
     restore(run.training, checkpoint.path / run.training.name if checkpoint else None)
@@ -59,7 +59,6 @@ def _grpo(
 ) -> PreTrainedModel | PeftModel:
     """The model after its last step. Raises `Stopped` where it was stopped before."""
     config, run = job.config, job.run
-    job.display.begin(f"GRPO training, {steps} steps")
     monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
     with (
         job.timed("training"),
