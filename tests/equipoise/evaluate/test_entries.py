@@ -1,4 +1,4 @@
-"""Runs of others as entries of a comparison."""
+"""Runs of others as entries of a comparison, and their pairs."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from equipoise.evaluate.entries import Checks, Evaluated, drawn_differently, shared_items
+from equipoise.evaluate.compare import Pair
+from equipoise.evaluate.entries import Checks, Entry, Evaluated, drawn_differently, shared_items
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Provenance
 from tests.refusals import refusal
@@ -76,3 +77,23 @@ def test_answers_that_two_judges_rated_are_refused_and_so_is_one_folder_twice() 
     assert shared_items(first, evaluated(path="b"), Checks()) == {"p"}
     with refusal("compare.same-evaluation", "named twice"):
         shared_items(first, evaluated(), Checks())
+
+
+@pytest.mark.parametrize(
+    ("hashes", "two"), [(("a", "a"), False), (("a", "b"), True), (("", ""), False)]
+)
+def test_references_are_compared_by_their_hashes(hashes: tuple[str, str], two: bool) -> None:
+    runs = tuple(cast("Evaluated", SimpleNamespace(reference_hash=digest)) for digest in hashes)
+    entry = cast("Entry", None)
+    assert Pair(entry, entry, ((runs[0], runs[1]),), (frozenset(),)).two_references is two
+
+
+@pytest.mark.parametrize(
+    ("stages", "frozen"),
+    [(("baseline", "final"), True), (("final", "baseline"), True), (("final", "final"), False)],
+)
+def test_a_frozen_model_may_be_on_either_side(stages: tuple[str, str], frozen: bool) -> None:
+    """Else the second one is better in what is 0 by construction."""
+    runs = tuple(cast("Evaluated", SimpleNamespace(stage=stage)) for stage in stages)
+    entry = cast("Entry", None)
+    assert Pair(entry, entry, ((runs[0], runs[1]),), (frozenset(),)).frozen is frozen

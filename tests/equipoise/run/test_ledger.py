@@ -1,16 +1,116 @@
-"""Resources that the process of a run has used, and the models that answered it."""
+"""Lock and provenance of a run: its checkout, and what its processes have used."""
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from environments.chat import Budget, Source
 from environments.chat.accounting import Accounts, Usage
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.files.disk import read_json
 from equipoise.run import ledger
-from equipoise.run.ledger import Ledger, Meter, Provenance
+from equipoise.run.ledger import Ledger, Meter, Provenance, owning
+from tests.refusals import refusal
+
+OWNER = """
+import sys
+from pathlib import Path
+from equipoise.run.ledger import owning
+with owning(Path(sys.argv[1])):
+    print("mine", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Another process that owns the run until it reads a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "mine\n"
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def test_a_second_process_is_refused_also_while_the_first_is_suspended(tmp_path: Path, other):
+    other.send_signal(signal.SIGSTOP)
+    os.waitpid(other.pid, os.WUNTRACED)
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        other.send_signal(number)
+        with refusal("run.in-use", tmp_path, ".lock"), owning(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_run_of_a_dead_process_is_free(tmp_path: Path, other, number):
+    other.send_signal(number)
+    other.wait(timeout=30)
+    with owning(tmp_path):
+        pass
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of one commit in the place of ours."""
+    monkeypatch.setattr(ledger, "_ROOT", tmp_path)
+    git(tmp_path, "init", "-q")
+    (tmp_path / "notes.txt").write_bytes(b"caf\xe9\nsame\n")
+    git(tmp_path, "add", ".")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    git(tmp_path, *who, "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def git(folder: Path, *words: str) -> bytes:
+    done = subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("settings", [{}, {"color.ui": "always", "diff.external": "false"}])
+def test_a_file_that_is_not_utf_8_can_be_put_back_from_the_diff(
+    checkout: Path, settings: dict[str, str]
+) -> None:
+    for name, value in settings.items():
+        git(checkout, "config", name, value)
+    changed = b"th\xe9\xff\nsame\n"
+    (checkout / "notes.txt").write_bytes(changed)
+    assert ledger.git_state().dirty
+    diff = ledger.code_diff()
+    git(checkout, "checkout", "-q", ".")
+    (checkout / "x.diff").write_bytes(diff)
+    git(checkout, "apply", "x.diff")
+    assert (checkout / "notes.txt").read_bytes() == changed
+
+
+def test_a_key_on_the_command_line_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger.sys, "argv", ["x.py", "url=http://me:hunter2@host"])
+    about = ledger.describe_run(load_config("fairness", parse_flags("x", [])), "r")
+    assert about.command == ("python", "x.py", "url=http://***@host")
+
+
+def test_the_change_of_another_ledger_is_read_and_kept(tmp_path: Path) -> None:
+    first, second = (Ledger(tmp_path / "provenance.json") for _ in range(2))
+    first.create(Provenance(task="any"))
+    assert second.read().task == "any"
+    first.update(seconds={"baseline": 1.0}, seed=1)
+    second.update(seconds={"final": 2.0})
+    first.update(device="cpu", seed=2)
+    assert second.read() == Provenance(
+        task="any", seconds={"baseline": 1.0, "final": 2.0}, device="cpu", seed=2
+    )
 
 
 @pytest.fixture
