@@ -10,6 +10,7 @@ and logs notes and warnings for a person, which `printing_notes` prints.
 import logging
 import math
 import re
+import sys
 import textwrap
 import time
 import unicodedata
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
+from statistics import fmean
 from threading import Lock
 from typing import Any, Protocol, TextIO
 
@@ -63,6 +66,9 @@ def escaped(text: str) -> str:
 
 
 Advance = Callable[[int], None]
+_SPARKLINES_PER_TRAINING = 10
+_SPARKLINE_WIDTH = 40
+_BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH_OF_FILES = 160
 _WIDTH_OF_RULE = 80
 #: Seconds without a line in a file after which a stage says how far it is.
@@ -293,12 +299,22 @@ class _NotesHandler(logging.Handler):
         show(record.getMessage())
 
 
+def sparkline(values: Sequence[float]) -> str:
+    """Draw values as a row of blocks, each the mean of neighbours where they are many."""
+    width = min(_SPARKLINE_WIDTH, len(values))
+    bounds = [n * len(values) // width for n in range(width + 1)]
+    means = [fmean(values[start:end]) for start, end in pairwise(bounds)]
+    low, span = min(means), max(means) - min(means)
+    return "".join(_BLOCKS[round((mean - low) / span * 7) if span else 0] for mean in means)
+
+
 @contextmanager
 def showing_steps(
     progress: ShowProgress, total: int, done: int
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield the function that prints a step's row as a line."""
-    started = time.monotonic()
+    """Yield the function that prints a step's row as a line, and the rewards so far as blocks."""
+    every, started = max(1, total // _SPARKLINES_PER_TRAINING), time.monotonic()
+    rewards: list[float] = []
 
     def line(row: Mapping[str, Any]) -> str:
         step = int(row["step"])
@@ -314,7 +330,15 @@ def showing_steps(
     with progress("training", total, done) as advance:
 
         def show(row: Mapping[str, Any]) -> None:
+            step = int(row["step"])
             _NOTES.info(line(row))
-            advance(int(row["step"]))
+            reward = row.get("reward")
+            if reward is not None and math.isfinite(reward):
+                rewards.append(reward)
+            due = (step % every == 0 or step == total) and len(rewards) > 1
+            if due and (sys.stdout.encoding or "").lower().startswith("utf"):
+                blocks = sparkline(rewards)
+                _NOTES.info(f"reward {blocks}  {rewards[0]:.3f} to {rewards[-1]:.3f}")
+            advance(step)
 
         yield show
