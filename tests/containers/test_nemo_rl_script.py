@@ -12,7 +12,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from equipoise.commands.doctor import DoctorOptions
 from equipoise.commands.main import BESIDE
+from equipoise.files.options import read_options
 from tests.containers.stubs import TRACE
 from tests.containers.test_slurm_scripts import never_run
 
@@ -186,3 +188,9 @@ def test_every_dependency_has_its_place():
     assert all(pins.get(name, "0") in names[name].specifier for name in lacking), lacking
     assert len(SCRIPT.read_text().splitlines()) <= 60
     assert os.access(SCRIPT, os.X_OK)
+
+
+def test_the_images_smoke_test_has_words_that_the_doctor_knows():
+    text = (ROOT / "containers" / "Dockerfile").read_text()
+    words = re.findall(r"python -m equipoise doctor (.*) \\\n", text)
+    assert [read_options(DoctorOptions, line.split(), "doctor").offline for line in words] == [True]
