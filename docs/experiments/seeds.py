@@ -43,7 +43,7 @@ COLUMNS = (
     *("SD between seeds", "guard", "verdicts"),
 )
 #: What a run tells of a metric, and where that is in comparison.json or evaluation.json.
-FIGURES = ("before", "after", "change", "cut")
+FIGURES = ("before", "after", "change", "removed_share")
 
 
 def train(task: str, seed: int, options: argparse.Namespace) -> Path:
@@ -151,7 +151,7 @@ def figures_of(
     """The figures of one metric in one run, each with value, low and high."""
     stages = {"before": first, "after": last}
     change = {"value": row["difference"], "low": row["low"], "high": row["high"]}
-    told = {**stages, "change": change, "cut": row.get("cut") or {}}
+    told = {**stages, "change": change, "removed_share": row.get("removed_share") or {}}
     return {
         name: {key: figure.get(key) for key in ("value", "low", "high")}
         for name, figure in told.items()
@@ -211,9 +211,9 @@ def trivial_line(not_beaten: Sequence[Sequence[str] | None]) -> str:
     """In how many runs a trivial baseline has a reward that is not shown to be lower."""
     probed = [names for names in not_beaten if names is not None]
     if not probed:
-        return "No run was probed for trivial policies."
+        return "No run was probed for trivial baselines."
     told = counted([name for names in probed for name in names]) or "none"
-    return f"Trivial policies not beaten on the reward, by the number of runs: {told}."
+    return f"Trivial baselines not beaten on the reward, by the number of runs: {told}."
 
 
 def lines(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from equipoise.files.console import showing_steps
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.run_files import FOLDERS, RunFiles, read_run
 from equipoise.report.words import Stage
-from equipoise.run.directory import Evaluation, Policy, RunDirectory, read_content
+from equipoise.run.directory import BaselineResult, Evaluation, RunDirectory, read_content
 from equipoise.run.history import Row, read_history
 from equipoise.run.job import BASELINE, Job
 
@@ -176,11 +176,11 @@ def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:
 
 
 def _objective(files: RunFiles, stage: Stage) -> float | None:
-    """The figure by which policies are compared: a metric, or the mean reward, which the probe has.
+    """The figure that decides, by which trivial baselines are compared: a metric or the reward.
 
     Its name is the same for every task, so that a sweep can name it.
     """
-    untrained = files.probe.policies.get("untrained", Policy()).metrics
+    untrained = files.probe.baselines.get("untrained", BaselineResult()).metrics
     probed = {"before": untrained, "after": files.probe.trained}[stage]
     measured = files.evaluations.get(stage, Evaluation()).metrics
     figure = measured.get(files.objective) or probed.get(files.objective)

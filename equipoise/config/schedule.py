@@ -18,7 +18,7 @@ import numpy as np
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config.schema import Config, Engine, PolicyConfig
 from equipoise.files.errors import UsageError
-from equipoise.statistics.trivial import POLICIES
+from equipoise.statistics.trivial import TRIVIAL_BASELINES
 
 if TYPE_CHECKING:
     import torch
@@ -124,7 +124,7 @@ PROBE_GENERATIONS, BLINDED_GENERATIONS = 4, 8
 PROBE_SENTENCES, _OTHER_CONSTANTS = 24, 16
 #: Policies that are scored on the evaluation's prompts at most: those of every task, the greedy and
 #: the blinded model, and three of the task's own, which retrieval has.
-_PROBE_POLICIES = len(POLICIES) + 2 + 3
+_PROBE_BASELINES = len(TRIVIAL_BASELINES) + 2 + 3
 
 
 def _probe(config: Config, workload: Workload) -> tuple[int, str]:
@@ -144,7 +144,7 @@ def probe_replies(config: Config, workload: Workload) -> int:
     settings = config.equipoise.probe
     tried = settings.constants + _OTHER_CONSTANTS + settings.rounds * PROBE_SENTENCES
     evaluated = workload.prompts.get(config.equipoise.evaluation.split, 0)
-    return tried * settings.prompts + _PROBE_POLICIES * evaluated if settings.prompts else 0
+    return tried * settings.prompts + _PROBE_BASELINES * evaluated if settings.prompts else 0
 
 
 def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, str]:

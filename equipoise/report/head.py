@@ -165,7 +165,7 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
     changed = changed_models(run.provenance.usage)
     return (
         *_lost(run),
-        *policy_alerts(run),
+        *baseline_alerts(run),
         *((Alert(alarm.text, "training"),) if alarm else ()),
         *(Alert(f"{printable(change, 500)}.", "provenance") for change in changed),
         *_unusable(run),
@@ -184,22 +184,22 @@ def _lost(run: RunFiles) -> Iterator[Alert]:
                 yield Alert(text, "verdicts")
 
 
-def policy_alerts(run: RunFiles) -> Iterator[Alert]:
+def baseline_alerts(run: RunFiles) -> Iterator[Alert]:
     """Warn of trivial baselines that are as good as the model, or were better before it."""
     name = run.name_of(run.objective)
     if names := run.probe.not_beaten:
         greedy = f"{GREEDY} (both models)" if run.probe.trained_greedy else GREEDY
-        policies = ", ".join(greedy if n == GREEDY else plain_name(n) for n in names)
-        text = f"Trivial baselines that the trained model does not beat in {name}: {policies}."
-        yield Alert(text, "policies")
+        baselines = ", ".join(greedy if n == GREEDY else plain_name(n) for n in names)
+        text = f"Trivial baselines that the trained model does not beat in {name}: {baselines}."
+        yield Alert(text, "baselines")
     if run.probe.ahead:
-        policies = ", ".join(map(plain_name, run.probe.ahead))
+        baselines = ", ".join(map(plain_name, run.probe.ahead))
         text = (
-            f"Before training policies that read no prompt were better in {name}, and training may "
-            f"find that first: {policies}. Look at the reward, or fine-tune the model on good "
-            "replies first (docs/own-data.md)."
+            f"Before training the model was worse in {name} than baselines that ignore the prompt: "
+            f"{baselines}. Training may learn those first. Look at the reward, or fine-tune the "
+            "model on good replies first (docs/own-data.md)."
         )
-        yield Alert(text, "policies")
+        yield Alert(text, "baselines")
 
 
 def _unusable(run: RunFiles) -> Iterator[Alert]:

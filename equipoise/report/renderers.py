@@ -10,7 +10,7 @@ from markupsafe import Markup
 from environments.presentation import Presentation
 from equipoise.files.console import Column, Reporter
 from equipoise.report.document import Cell, Document, Table, Tables
-from equipoise.report.head import policy_alerts
+from equipoise.report.head import baseline_alerts
 from equipoise.report.run_files import STAGE_OF, RunFiles
 from equipoise.report.tables import (
     charted_breakdown,
@@ -191,5 +191,5 @@ def print_result(reporter: Reporter, run: RunFiles) -> None:
 def print_beside(reporter: Reporter, run: RunFiles) -> None:
     """Other modes, and trivial baselines, as far as they are there, with their alerts."""
     print_sections(reporter, (*mode_sections(run), *probe_sections(run)))
-    for alert in policy_alerts(run):
+    for alert in baseline_alerts(run):
         reporter.warn(alert.text)

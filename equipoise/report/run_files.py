@@ -97,7 +97,7 @@ class RunFiles:
 
     @property
     def objective(self) -> str:
-        """The figure by which policies are compared; the mean reward where nothing else is said."""
+        """The figure by which trivial baselines are compared; without one the mean reward."""
         return self.latest.objective or self.probe.objective
 
     def name_of(self, metric: str) -> str:

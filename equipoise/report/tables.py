@@ -29,7 +29,7 @@ from equipoise.report.words import (
     section_title,
     signed_margin,
 )
-from equipoise.run.directory import Estimate, Policy
+from equipoise.run.directory import BaselineResult, Estimate
 from equipoise.statistics import compare
 from equipoise.statistics.compare import MetricComparison
 from equipoise.statistics.trivial import BEST_OF_N, GREEDY
@@ -57,8 +57,8 @@ def outcome(run: RunFiles) -> str:
 def summary(run: RunFiles) -> str:
     """Say whether that is good: what training removed, guards, trivial baselines."""
     name = headline_metric(run)
-    cut = cut_note(run.comparison.get(name, _UNKNOWN), f"the {run.name_of(name)}")
-    removed = f"{heading(cut)} beyond sampling noise." if cut else ""
+    note = removed_note(run.comparison.get(name, _UNKNOWN), f"the {run.name_of(name)}")
+    removed = f"{heading(note)} beyond sampling noise." if note else ""
     return " ".join(filter(None, (removed, _guards_sentence(run), _baselines_sentence(run))))
 
 
@@ -120,7 +120,7 @@ def _guards_sentence(run: RunFiles) -> str:
 
 def _baselines_sentence(run: RunFiles) -> str:
     """Count the trivial baselines that the trained model beats; empty where none is compared."""
-    rows = [p.against.get(run.objective) for n, p in run.probe.policies.items() if n != BEST_OF_N]
+    rows = [p.against.get(run.objective) for n, p in run.probe.baselines.items() if n != BEST_OF_N]
     compared = [row.verdict for row in rows if row and row.before is not None]
     if not compared:
         return ""
@@ -318,19 +318,19 @@ def verdict_cells(row: MetricComparison | None) -> tuple[Cell, ...]:
         Cell(row.test),
         Cell(
             row.verdict,
-            note="; ".join(filter(None, (guard_note(row), cut_note(row)))),
+            note="; ".join(filter(None, (guard_note(row), removed_note(row)))),
             kind=f"verdict {row.verdict.split(' ')[0]}",
             bad=row.guard in ("not preserved", "inconclusive"),
         ),
     )
 
 
-def cut_note(row: MetricComparison, subject: str = "it") -> str:
+def removed_note(row: MetricComparison, subject: str = "it") -> str:
     """Say what share of a metric training removed, with its interval; empty without it."""
-    if (cut := row.cut) is None:
+    if (share := row.removed_share) is None:
         return ""
     value, low, high = (
-        f"{100 * part:.1f}".replace("-", MINUS) for part in (cut.value, cut.low, cut.high)
+        f"{100 * part:.1f}".replace("-", MINUS) for part in (share.value, share.low, share.high)
     )
     return f"training removed {value}% ({low}% to {high}%) of {subject}"
 
@@ -448,7 +448,7 @@ def _without_noise(estimate: Estimate | None) -> Cell:
 def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
     """Tabulate what trivial baselines earn, beside the trained model if there is one."""
     probe = run.probe
-    if not probe.policies:
+    if not probe.baselines:
         return ()
     note = "What can be had for nothing, on the same prompts."
     if constant := probe.constants.get("constant"):
@@ -462,24 +462,26 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
     columns += (f"Trained {MINUS} baseline", *CHANGE[1:]) if compared else ()
     rows = tuple(
         (
-            _policy_cell(run, name, policy),
-            *(figure_cell(policy.metrics.get(figure)) for figure in figures),
-            *(_against(run, name, policy) if compared else ()),
+            _baseline_cell(run, name, baseline),
+            *(figure_cell(baseline.metrics.get(figure)) for figure in figures),
+            *(_against(run, name, baseline) if compared else ()),
         )
-        for name, policy in probe.policies.items()
+        for name, baseline in probe.baselines.items()
     )
     table = Table(columns, rows, level_of(probe.confidence))
-    return (Tables("Trivial baselines", "policies", note, (("", table),), folded=True),)
+    return (Tables("Trivial baselines", "baselines", note, (("", table),), folded=True),)
 
 
-def _policy_cell(run: RunFiles, name: str, policy: Policy) -> Cell:
-    return Cell(plain_name(name), note=printable(policy.note or run.note_of(name) or _UNDESCRIBED))
+def _baseline_cell(run: RunFiles, name: str, baseline: BaselineResult) -> Cell:
+    return Cell(
+        plain_name(name), note=printable(baseline.note or run.note_of(name) or _UNDESCRIBED)
+    )
 
 
-def _against(run: RunFiles, name: str, policy: Policy) -> tuple[Cell, ...]:
-    """The trained model minus a policy; of `greedy` with what it is compared with."""
-    cells = verdict_cells(policy.against.get(run.objective))
-    if name != GREEDY or not policy.against:
+def _against(run: RunFiles, name: str, baseline: BaselineResult) -> tuple[Cell, ...]:
+    """The trained model minus a trivial baseline; of `greedy` with what it is compared with."""
+    cells = verdict_cells(baseline.against.get(run.objective))
+    if name != GREEDY or not baseline.against:
         return cells
     trained = run.probe.trained_greedy.get(run.objective)
     known = trained is not None and trained.value is not None

@@ -311,7 +311,7 @@ class ConstantReply(Part):
     tried: int = 1
 
 
-class Policy(Part):
+class BaselineResult(Part):
     """A trivial baseline: what it does and earns, and the trained model minus it."""
 
     note: str = ""
@@ -326,7 +326,7 @@ class Probe(_File):
     metric: str = ""
     constants: Mapping[str, ConstantReply] = {}
     ahead: tuple[str, ...] = ()
-    policies: Mapping[str, Policy] = {}
+    baselines: Mapping[str, BaselineResult] = {}
     trained: Mapping[str, Estimate] = {}
     trained_greedy: Mapping[str, Estimate] = {}
     not_beaten: tuple[str, ...] | None = None

@@ -60,8 +60,8 @@ class GuardMargin:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The share of a metric that is gone; 1 is all of it, below 0 is more."""
+class RemovedShare:
+    """The share of a metric that training removed; 1 is all of it, below 0 is more than before."""
 
     value: float
     low: float
@@ -72,8 +72,8 @@ class Cut:
 class MetricComparison:
     """One metric before and after; `difference` is after minus before. None: not defined.
 
-    `guard` is None of a metric without a margin. `cut` is the share of an unbiased metric that is
-    gone after; None of another, or with nothing clear to cut.
+    `guard` is None of a metric without a margin. `removed_share` is None of a metric that is not
+    unbiased, or where there was nothing clear to remove.
     """
 
     before: float | None = None
@@ -87,7 +87,7 @@ class MetricComparison:
     verdict: Verdict = "no evidence"
     guard: Guard | None = None
     margin: GuardMargin | None = None
-    cut: Cut | None = None
+    removed_share: RemovedShare | None = None
 
 
 #: How often replies are halved: with twelve clusters power then was .77 to .95, by one .52 to .95.
@@ -205,11 +205,11 @@ def compare(
     the interval of `difference_bounds`. Every other metric has interval and test of the paired
     bootstrap: a draw takes the same clusters before and after. Holm's correction is over all the
     metrics; a guard needs none, for it is preserved only where all of its tests reject. An
-    unbiased metric also has its cut. Where one of the two is the `frozen` model, a distance
-    from its reference is 0 there by construction, so its verdict is "changed". The power of guards
-    is that of the `halves` of the stage before, else of the comparison itself. Where guards alone
-    matter shares are not `tested`: swapping takes most of the time. Raises `ValueError` where no
-    cluster is shared, or one is in two strata.
+    unbiased metric also has its removed share. Where one of the two is the `frozen` model, a
+    distance from its reference is 0 there by construction, so its verdict is "changed". The power
+    of guards is that of the `halves` of the stage before, else of the comparison itself. Where
+    guards alone matter shares are not `tested`: swapping takes most of the time. Raises
+    `ValueError` where no cluster is shared, or one is in two strata.
     """
     changeable = [name for name, metric in before.metrics.items() if not metric.constant]
     names = [name for name in changeable if name in after.metrics]
@@ -221,8 +221,8 @@ def compare(
         for name, pair in pairs.items()
         if pair is not None
     }
-    cuts = _cuts(before, after, names, settings)
-    comparisons = {name: replace(changes[name], cut=cuts.get(name)) for name in names}
+    removed = _removed_shares(before, after, names, settings)
+    comparisons = {name: replace(changes[name], removed_share=removed.get(name)) for name in names}
     directions = {name: direction_of(before.metrics[name], frozen=frozen) for name in names}
     compared = with_verdicts(comparisons, directions, settings)
     clusters, split = _shared_clusters(before, after), before.sums.shape[1]
@@ -262,10 +262,10 @@ def direction_of(metric: Metric, *, frozen: bool) -> Direction | None:
     return None if frozen and metric.zero_if_frozen else metric.better
 
 
-def _cuts(
+def _removed_shares(
     before: Measurement, after: Measurement, names: Sequence[str], settings: StatisticsSettings
-) -> dict[str, Cut | None]:
-    """The cut of each unbiased metric, where both measurements have the same clusters."""
+) -> dict[str, RemovedShare | None]:
+    """The removed share of each unbiased metric, where both measurements have the same clusters."""
     unbiased = {name: before.metrics[name] for name in names if before.metrics[name].unbiased}
     if not unbiased or set(before.clusters) != set(after.clusters):
         return {}
@@ -279,21 +279,25 @@ def _cuts(
         return Metric(lambda t: metric.at(t[..., :split]))
 
     shares = {name: share(metric) for name, metric in unbiased.items()}
-    drawn = {(name, "cut"): metric for name, metric in shares.items()}
+    drawn = {(name, "removed"): metric for name, metric in shares.items()}
     drawn |= {(name, "before"): first(metric) for name, metric in unbiased.items()}
     rng = np.random.default_rng(settings.seed)
     draws = metric_draws(bootstrap_sums(joint, settings.bootstrap_draws, rng), drawn)
     bounds = {key: interval(d, settings.confidence, joint.degrees) for key, d in draws.items()}
     return {
-        name: _cut(float(metric.at(joint.total)), bounds[name, "before"], bounds[name, "cut"])
+        name: _removed_share(
+            float(metric.at(joint.total)), bounds[name, "before"], bounds[name, "removed"]
+        )
         for name, metric in shares.items()
     }
 
 
-def _cut(value: float, before: Interval | None, share: Interval | None) -> Cut | None:
+def _removed_share(
+    value: float, before: Interval | None, share: Interval | None
+) -> RemovedShare | None:
     if before is None or share is None or before.low <= 0 or not math.isfinite(value):
         return None
-    return Cut(value, share.low, share.high)
+    return RemovedShare(value, share.low, share.high)
 
 
 def comparison_dict(comparisons: Mapping[str, MetricComparison]) -> dict[str, Any]:

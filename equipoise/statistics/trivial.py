@@ -70,14 +70,14 @@ def commonest(replies: Iterable[str], number: int) -> list[str]:
     return [reply for reply, _ in Counter(replies).most_common(number)]
 
 
-# --- policies that reply by themselves: one reply for each prompt --------------------------------
+# --- trivial baselines that need no model: one reply for each prompt -----------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Untrained:
     """The evaluation split, the untrained model's replies to it, and the constants found so far.
 
-    `copies` is how often a policy that has one reply to a prompt must give it, to be scored.
+    `copies` is how often a baseline that has one reply to a prompt must give it, to be scored.
     """
 
     records: Sequence[PromptRecord]
@@ -100,7 +100,7 @@ class Untrained:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class TrivialBaseline:
     """A trivial baseline, as probe, dry run and report take it.
 
     `reply` gives the one reply to each prompt id. A `blind` one is what a model can learn without
@@ -144,38 +144,38 @@ def best_of_n(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str,
     return {name: reply for name, (_, reply) in best.items()}
 
 
-#: The policies of every task for which no model writes.
-POLICIES = (
-    Policy(
+#: The baselines of every task for which no model writes.
+TRIVIAL_BASELINES = (
+    TrivialBaseline(
         "constant",
         "gives one reply to every prompt, the best that was found",
         lambda untrained: untrained.always("constant"),
         blind=True,
     ),
-    Policy(
+    TrivialBaseline(
         "always_refuse",
         "gives one refusal to every prompt",
         lambda untrained: untrained.always("always_refuse"),
         blind=True,
     ),
-    Policy(
+    TrivialBaseline(
         "copy_prompt",
         "repeats the last message of the prompt",
         lambda untrained: copy_prompt(untrained.records),
         blind=True,
     ),
-    Policy(
+    TrivialBaseline(
         "copy_prompt_end",
         "repeats the last sentence of the prompt",
         lambda untrained: copy_prompt_end(untrained.records),
         blind=True,
     ),
-    Policy(
+    TrivialBaseline(
         "vote",
         "gives the reply that the untrained model gives most often to the prompt",
         lambda untrained: vote(untrained.rollouts),
     ),
-    Policy(
+    TrivialBaseline(
         BEST_OF_N,
         "gives the untrained model's reply that scores highest: a yardstick that has seen the "
         "reward",
@@ -198,7 +198,7 @@ def first_of_each(rollouts: Sequence[Rollout], number: int) -> Iterator[Rollout]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A policy's task metrics and its reward, both over the clusters of the evaluation split.
+    """A baseline's task metrics and its reward, both over the clusters of the evaluation split.
 
     `objective` is the one of them by which it is better or worse than another.
     """
@@ -234,37 +234,39 @@ class Measured:
         return -math.inf if math.isnan(value) else -value if lower else value
 
 
-def figures_of(policy: Measured, settings: StatisticsSettings) -> dict[str, Figures]:
+def figures_of(baseline: Measured, settings: StatisticsSettings) -> dict[str, Figures]:
     """The reward and every metric of the task, each with its interval."""
-    return headline_figures(policy.reward, settings) | headline_figures(policy.task, settings)
+    return headline_figures(baseline.reward, settings) | headline_figures(baseline.task, settings)
 
 
 def differences(
-    policies: Mapping[str, Measured],
+    baselines: Mapping[str, Measured],
     model: Measured,
     settings: StatisticsSettings,
     models: Mapping[str, Measured] | None = None,
 ) -> dict[str, dict[str, MetricComparison]]:
-    """Policy -> the objective and the first metric, that of the model minus that of the policy.
+    """Baseline -> the objective and the first metric: the model's minus the baseline's.
 
-    `models` has the model that a policy is compared with where it is another one. Holm's correction
-    is over the policies. "better" says that the model is.
+    `models` has the model that a baseline is compared with where it is another one. Holm's
+    correction is over the baselines. "better" says that the model is.
     """
-    opponents = dict.fromkeys(policies, model) | dict(models or {})
+    opponents = dict.fromkeys(baselines, model) | dict(models or {})
     corrected = {}
     for name in model.compared:
         pairs = {}
-        for policy, measured in policies.items():
+        for baseline, measured in baselines.items():
             measurement = measured.with_figure(name)
             alone = replace(measurement, metrics={name: measurement.metrics[name]}, null_sums=None)
-            pairs[policy] = compare(alone, opponents[policy].with_figure(name), settings)[name]
+            pairs[baseline] = compare(alone, opponents[baseline].with_figure(name), settings)[name]
         better = model.with_figure(name).metrics[name].better
         corrected[name] = with_verdicts(pairs, dict.fromkeys(pairs, better), settings)
-    return {policy: {name: corrected[name][policy] for name in corrected} for policy in policies}
+    return {
+        baseline: {name: corrected[name][baseline] for name in corrected} for baseline in baselines
+    }
 
 
 def not_beaten(against: Mapping[str, Mapping[str, MetricComparison]], objective: str) -> list[str]:
-    """The policies, but for best of n, than which the model is not shown to be better.
+    """The baselines, but for best of n, than which the model is not shown to be better.
 
     One whose objective is not defined, for its replies cannot be read, is not one to beat.
     """
@@ -278,7 +280,7 @@ def not_beaten(against: Mapping[str, Mapping[str, MetricComparison]], objective:
 
 
 def ahead(against: Mapping[str, Mapping[str, MetricComparison]], objective: str) -> list[str]:
-    """The policies that are shown to be better than the model."""
+    """The baselines that are shown to be better than the model."""
     return [
         name for name, comparisons in against.items() if comparisons[objective].verdict == "worse"
     ]

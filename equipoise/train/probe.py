@@ -1,6 +1,6 @@
 """Probe of trivial baselines, on the prompts of the evaluation.
 
-The constant reply is searched on training prompts; every policy is measured on the evaluation
+The constant reply is searched on training prompts; every baseline is measured on the evaluation
 split, as the untrained and the trained model are. `probe/` in the run directory has the scored
 replies of each and probe.json with their figures; modes.json sets them against the trained model.
 The untrained model's likeliest replies are set against the trained model's: what sampling costs is
@@ -41,8 +41,8 @@ from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import (
     GREEDY,
-    POLICIES,
     REFUSALS,
+    TRIVIAL_BASELINES,
     Constant,
     Measured,
     Untrained,
@@ -58,7 +58,7 @@ from equipoise.statistics.trivial import (
 PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"
 
 _FIGURES = "probe.json"
-#: The notes of the policies for which the untrained model writes.
+#: The notes of the baselines for which the untrained model writes.
 _NOTES = {
     UNTRAINED: "the model before training",
     GREEDY: "the untrained model at temperature 0",
@@ -73,9 +73,9 @@ Scored = tuple[Sequence[Rollout], Sequence[Score]]
 
 
 def probe(job: Job, frozen: Sample) -> None:
-    """Search, sample, score and measure the policies; nothing where that is done or not wanted.
+    """Search, sample, score and measure the baselines; nothing where that is done or not wanted.
 
-    Raises `EquipoiseError` when too many replies of a policy could not be scored.
+    Raises `EquipoiseError` when too many replies of a baseline could not be scored.
     """
     settings = job.config.equipoise.probe
     if not settings.prompts or job.run.probe.exists():
@@ -93,8 +93,8 @@ def probe(job: Job, frozen: Sample) -> None:
         with job.display.progress("searching for the best constant reply"):
             untrained = replace(untrained, constants=_constants(job, written, untrained.copies))
         with job.display.progress("scoring trivial baselines"):
-            policies = _without_model(job, untrained) | drawn
-            scored = {name: _score(job, name, rollouts) for name, rollouts in policies.items()}
+            baselines = _without_model(job, untrained) | drawn
+            scored = {name: _score(job, name, rollouts) for name, rollouts in baselines.items()}
         scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
         with job.display.progress("measuring them"):
             statistics = job.config.equipoise.evaluation.statistics
@@ -147,7 +147,7 @@ def _worth(environment: Environment, prompts: Sequence[Rollout], figure: str, re
 
 
 def _drawn(job: Job, untrained: Untrained, frozen: Sample) -> dict[str, list[Rollout]]:
-    """The policies for which the untrained model writes."""
+    """The baselines for which the untrained model writes."""
     environment = job.environment
     replies = {r.prompt_id: r.completion for r in frozen(untrained.records, 1, GREEDY)}
     drawn = {GREEDY: untrained.replying(replies)}
@@ -159,18 +159,21 @@ def _drawn(job: Job, untrained: Untrained, frozen: Sample) -> dict[str, list[Rol
 
 
 def _without_model(job: Job, untrained: Untrained) -> dict[str, list[Rollout]]:
-    """The policies for which no model writes, those of the task last."""
-    policies = {policy.name: untrained.replying(policy.reply(untrained)) for policy in POLICIES}
-    task_policies = job.environment.trivial_replies(untrained.rollouts, job.config.grpo.seed)
-    for name, completions in task_policies.items():
+    """The baselines for which no model writes, those of the task last."""
+    baselines = {
+        baseline.name: untrained.replying(baseline.reply(untrained))
+        for baseline in TRIVIAL_BASELINES
+    }
+    task_baselines = job.environment.trivial_replies(untrained.rollouts, job.config.grpo.seed)
+    for name, completions in task_baselines.items():
         pairs = zip(untrained.rollouts, completions, strict=True)
-        policies[name] = [replace(rollout, completion=reply) for rollout, reply in pairs]
-    return policies
+        baselines[name] = [replace(rollout, completion=reply) for rollout, reply in pairs]
+    return baselines
 
 
 def _score(job: Job, name: str, rollouts: Sequence[Rollout]) -> Scored:
     scores = scores_of(job.environment, rollouts)
-    refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the policy {name!r}")
+    refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the trivial baseline {name!r}")
     return rollouts, scores
 
 
@@ -180,11 +183,13 @@ def probe_content(
     constants: Mapping[str, Constant],
     settings: StatisticsSettings,
 ) -> dict[str, Any]:
-    """The content of probe.json; the untrained model is the first of the policies."""
+    """The content of probe.json; the untrained model is the first of the baselines."""
     measured = {name: Measured.of(environment, *pair) for name, pair in scored.items()}
     figures = {name: figures_of(measurement, settings) for name, measurement in measured.items()}
-    independent = {policy.name: measured[policy.name] for policy in POLICIES if policy.blind}
-    notes = _NOTES | {policy.name: policy.note for policy in POLICIES}
+    independent = {
+        baseline.name: measured[baseline.name] for baseline in TRIVIAL_BASELINES if baseline.blind
+    }
+    notes = _NOTES | {baseline.name: baseline.note for baseline in TRIVIAL_BASELINES}
     objective, metric = measured[UNTRAINED].compared
     return {
         "schema": 1,
@@ -193,19 +198,19 @@ def probe_content(
         "metric": metric,
         "constants": {name: asdict(constant) for name, constant in constants.items()},
         "ahead": ahead(differences(independent, measured[UNTRAINED], settings), objective),
-        "policies": {n: {"note": notes.get(n, ""), "metrics": f} for n, f in figures.items()},
+        "baselines": {n: {"note": notes.get(n, ""), "metrics": f} for n, f in figures.items()},
     }
 
 
 def fill_probe(scored: Mapping[str, Scored], content: Mapping[str, Any], folder: Path) -> None:
-    """Write the scored replies of the policies and probe.json."""
+    """Write the scored replies of the baselines and probe.json."""
     for name, (rollouts, scores) in scored.items():
         if name != UNTRAINED:  # which is in baseline/
             write_rollouts(folder / _file(name), rollouts, scores)
     write_json(folder / _FIGURES, content)
 
 
-def policy_rollouts(run: RunDirectory, name: str) -> Path:
+def probe_rollouts(run: RunDirectory, name: str) -> Path:
     return run.rollouts(BASELINE) if name == UNTRAINED else run.probe / _file(name)
 
 
@@ -220,7 +225,7 @@ def draw_greedy(job: Job, trained: Sample) -> None:
 
 
 def score_greedy(job: Job) -> None:
-    """Score what `draw_greedy` has kept, as often as a policy of one reply gives it."""
+    """Score what `draw_greedy` has kept, as often as a baseline of one reply gives it."""
     drawn = _drawn_greedy(job.run)
     if not drawn.exists():
         return
@@ -239,9 +244,9 @@ def _drawn_greedy(run: RunDirectory) -> Path:
 def compare_with_trained(
     run: RunDirectory, environment: Environment, settings: StatisticsSettings
 ) -> dict[str, Any]:
-    """Return modes.json's part on policies: probe.json, and each against the trained model.
+    """Return modes.json's part on baselines: probe.json, and each against the trained model.
 
-    Empty where nothing was probed. A difference is the trained model's figure minus the policy's;
+    Empty where nothing was probed. A difference is the trained model's figure minus the baseline's;
     `greedy` is compared with the trained model's likeliest replies.
     """
     if not run.probe.exists():
@@ -252,11 +257,11 @@ def compare_with_trained(
         return Measured.of(environment, *read_scored_rollouts(path))
 
     trained = measured(run.rollouts(FINAL))
-    policies = {name: measured(policy_rollouts(run, name)) for name in content["policies"]}
+    baselines = {name: measured(probe_rollouts(run, name)) for name in content["baselines"]}
     likeliest = measured(run.greedy)
-    against = differences(policies, trained, settings, {GREEDY: likeliest})
+    against = differences(baselines, trained, settings, {GREEDY: likeliest})
     for name, by_metric in against.items():
-        content["policies"][name]["against"] = {
+        content["baselines"][name]["against"] = {
             m: asdict(difference) for m, difference in by_metric.items()
         }
     content["trained"] = figures_of(trained, settings)
@@ -265,9 +270,9 @@ def compare_with_trained(
     return content
 
 
-def _file(policy: str) -> str:
-    """A task may call a policy what it likes."""
-    return f"{re.sub('[^A-Za-z0-9_-]+', '-', policy)}.jsonl"
+def _file(baseline: str) -> str:
+    """A task may call a baseline what it likes."""
+    return f"{re.sub('[^A-Za-z0-9_-]+', '-', baseline)}.jsonl"
 
 
 # --- modes ----------------------------------------------------------------------------------------

@@ -37,7 +37,9 @@ def test_the_modes_are_compared_on_the_same_questions(run: Path) -> None:
     assert list(found["modes"]) == modes
     assert all(found["modes"][mode]["accuracy"]["low"] is not None for mode in modes)
     assert len(found["comparisons"]) == 15
-    assert {"copied_plan", "copied_question", "copied_options"} <= set(found["trivial"]["policies"])
+    assert {"copied_plan", "copied_question", "copied_options"} <= set(
+        found["trivial"]["baselines"]
+    )
     assert set(found["seconds"]) == {"search", "answer"}
 
 

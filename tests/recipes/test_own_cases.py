@@ -73,7 +73,7 @@ def test_a_model_is_probed_and_trained_on_them(mine: Path, model: Path, tmp_path
     final = json.loads((run / "final" / "evaluation.json").read_text())
     assert set(final["by_gender"]) == {"man", "woman"}
     probe = json.loads((run / "probe" / "probe.json").read_text())
-    assert {"random gender", "blinded", "constant"} <= probe["policies"].keys()
+    assert {"random gender", "blinded", "constant"} <= probe["baselines"].keys()
     splits = {
         prompt["metadata"]["case"]: prompt["split"]
         for prompt in map(json.loads, (run / "prompts.jsonl").read_text().splitlines())

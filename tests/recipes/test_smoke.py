@@ -27,12 +27,12 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
     for stage in ("baseline", "final"):
         assert json.loads((run / stage / "evaluation.json").read_text())["n_rollouts"] < 100
     assert (run / "report.html").is_file()
-    assert set(json.loads((run / "modes.json").read_text())["trivial"]["policies"]) > {"constant"}
+    assert set(json.loads((run / "modes.json").read_text())["trivial"]["baselines"]) > {"constant"}
     assert (run / "final_checkpoint" / "adapter_model.safetensors").is_file()
     card = ModelCard.load(run / "final_checkpoint" / "README.md")
     assert "rank" in card.text and card.data.library_name == "peft"
     trivial = json.loads((run / "modes.json").read_text())["trivial"]
-    assert trivial["trained_greedy"] and trivial["policies"]["greedy"]["against"]
+    assert trivial["trained_greedy"] and trivial["baselines"]["greedy"]["against"]
     its_stages_compare_as_they_did(run, tmp_path)
 
 

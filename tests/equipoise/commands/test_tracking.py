@@ -176,7 +176,7 @@ def test_the_objective_has_one_name_whatever_the_task(run, named) -> None:
             write_json(run.evaluation(stage), content | {"objective": named})
     untrained = {"metrics": {"reward": {"value": -1.5}}}
     trained = {"reward": {"value": 2.5}}
-    write_json(run.modes, {"trivial": {"policies": {"untrained": untrained}, "trained": trained}})
+    write_json(run.modes, {"trivial": {"baselines": {"untrained": untrained}, "trained": trained}})
     told = dict(summary(read_run(run.root)))
     assert told["objective"] == (named or "reward")
     values = (told["baseline/objective"], told["final/objective"])

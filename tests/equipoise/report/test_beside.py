@@ -33,13 +33,13 @@ POLICY = {"note": "one reply", "metrics": {"reward": FIGURE, "accuracy": FIGURE}
 PROBE = {
     "metric": "accuracy",
     "constants": {"constant": {"reply": "<b>Rest.</b>", "worth": 0.9, "tried": 3}},
-    "policies": {"best_of_n": POLICY},
+    "baselines": {"best_of_n": POLICY},
 }
 CHANGE = {"difference": -0.2, "low": -0.3, "high": -0.1, "p_holm": 0.002, "verdict": "worse"}
 
 
 def table_of(probe, trained=True):
-    """The table of policies, with the trained model beside them where there is one."""
+    """The table of baselines, with the trained model beside them where there is one."""
     found = replace(BARE, probe=probe, modes={"trivial": probe} if trained else {})
     ((_, table),) = probe_sections(found)[0].tables
     told = [alert.text for alert in alerts(found) if "does not beat" in alert.text]
@@ -68,8 +68,8 @@ def test_trivial_baselines_are_shown_before_training():
 
 
 def test_after_training_the_model_stands_beside_them_and_a_lost_one_is_an_alert():
-    policies = {"best_of_n": POLICY | {"against": {"reward": CHANGE}}}
-    table, told = table_of(PROBE | {"policies": policies, "not_beaten": ["best_of_n"]})
+    baselines = {"best_of_n": POLICY | {"against": {"reward": CHANGE}}}
+    table, told = table_of(PROBE | {"baselines": baselines, "not_beaten": ["best_of_n"]})
     assert table.columns[3:] == (
         "Trained \N{MINUS SIGN} baseline",
         "p after Holm",
@@ -83,17 +83,17 @@ def test_after_training_the_model_stands_beside_them_and_a_lost_one_is_an_alert(
 def test_a_task_with_an_objective_of_its_own_is_compared_by_that():
     figure = {"value": 0.25, "low": 0.1, "high": 0.4}
     policy = {"metrics": {"far": figure, "accuracy": figure}, "against": {"far": CHANGE}}
-    trivial = {"objective": "far", "policies": {"vote": policy}, "not_beaten": ["vote"]}
+    trivial = {"objective": "far", "baselines": {"vote": policy}, "not_beaten": ["vote"]}
     table, told = table_of(PROBE | trivial)
     assert (table.columns[1], table.rows[0][1].text) == ("Far", "0.250")
     assert [text.partition("does not beat in ")[2] for text in told] == ["far: vote."]
 
 
 def test_no_trivial_baseline_lacks_a_sentence():
-    policies = {name: {"note": "", "metrics": {}} for name in ("constant", "random race", "mine")}
-    policies["constant"]["note"] = "gives one reply"
+    baselines = {name: {"note": "", "metrics": {}} for name in ("constant", "random race", "mine")}
+    baselines["constant"]["note"] = "gives one reply"
     said = Presentation(words={"random race": Words("random race", "deals replies at random")})
-    probe = {"policies": policies, "metric": "accuracy"}
+    probe = {"baselines": baselines, "metric": "accuracy"}
     ((_, table),) = probe_sections(replace(BARE, probe=probe, presentation=said))[0].tables
     notes = [row[0].note for row in table.rows]
     assert notes[:2] == ["gives one reply", "deals replies at random"]
@@ -105,13 +105,13 @@ def test_no_trivial_baseline_lacks_a_sentence():
     [(FIGURE, "0.500 (0.400\N{EN DASH}0.600)"), ({"value": None}, "could not be measured")],
 )
 def test_what_greedy_is_compared_with_is_said_also_without_a_figure(figure, told):
-    policies = {"greedy": POLICY | {"against": {"reward": CHANGE}}}
-    table, _ = table_of(PROBE | {"policies": policies, "trained_greedy": {"reward": figure}})
+    baselines = {"greedy": POLICY | {"against": {"reward": CHANGE}}}
+    table, _ = table_of(PROBE | {"baselines": baselines, "trained_greedy": {"reward": figure}})
     assert "temperature 0" in table.rows[0][-1].note and told in table.rows[0][-1].note
 
 
 def test_a_policy_has_its_noise_floor_beside_its_figure():
     figures = {"accuracy": {**FIGURE, "floor": 0.3, "floor_high": 0.4, "p": 0.2}}
-    policies = {"random race": {"note": "", "metrics": figures}}
-    table, _ = table_of({"policies": policies, "metric": "accuracy"}, trained=False)
+    baselines = {"random race": {"note": "", "metrics": figures}}
+    table, _ = table_of({"baselines": baselines, "metric": "accuracy"}, trained=False)
     assert table.rows[0][2].noise == "noise alone 0.30 (up to 0.40); p\u00a00.2"

@@ -46,7 +46,7 @@ def test_outcome_tells_the_first_metric(before, after, verdict, start):
 
 
 def test_outcome_and_verdict_tell_the_cut():
-    row = {"verdict": "better", "cut": {"value": 0.965, "low": -0.01, "high": 0.994}}
+    row = {"verdict": "better", "removed_share": {"value": 0.965, "low": -0.01, "high": 0.994}}
     found = run(metrics(ratio=1.4), metrics(ratio=1.02), ratio=row)
     told = "raining removed 96.5% (\u22121.0% to 99.4%) of "
     assert summary(found) == f"T{told}the ratio beyond sampling noise."
@@ -94,8 +94,8 @@ def test_a_finding_is_in_the_terms_of_the_patients_beside_noise():
 def test_the_summary_counts_the_baselines_that_are_beaten():
     against = {"reward": {"before": 0.1, "verdict": "better"}}
     unread = {"reward": {"before": None, "verdict": "not measured"}}
-    policies = {"constant": against, "best_of_n": against, "vote": unread}
-    probe = {"policies": {name: {"against": rows} for name, rows in policies.items()}}
+    baselines = {"constant": against, "best_of_n": against, "vote": unread}
+    probe = {"baselines": {name: {"against": rows} for name, rows in baselines.items()}}
     found = replace(run(metrics(reward=1)), probe=probe)
     assert summary(found) == "The trained model beats 1 of 1 trivial baselines in reward."
 

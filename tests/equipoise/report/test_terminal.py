@@ -87,7 +87,7 @@ def test_what_is_small_print_on_a_page_is_told_after_the_table():
     row["p_holm"] = 0.1
     margin = {"by": 0.1, "relative": True, "low": -0.4, "high": -0.04, "power": 0.31}
     one_sided = {"by": 0.01, "better": "higher"}
-    cut = {"value": 0.965, "low": 0.91, "high": 0.994}
+    share = {"value": 0.965, "low": 0.91, "high": 0.994}
     rows = {
         "slope": {**row, "verdict": "worse", "guard": "inconclusive", "margin": margin},
         "parse_rate": {
@@ -97,8 +97,8 @@ def test_what_is_small_print_on_a_page_is_told_after_the_table():
             "margin": margin | one_sided,
         },
         "spread": {**row, "verdict": "worse", "guard": "preserved", "margin": margin | {"by": 9.0}},
-        "disparity_ratio": {**row, "verdict": "better", "cut": cut},
-        "gini": {**row, "verdict": "better", "cut": None},
+        "disparity_ratio": {**row, "verdict": "better", "removed_share": share},
+        "gini": {**row, "verdict": "better", "removed_share": None},
     }
     shown = at(120, lambda reporter: print_result(reporter, RunFiles(comparison=rows)))
     told = " ".join(shown.split())
@@ -112,13 +112,16 @@ def test_what_is_small_print_on_a_page_is_told_after_the_table():
 def test_trivial_baselines_are_told_with_their_alerts():
     figure = {"reward": FIGURE}
     against = {"reward": {"difference": 0.1, "p_holm": 0.5, "verdict": "no evidence"}}
-    policies = {"constant": {"metrics": figure, "against": against}}
+    baselines = {"constant": {"metrics": figure, "against": against}}
     constants = {"constant": {"reply": "yes", "tried": 27}}
-    trivial = {"policies": policies, "not_beaten": ["constant"], "constants": constants}
+    trivial = {"baselines": baselines, "not_beaten": ["constant"], "constants": constants}
     trivial |= {"confidence": 0.95, "ahead": ["constant"]}
     run = RunFiles(modes={"trivial": trivial}, probe=trivial)
     told = " ".join(at(160, lambda reporter: print_beside(reporter, run)).split())
     assert "95% interval" in told
     assert "Best constant reply of 27, by reward on training prompts: yes" in told
     assert "warning: Trivial baselines that the trained model does not beat in reward" in told
-    assert "warning: Before training policies that read no prompt were better in reward" in told
+    assert (
+        "warning: Before training the model was worse in reward than baselines that ignore the"
+        in told
+    )

@@ -283,9 +283,9 @@ def test_no_section_is_wider_than_the_page_nor_its_text_cut_off(browser, tmp_pat
     run = write_finished(tmp_path / "run")
     rows = json.loads((run / "comparison.json").read_text())
     margin = {"by": 0.1, "relative": True, "low": -0.032, "high": 0.0073}
-    cut = {"value": 0.824, "low": 0.772, "high": 0.875}
+    share = {"value": 0.824, "low": 0.772, "high": 0.875}
     for row in rows["metrics"].values():
-        row |= {"guard": "inconclusive", "margin": margin, "cut": cut}
+        row |= {"guard": "inconclusive", "margin": margin, "removed_share": share}
     write_json(run / "comparison.json", rows)
     train(run, steps=60)
     write_report(run)

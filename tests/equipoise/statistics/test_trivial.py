@@ -93,17 +93,17 @@ def test_a_policy_has_the_reward_and_every_metric_with_intervals():
 
 
 def test_only_what_is_clearly_below_the_model_is_beaten():
-    policies = {"bad": measured(0.2), "like": measured(0.85), "above": measured(1.0)}
-    policies["best_of_n"] = measured(1.0)  # which has seen the reward
-    against = differences(policies, measured(0.9), SETTINGS)
+    baselines = {"bad": measured(0.2), "like": measured(0.85), "above": measured(1.0)}
+    baselines["best_of_n"] = measured(1.0)  # which has seen the reward
+    against = differences(baselines, measured(0.9), SETTINGS)
     assert {name: list(each) for name, each in against.items()} == {
-        name: [REWARD, "accuracy"] for name in policies
+        name: [REWARD, "accuracy"] for name in baselines
     }
     assert against["bad"][REWARD].difference == pytest.approx(0.7)
     assert against["bad"][REWARD].verdict == against["bad"]["accuracy"].verdict == "better"
     assert against["bad"]["accuracy"].test == "mid-p McNemar"
     assert not_beaten(against, REWARD) == ["like", "above"]
-    before = differences(policies, measured(0.6), SETTINGS)
+    before = differences(baselines, measured(0.6), SETTINGS)
     assert ahead(before, REWARD) == ["like", "above", "best_of_n"]
 
 
@@ -125,20 +125,20 @@ def replying(*replies: str) -> Measured:
 
 
 def test_an_environment_that_names_its_objective_is_compared_by_it_and_not_by_the_reward():
-    policies = {
+    baselines = {
         "short": replying("a", "bb"),
         "long": replying("aaaa", "bbbbb"),
         "none": replying(""),
     }
     model = replying("aa", "bbb")
-    against = differences(policies, model, SETTINGS)
+    against = differences(baselines, model, SETTINGS)
     assert {tuple(each) for each in against.values()} == {("length", "words")}
     assert against["long"]["length"].verdict == "better"
     assert ahead(against, model.objective) == ["short"]
     assert not_beaten(against, model.objective) == ["short"]  # none is not known, and no opponent
-    worth = [each.worth("length") for each in (policies["short"], model, policies["long"])]
+    worth = [each.worth("length") for each in (baselines["short"], model, baselines["long"])]
     assert worth == sorted(worth, reverse=True)
-    assert policies["none"].worth("length") == -math.inf
+    assert baselines["none"].worth("length") == -math.inf
 
 
 def test_holm_is_over_the_policies():

@@ -1,4 +1,4 @@
-"""The probe: which policies a run samples, scores and keeps, and what it says of them later."""
+"""The probe: which baselines a run samples, scores and keeps, and what it says of them later."""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from tests.refusals import refusal
 
 
 class Skilled(Toy):
-    """Wants an A where the prompt asks for p3, a B where it asks for p4, and knows policies."""
+    """Wants an A where the prompt asks for p3, a B where it asks for p4, and knows baselines."""
 
     def score(self, rollouts):
         wanted = {"p3": "A", "p4": "B"}
@@ -81,8 +81,8 @@ def probed(job: Job, model: Model) -> dict:
 
 
 def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None:
-    policies = probed(skilled, Model("a A"))["policies"]
-    rewards = {name: policy["metrics"]["reward"]["value"] for name, policy in policies.items()}
+    baselines = probed(skilled, Model("a A"))["baselines"]
+    rewards = {name: baseline["metrics"]["reward"]["value"] for name, baseline in baselines.items()}
     assert rewards == {
         "untrained": 0.5,
         "constant": 1.0,
@@ -95,15 +95,15 @@ def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None
         "greedy": 0.5,
         "blinded": 0.0,
     }
-    assert all(list(p["metrics"]) == ["reward", "accuracy"] for p in policies.values())
-    assert [n for n, p in policies.items() if not p["note"]] == ["../shouting, loud"], "the task's"
+    assert all(list(p["metrics"]) == ["reward", "accuracy"] for p in baselines.values())
+    assert [n for n, p in baselines.items() if not p["note"]] == ["../shouting, loud"], "the task's"
 
 
 def test_the_policies_of_all_tasks_are_on_the_page(skilled: Job) -> None:
-    policies = [n for n, p in probed(skilled, Model())["policies"].items() if p["note"]]
+    baselines = [n for n, p in probed(skilled, Model())["baselines"].items() if p["note"]]
     page = (Path(__file__).parents[3] / "docs" / "report.md").read_text("utf-8")
     bold = ", ".join(re.findall(r"^- \*\*(.+?)\*\*:", page, re.MULTILINE)).split(", ")
-    assert sorted(bold) == sorted(name.replace("_", " ") for name in policies)
+    assert sorted(bold) == sorted(name.replace("_", " ") for name in baselines)
 
 
 def test_the_constant_is_searched_on_training_prompts(skilled: Job) -> None:
@@ -164,7 +164,7 @@ def test_what_cannot_be_scored_is_refused(skilled: Job) -> None:
                 for r in rollouts
             ]
 
-    with refusal("evaluation.failed-scores", "policy 'blinded'"):
+    with refusal("evaluation.failed-scores", "baseline 'blinded'"):
         probed(replace(skilled, environment=Fails()), Model())
     assert not skilled.run.probe.exists()
 
@@ -187,7 +187,7 @@ class TestBesideTheTrainedModel:
         trivial = self.trained(skilled, "A", greedy="AB")["trivial"]
         assert trivial["trained"]["reward"]["value"] == 0.5
         assert trivial["trained_greedy"]["reward"]["value"] == 1.0
-        against = {name: policy["against"] for name, policy in trivial["policies"].items()}
+        against = {name: baseline["against"] for name, baseline in trivial["baselines"].items()}
         assert against["greedy"]["reward"]["difference"] == 0.5
         assert against["untrained"]["reward"]["difference"] == 0.0
         kept, _ = read_scored_rollouts(skilled.run.greedy)
