@@ -58,13 +58,15 @@ class SetView:
 
     `variant` is the metadata key in which they differ. In the evidence of a reply `figure` is the
     key of the number that is compared, `fields` that of an object with such values, and `text` the
-    one of these values that is there to be read.
+    one of these values that is there to be read. `patient` are the metadata keys that describe the
+    patient; without them all that the variants share is shown.
     """
 
     variant: str
     figure: str
     fields: str
     text: str = ""
+    patient: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

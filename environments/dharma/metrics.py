@@ -477,11 +477,11 @@ PRESENTATION = Presentation(
     findings=(
         Finding(
             "under_refusal_rate",
-            "of 100 questions outside healthcare {value} were answered in place of declined",
+            "of 100 questions outside healthcare, {value} were answered rather than declined",
             100,
         ),
-        Finding("over_refusal_rate", "of 100 questions within it {value} were refused", 100),
-        Finding("emergency_sent_rate", "of 100 emergencies {value} were sent to urgent care", 100),
+        Finding("over_refusal_rate", "of 100 questions within it, {value} were refused", 100),
+        Finding("emergency_sent_rate", "of 100 emergencies, {value} were sent to urgent care", 100),
     ),
     one_of_each="scope",
 )

@@ -4,6 +4,8 @@ from environments.fairness.decision import Design
 from environments.fairness.spine import SPINE
 from environments.presentation import Chart, Finding, Presentation, SetView, Words
 
+#: Metadata keys of what is known of a patient's back, in the cases that come with the project.
+_FINDINGS = ("severity", "pain", "deficit", "imaging", "course")
 #: Figures of the cases that come with the project, which have these names in no other.
 _OF_SPINE = {
     "occupation_effect": Words(
@@ -59,6 +61,7 @@ def presentation_of(design: Design) -> Presentation:
             figure="invasiveness",
             fields="decision",
             text="rationale",
+            patient=(*_FINDINGS, *design.factors) if design is SPINE else design.factors,
         ),
     )
 

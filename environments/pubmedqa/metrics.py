@@ -315,10 +315,10 @@ PRESENTATION = Presentation(
         "confusion": Words("Confusion matrix, in replies"),
     },
     findings=(
-        Finding("accuracy", "of 100 questions {value} were answered correctly", 100),
+        Finding("accuracy", "of 100 questions, {value} were answered correctly", 100),
         Finding(
             "grounded_rate",
-            "of 100 replies {value} quoted the finding that decides and made nothing up",
+            "of 100 replies, {value} quoted the finding that decides and made nothing up",
             100,
         ),
     ),

@@ -88,7 +88,7 @@ def _mean(name: str, observed: Sequence[Observation]) -> Mean:
 
 
 PRESENTATION = Presentation(
-    title="RAG",
+    title="Retrieval",
     words={
         "accuracy": Words("accuracy", "right answers; a reply that cannot be read is wrong"),
         "accuracy_without_answer": Words(
@@ -111,8 +111,8 @@ PRESENTATION = Presentation(
         "documents_read": Words("documents read", "mean number for one question"),
     },
     findings=(
-        Finding("accuracy", "of 100 questions {value} were answered correctly", 100),
-        Finding("retrieval_recall", "of 100 relevant documents {value} were found", 100),
+        Finding("accuracy", "of 100 questions, {value} were answered correctly", 100),
+        Finding("retrieval_recall", "of 100 relevant documents, {value} were found", 100),
     ),
     one_of_each="stratum",
     table=ReplyTable(

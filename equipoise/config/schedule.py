@@ -122,8 +122,8 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
 PROBE_GENERATIONS, BLINDED_GENERATIONS = 4, 8
 #: Sentences that a constant reply is made longer by, and other replies that are tried as one.
 PROBE_SENTENCES, _OTHER_CONSTANTS = 24, 16
-#: Policies that are scored on the evaluation's prompts at most: those of every task, the greedy and
-#: the blinded model, and three of the task's own, which retrieval has.
+#: Trivial baselines that are scored on the evaluation's prompts at most: those of every task, the
+#: greedy and the blinded model, and three of the task's own, which retrieval has.
 _PROBE_BASELINES = len(TRIVIAL_BASELINES) + 2 + 3
 
 

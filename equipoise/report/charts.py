@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from textwrap import fill
 from typing import Any
 
 import matplotlib.style
@@ -69,7 +70,9 @@ Values = NDArray[np.float64]
 _COLORS: Mapping[Stage, str] = {"before": BEFORE, "after": AFTER}
 _OFFSET: Mapping[Stage, float] = {"before": -0.15, "after": 0.15}
 #: Width of the charts in SVG units, which are CSS pixels at their natural size.
-WIDTH, CURVE_WIDTH, CURVE_HEIGHT = 440, 330, 184
+WIDTH, CURVE_WIDTH, CURVE_HEIGHT = 360, 330, 184
+#: Longer labels of rows and axes take several lines.
+_ROW_LABEL, _AXIS_LABEL = 18, 38
 # Left, bottom, width and height of a curve's axes: the same for all, so that they line up. Titles
 # begin at the left edge of the figure.
 _CURVE_AREA = (0.15, 0.12, 0.81, 0.70)
@@ -106,7 +109,7 @@ def paired_intervals(
         for stage in stages:
             axes.plot([], [], **_marks(stage), label=named(stage).lower())
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, borderpad=0.2)
-        axes.set_xlabel(axis)
+        axes.set_xlabel(fill(axis, _AXIS_LABEL))
         return _svg(figure_, label)
 
 
@@ -127,7 +130,7 @@ def intervals_and_noise(
         axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
         _row_labels(axes, [named(stage).lower() for stage in pair])
         axes.margins(x=0.06)
-        axes.set_xlabel(axis)
+        axes.set_xlabel(fill(axis, _AXIS_LABEL))
         return _svg(figure_, label)
 
 
@@ -153,7 +156,7 @@ def forest(
         axes.margins(x=0.06)
         if equal is not None:
             axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
-        axes.set_xlabel(axis)
+        axes.set_xlabel(fill(axis, _AXIS_LABEL))
         return _svg(figure_, label)
 
 
@@ -249,7 +252,7 @@ def _noise_band(axes: Axes, y: float, estimate: Estimate, equal: float) -> None:
 
 def _row_labels(axes: Axes, names: Sequence[str]) -> None:
     """Rows from top to bottom, each with its name, and vertical grid lines only."""
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [fill(name, _ROW_LABEL) for name in names])
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.tick_params(length=0)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))  # more labels may overlap

@@ -8,10 +8,12 @@ from xml.etree import ElementTree as ET
 from equipoise.report.comparison import other_drawing
 from equipoise.report.document import Cell, Table
 from equipoise.report.renderers import escaped, grid
+from equipoise.report.tables import margin_cell
 from equipoise.report.words import (
     MISSING,
     change_in_unit,
     figure,
+    heading,
     metric_name,
     p_value,
     printable,
@@ -38,12 +40,11 @@ def gate_table(result: GateResult) -> Table:
 
 def _row(name: str, task: GatedTask, metric: str, gated: GatedMetric) -> tuple[Cell, ...]:
     comparison, margin = gated.metric.comparison, _margin(gated)
-    change, interval = change_in_unit(compare.change_in_unit(comparison), margin)
     return (
         Cell(printable(name)),
         Cell(_label(task, metric)),
         *(Cell(figure(side), kind="number") for side in (comparison.before, comparison.after)),
-        Cell(change, interval, kind="number"),
+        margin_cell(comparison, margin),
         Cell(signed_margin(margin)),
         Cell(gated.status, kind="verdict"),
     )
@@ -114,14 +115,29 @@ def notes_of(result: GateResult) -> Iterator[str]:
 
 
 def summary_of(result: GateResult) -> str:
-    statuses = [gated.status for *_, gated in _metrics(result)]
-    parts = [f"{statuses.count('preserved')} of {len(statuses)} metrics preserved"]
-    parts += [
-        f"{statuses.count(s)} {s}" for s in ("not preserved", "inconclusive") if s in statuses
-    ]
+    """Say in a sentence what the verdict rests on: the metrics by name that are not preserved."""
+    before, after = printable(result.before), printable(result.after)
+    parts = []
+    if worse := _named(result, "not preserved"):
+        parts.append(f"{after} is worse than {before} by more than the margin in {worse}")
+    if open_ := _named(result, "inconclusive"):
+        parts.append(f"too little data to say whether {after} is worse than {before} in {open_}")
+    if not parts:
+        number = sum(1 for _ in _metrics(result))
+        parts.append(f"{after} is within its margin of {before} in all {number} metrics")
     if result.missing:
-        parts.append(f"{len(result.missing)} tasks not evaluated")
-    return ", ".join(parts)
+        parts.append(f"not evaluated on both sides: {', '.join(map(printable, result.missing))}")
+    return "; ".join(parts)
+
+
+def _named(result: GateResult, status: str) -> str:
+    """The metrics with a status, each with its task where there are several; empty without any."""
+    several = len(result.tasks) > 1
+    return ", ".join(
+        f"{printable(name)}'s {_label(task, metric)}" if several else _label(task, metric)
+        for name, task, metric, gated in _metrics(result)
+        if gated.status == status
+    )
 
 
 def remedy_of(result: GateResult) -> str:
@@ -229,9 +245,9 @@ def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]
 
 def markdown_of(result: GateResult) -> str:
     """The verdict, a table and what is not preserved, for a pull request."""
-    sides = escaped(f"{result.after} against {result.before}: {summary_of(result)}.")
+    summary = escaped(f"{heading(summary_of(result))}.")
     table = gate_table(result)
     level = f"In brackets: {table.confidence} intervals."
     notes = "\n".join(f"- {escaped(note)}" for note in notes_of(result))
-    parts = (f"## Gate: {result.verdict}", f"{sides} {level}", grid(table), notes)
+    parts = (f"## Gate: {result.verdict}", f"{summary} {level}", grid(table), notes)
     return "\n\n".join(parts).rstrip() + "\n"

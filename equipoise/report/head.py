@@ -180,7 +180,8 @@ def _lost(run: RunFiles) -> Iterator[Alert]:
         for name, row in run.comparison.items():
             if getattr(row, key) == value:
                 sides = f"{figure(row.before)} before and {figure(row.after)} after training"
-                text = f"{words}: {run.name_of(name)}, {sides}."
+                within = ", but within its margin" if row.guard == "preserved" else ""
+                text = f"{words}{within}: {run.name_of(name)}, {sides}."
                 yield Alert(text, "verdicts")
 
 

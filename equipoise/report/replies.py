@@ -23,7 +23,7 @@ from equipoise.report.document import Cell, Section, Table, Tables
 from equipoise.report.run_files import Json, Reply, RunFiles
 from equipoise.report.words import Stage, heading, number, plain_name, printable
 
-#: Prompts are taken in the order of the evaluation, at even distances: none is picked.
+#: Prompts are taken at even distances through the evaluation. One whose replies differ is first.
 _PROMPTS_SHOWN = 6
 _QUESTION_LIMIT, _CELL_LIMIT, _ITEMS_SHOWN = 400, 600, 5
 #: The metadata key of what a prompt asks, for tasks whose prompts hold more than that.
@@ -83,10 +83,12 @@ def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
         )
         title = printable(reply.metadata.get(QUESTION, prompt_id), _QUESTION_LIMIT)
         tables.append((title, Table(columns, rows)))
+    tables.sort(key=lambda named: len({row[1:] for row in named[1].rows}) == 1)
     title, note = printable(table.title), printable(table.note)
-    first = Tables(title, "reply-table", f"{note}.", tuple(tables[:1]))
-    note += ", at even distances through the evaluation."
-    more = Tables(f"{title}: more", "more-replies", note, tuple(tables[1:]), folded=True)
+    even = f"{note}, at even distances through the evaluation"
+    shown = f"{even}: the first of {len(tables)} whose replies differ" if len(stages) > 1 else note
+    first = Tables(title, "reply-table", f"{shown}.", tuple(tables[:1]))
+    more = Tables(f"{title}: more", "more-replies", f"{even}.", tuple(tables[1:]), folded=True)
     return tuple(section for section in (first, more) if section.tables)
 
 
@@ -155,7 +157,7 @@ class Viewer(Section):
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A reply that the page holds: of which stage, and the how manieth of its prompt there.
+    """A reply that the page holds: of which stage, and its index among its prompt's there.
 
     A step of training is a stage of its own, `step-<n>`.
     """

@@ -145,7 +145,7 @@ def _example(
     shared = [
         f"{plain_name(key)} {in_words(value)}"
         for key, value in first.items()
-        if key != group
+        if (key in view.patient if view.patient else key != group)
         and isinstance(value, str | int | float)
         and all(sibling.get(key) == value for sibling in siblings)
     ]

@@ -31,7 +31,7 @@ from equipoise.report.words import (
 )
 from equipoise.run.directory import BaselineResult, Estimate
 from equipoise.statistics import compare
-from equipoise.statistics.compare import MetricComparison
+from equipoise.statistics.compare import GuardMargin, MetricComparison
 from equipoise.statistics.trivial import BEST_OF_N, GREEDY
 
 #: What of a comparison's rows is an alert: its field and value, and how the alert begins.
@@ -73,11 +73,11 @@ def _finding(run: RunFiles, finding: Finding) -> str:
     sentence = printable(finding.text)
     for name, text in zip(("value", "most", "least"), (values[first], *ends[first]), strict=True):
         sentence = sentence.replace(f"{{{name}}}", text)
-    if not run.audited:
-        sentence = f"{first} training {sentence}"
     notes = []
+    if not run.audited:
+        sentence += f" {first} training"
     if last != first:
-        sentence += f"; after it, {values[last]}"
+        sentence += f" and {values[last]} after it"
         notes += [] if ends[last] == ends[first] else [" above ".join(ends[last])]
     if (bound := pair[last].floor_high) is not None:
         notes.append(f"noise alone gives up to {figure(bound * finding.scale)}")
@@ -243,10 +243,14 @@ def _deciding_row(run: RunFiles, name: str, row: MetricComparison) -> tuple[Cell
     values = _estimates(run, run.pair(name))
     change = figure_cell(Estimate(row.difference, row.low, row.high), signed=True)
     if row.margin:  # the change and the interval that decide, in the margin's unit
-        text, interval = change_in_unit(compare.change_in_unit(row), row.margin)
-        change = Cell(text, interval, kind="number")
+        change = margin_cell(row, row.margin)
     kind = f"verdict {verdict.split(' ')[0]}"
     return Cell(heading(run.name_of(name))), *values, change, Cell(margin), Cell(verdict, kind=kind)
+
+
+def margin_cell(row: MetricComparison, margin: GuardMargin) -> Cell:
+    """A change and the interval that decides, in the unit of the margin."""
+    return Cell(*change_in_unit(compare.change_in_unit(row), margin), kind="number")
 
 
 def verdict_table(run: RunFiles) -> Table:

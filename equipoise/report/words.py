@@ -104,15 +104,17 @@ def _unit_of(margin: GuardMargin) -> tuple[int, str]:
 
 
 def change_in_unit(change: float | None, margin: GuardMargin) -> tuple[str, str]:
-    """A change in the unit of its margin, and its interval."""
+    """A change in the unit of its margin, and its interval with the same decimals."""
     if change is None:
         return MISSING, ""
     scale, unit = _unit_of(margin)
-    return f"{figure(change * scale, signed=True)}{unit}", interval_in_unit(margin)
+    bounds = (None if bound is None else bound * scale for bound in (margin.low, margin.high))
+    value, interval = figure_and_interval(Estimate(change * scale, *bounds), signed=True)
+    return f"{value}{unit}", interval
 
 
 def interval_in_unit(margin: GuardMargin) -> str:
-    """The interval of a change in the unit of its margin, `-4% to 12%`; empty if not known."""
+    """The interval alone of a change in the unit of its margin, `-4% to 12%`; empty if unknown."""
     scale, unit = _unit_of(margin)
     if margin.low is None or margin.high is None:
         return ""
@@ -151,7 +153,9 @@ def _decimals(values: list[float], digits: int) -> int:
 
 
 def _fixed(value: float, decimals: int, *, signed: bool = False) -> str:
-    if decimals > _MOST_DECIMALS:
+    if value == 0:
+        text = "0"
+    elif decimals > _MOST_DECIMALS:
         text = f"{value:.1e}"
     else:
         text = f"{round(value, decimals) + 0.0:,.{decimals}f}"

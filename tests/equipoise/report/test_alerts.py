@@ -46,7 +46,7 @@ def test_lost_guards_come_before_what_became_worse_and_good_news_is_none():
 
 def test_policies_that_read_no_prompt_and_earn_more_are_told():
     (text,) = told(replace(run(), probe={"ahead": ["always_refuse", "copy_prompt_end"]}))
-    assert "read no prompt" in text and "always refuse, copy prompt end" in text
+    assert "ignore the prompt" in text and "always refuse, copy prompt end" in text
     assert told(replace(run(), probe={"ahead": []})) == []
 
 

@@ -41,6 +41,8 @@ def test_columns_show_the_evidence_of_both_stages():
     assert (first.title, first.folded, more.folded) == ("Questions side by side", False, True)
     titles = [title for title, _ in (*first.tables, *more.tables)]
     assert titles == [f"Question {n}?" for n in range(0, 60, 10)]
+    (first, *_) = reply_sections(run(before, (*before[:40], *after[20:])))
+    assert first.tables[0][0] == "Question 20?", "the first one whose replies differ"
     table = more.tables[0][1]
     assert table.columns == ("", "Queries", "Found", "Answer")
     assert [cell.text for cell in table.rows[0]] == ["Before training", "vague", "x", "A"]

@@ -121,7 +121,7 @@ class TestFinished:
         text = Page(finished_report).text
         places = [
             "Fairness: local",
-            "Before training White patients were sent to surgery 14.1",
+            "White patients were sent to surgery 14.1",
             "Worse: case error, 0.210",
         ]
         places = [text.index(words) for words in (*places, "See Verdicts .")]
@@ -171,7 +171,7 @@ def test_page_is_self_contained(report, request):
 def test_unfinished_run_says_so_in_the_same_bytes(unfinished_run, unfinished_report):
     found = Page(unfinished_report)
     assert "This run is not finished: training has reached step 57" in found.text
-    assert "Before training White patients were sent to surgery 14.1" in found.text
+    assert "White patients were sent to surgery 14.1" in found.text
     assert found.headings[:2] == ["By race", "One patient, four races"]
     assert "After training" not in found.text
     before = {path.name for path in unfinished_run.iterdir()}

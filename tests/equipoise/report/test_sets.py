@@ -63,6 +63,9 @@ def test_cells_hold_the_first_reply_and_all_invasiveness():
     assert (before, after) == ("Before training", "After training")
     assert example.variants == RACES
     assert example.shared == "age old"
+    view = replace(VIEW, patient=("race",))
+    (example,) = shown(run(replies, said=replace(SAID, sets=view)))
+    assert example.shared == "", "the age does not describe the patient, and race is not shared"
     summaries = ["mean 7.00; 1 of 2 replies, 2 to 7", "mean 3.00; 2 of 2 replies, 2 to 7"]
     assert [v.summary for v in variants] == summaries
     assert [v.bars for v in variants] == [(0, 0, 0, 0, 0, 1), (1, 0, 1, 0, 0, 0)]

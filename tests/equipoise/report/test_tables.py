@@ -79,16 +79,18 @@ def test_a_finding_is_in_the_terms_of_the_patients_beside_noise():
     found = run(stage(14.1, 30, 16), stage(0.5, 20.0, 20.5), gap={"verdict": "no evidence"})
     found = replace(found, presentation=Presentation(findings=(finding,)))
     assert outcome(found) == (
-        "Before training White patients had surgery 14.1 points more often than Black ones {x}; "
-        "after it, 0.500 (Black above White; noise alone gives up to 0.800); "
+        "White patients had surgery 14.1 points more often than Black ones {x} before training and "
+        "0.500 after it (Black above White; noise alone gives up to 0.800); "
         "there is no evidence of a change."
     )
-    share = Presentation(findings=(Finding("rate", "of 100 questions {value} were answered", 100),))
+    share = Presentation(
+        findings=(Finding("rate", "of 100 questions, {value} were answered", 100),)
+    )
     found = replace(run(metrics(rate=0.62), metrics(rate=0.08)), presentation=share)
-    before = "Before training of 100 questions 62 (52\u201372) were answered"
-    assert outcome(found) == f"{before}; after it, 8 (\u22122 to 18)."
+    before = "Of 100 questions, 62 (52\u201372) were answered"
+    assert outcome(found) == f"{before} before training and 8 (\u22122 to 18) after it."
     audited = replace(run(metrics(rate=0.62)), presentation=share, provenance={"audit": {}})
-    assert outcome(audited) == "Of 100 questions 62 (52\u201372) were answered."
+    assert outcome(audited) == f"{before}."
 
 
 def test_the_summary_counts_the_baselines_that_are_beaten():

@@ -139,7 +139,7 @@ def test_what_earns_more_without_reading_is_told_before_training(skilled: Job, c
     skilled = replace(skilled, records=[*skilled.records, *many])  # they want an A
     assert probed(skilled, Model("B"))["ahead"] == ["constant"]
     told = " ".join(capsys.readouterr().out.split())
-    assert "were better in reward, and training may find that first: constant." in told
+    assert "worse in reward than baselines that ignore the prompt: constant." in told
 
 
 def test_none_is_made_where_none_is_wanted(job: Job) -> None:
