@@ -31,7 +31,7 @@ from environments.measurement import (
     mean_of,
     quotient,
 )
-from environments.presentation import Finding, Presentation, Words
+from environments.presentation import Column, Finding, Presentation, ReplyTable, Words
 
 # --- guards ---------------------------------------------------------------------------------------
 # Three measures that no reward is given for: right advice, needless referral, help in an emergency.
@@ -484,4 +484,7 @@ PRESENTATION = Presentation(
         Finding("emergency_sent_rate", "of 100 emergencies, {value} were sent to urgent care", 100),
     ),
     one_of_each="scope",
+    table=ReplyTable(
+        "Questions side by side", "The first reply to a question", (Column("Reply", "reply"),)
+    ),
 )

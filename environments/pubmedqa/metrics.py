@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from environments.base import Rollout, Score, outcomes_of
 from environments.measurement import Array, Blocks, Direction, Margin, Measurement, Metric, quotient
-from environments.presentation import Finding, Presentation, Words
+from environments.presentation import Column, Finding, Presentation, ReplyTable, Words
 from environments.pubmedqa.reply import LABELS, Label
 
 _UNREADABLE = len(LABELS)
@@ -323,4 +323,9 @@ PRESENTATION = Presentation(
         ),
     ),
     one_of_each="gold",
+    table=ReplyTable(
+        "Questions side by side",
+        "The first reply to a question, and the answer read from it",
+        (Column("Reply", "reply"), Column("Answer", "answer", gold="gold")),
+    ),
 )

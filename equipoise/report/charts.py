@@ -108,7 +108,7 @@ def paired_intervals(
         _row_labels(axes, [name for name, _ in rows])
         for stage in stages:
             axes.plot([], [], **_marks(stage), label=named(stage).lower())
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, borderpad=0.2)
+        axes.legend(loc="lower right", bbox_to_anchor=(1.02, 1.0), ncols=2, borderpad=0.2)
         axes.set_xlabel(fill(axis, _AXIS_LABEL))
         return _svg(figure_, label)
 

@@ -13,7 +13,6 @@ from equipoise.report.words import (
     MISSING,
     change_in_unit,
     figure,
-    heading,
     metric_name,
     p_value,
     printable,
@@ -116,15 +115,14 @@ def notes_of(result: GateResult) -> Iterator[str]:
 
 def summary_of(result: GateResult) -> str:
     """Say in a sentence what the verdict rests on: the metrics by name that are not preserved."""
-    before, after = printable(result.before), printable(result.after)
     parts = []
     if worse := _named(result, "not preserved"):
-        parts.append(f"{after} is worse than {before} by more than the margin in {worse}")
+        parts.append(f"the new model is worse by more than its margin in {worse}")
     if open_ := _named(result, "inconclusive"):
-        parts.append(f"too little data to say whether {after} is worse than {before} in {open_}")
+        parts.append(f"too few data to say whether the new model is worse in {open_}")
     if not parts:
         number = sum(1 for _ in _metrics(result))
-        parts.append(f"{after} is within its margin of {before} in all {number} metrics")
+        parts.append(f"the new model is within its margin in all {number} metrics")
     if result.missing:
         parts.append(f"not evaluated on both sides: {', '.join(map(printable, result.missing))}")
     return "; ".join(parts)
@@ -245,9 +243,9 @@ def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]
 
 def markdown_of(result: GateResult) -> str:
     """The verdict, a table and what is not preserved, for a pull request."""
-    summary = escaped(f"{heading(summary_of(result))}.")
+    sides = escaped(f"{result.after} against {result.before}: {summary_of(result)}.")
     table = gate_table(result)
     level = f"In brackets: {table.confidence} intervals."
     notes = "\n".join(f"- {escaped(note)}" for note in notes_of(result))
-    parts = (f"## Gate: {result.verdict}", f"{summary} {level}", grid(table), notes)
+    parts = (f"## Gate: {result.verdict}", f"{sides} {level}", grid(table), notes)
     return "\n\n".join(parts).rstrip() + "\n"

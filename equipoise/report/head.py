@@ -175,14 +175,22 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
     )
 
 
+#: What a guard says of a metric that became worse.
+_BESIDE_GUARD = {
+    "preserved": ", but within its margin",
+    "inconclusive": ", perhaps by more than its margin",
+}
+
+
 def _lost(run: RunFiles) -> Iterator[Alert]:
+    told = set()
     for key, value, words in BAD_NEWS:
         for name, row in run.comparison.items():
-            if getattr(row, key) == value:
+            if getattr(row, key) == value and name not in told:
+                told.add(name)
                 sides = f"{figure(row.before)} before and {figure(row.after)} after training"
-                within = ", but within its margin" if row.guard == "preserved" else ""
-                text = f"{words}{within}: {run.name_of(name)}, {sides}."
-                yield Alert(text, "verdicts")
+                guard = _BESIDE_GUARD.get(row.guard, "") if value == "worse" else ""
+                yield Alert(f"{words}{guard}: {run.name_of(name)}, {sides}.", "verdicts")
 
 
 def baseline_alerts(run: RunFiles) -> Iterator[Alert]:

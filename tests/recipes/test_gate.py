@@ -88,7 +88,9 @@ def test_a_model_against_itself(
 ) -> None:
     """It passes by wide margins; by the task's own so few questions show nothing."""
     audit = f"{results}/a-1:one"
-    assert "is within its margin of" in gate(audit, row, *WIDE, code=0)
+    assert "passed: the new model is within its margin in all 5 metrics" in gate(
+        audit, row, *WIDE, code=0
+    )
     assert content(tmp_path)["verdict"] == "passed"
     said = gate(audit, row, code=4)
     assert "not enough data" in said

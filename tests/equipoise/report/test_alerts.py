@@ -39,9 +39,11 @@ def test_lost_guards_come_before_what_became_worse_and_good_news_is_none():
     }
     found = told(run(**guards, accuracy="worse", a="better", c="no evidence", e="changed"))
     first = "Guard not preserved: parse rate"
-    names = (first, "Worse: b", "Worse: accuracy", "Guard inconclusive: d")
+    names = (first, "Worse, but within its margin: b", "Worse: accuracy", "Guard inconclusive: d")
     figures = "0.500 before and 0.250 after training."
     assert found == [f"{name}, {figures}" for name in names]
+    (once,) = told(run(b="worse, inconclusive"))
+    assert once == f"Worse, perhaps by more than its margin: b, {figures}"
 
 
 def test_policies_that_read_no_prompt_and_earn_more_are_told():
