@@ -65,7 +65,7 @@ class DataSettings(BaseModel, extra="forbid", frozen=True):
 
     @property
     def no_training(self) -> str:
-        """Why there is no prompt to train on, with the remedy; empty where there are some."""
+        """The reason for having no prompt to train on, with the remedy; empty otherwise."""
         return ""
 
     @property

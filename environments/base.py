@@ -112,7 +112,7 @@ FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no answer or no score: a kind to count by, and a text for a reader."""
+    """The reason for a missing answer or score: a kind to count by, and a text for a reader."""
 
     kind: FailureKind
     text: str

@@ -42,7 +42,7 @@ class HuggingFaceEncoder:
         folders = {name: located_encoder(name) for name in names}
         for folder in folders.values():
             if is_folder_name(folder) and not Path(folder).is_dir():
-                raise OSError(f"there is no folder {folder}")
+                raise OSError(f"folder {folder} does not exist")
             if reason := missing_reason(folder, "config.json"):
                 raise OSError(reason)
         import torch

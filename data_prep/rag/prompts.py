@@ -75,7 +75,7 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
         if splits and splits != {_WHOLE} and not {TRAIN_SPLIT, TEST_SPLIT} <= splits:
             raise ValueError(f"names a file for {_WHOLE}, or one for train and one for test")
         if extras := sorted(splits - {_WHOLE, *_SPLITS}):
-            raise ValueError(f"there is no split {', '.join(extras)}")
+            raise ValueError(f"unknown split: {', '.join(extras)}")
         return questions
 
     @model_validator(mode="after")

@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """Why there is no answer, and what that says about another attempt."""
+    """The reason for a missing answer, and what that says about another attempt."""
 
     kind: FailureKind
     message: str

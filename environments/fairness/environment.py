@@ -411,7 +411,7 @@ def value_drawn_at_random(rollouts: Sequence[Rollout], design: Design, seed: int
     """The replies to the prompts with the word of a value that was drawn at random.
 
     In each set the replies of one generation change places among the values, which is as if their
-    words had. Where the value is implied there is no word to draw, and every reply stays.
+    words had. Where the value is implied no word tells it, and every reply stays.
     """
     blocks: dict[tuple[str, int], list[int]] = {}
     generation: dict[str, int] = {}

@@ -143,11 +143,11 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
     def _faults_of_use(self) -> Iterator[str]:
         for name in self.meant:
             if name not in self.factors:
-                yield f"meant: {name} is no factor{nearest(name, self.factors)}"
+                yield f"meant: {name} is not a factor{nearest(name, self.factors)}"
         for key, names in (("train", self.train), ("validate", self.validate_)):
             for name in names:
                 if name not in self.cases:
-                    yield f"{key}: {name} is no case{nearest(name, self.cases)}"
+                    yield f"{key}: {name} is not a case{nearest(name, self.cases)}"
         for name in sorted(set(self.train) & set(self.validate_)):
             yield f"validate: {name} is trained on"
         if not set(self.cases) - {*self.train, *self.validate_}:
@@ -167,7 +167,7 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
             placeholders = [field[:1].lower() + field[1:] for field in _PLACE.findall(case.text)]
             for field in dict.fromkeys(placeholders):
                 if field not in owners:
-                    yield f"cases.{name}.text: {{{field}}} is no field{nearest(field, owners)}"
+                    yield f"cases.{name}.text: {{{field}}} is not a field{nearest(field, owners)}"
             if _PLACE.sub("", case.text).count("{") or _PLACE.sub("", case.text).count("}"):
                 yield f"cases.{name}.text: has a brace that belongs to no field"
             for owner, values in worded.items():

@@ -213,7 +213,7 @@ def distances(
 
 @dataclass(frozen=True, slots=True)
 class PairMeans:
-    """Mean distances of decisions over pairs of different replies; NaN where there is no pair.
+    """Mean distances of decisions over pairs of different replies; NaN without a pair.
 
     `within` [S, R] are two replies for a value, `to_mixture` [S, R] is a reply and a draw of the
     set's blind mixture, in which every value of the reference has the same weight, and

@@ -256,7 +256,7 @@ class RagEnvironment(Environment):
         return self._opened
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        """See `Environment`. Raises `UnusableIndexError` if there is no index to search."""
+        """See `Environment`. Raises `UnusableIndexError` without an index to search."""
         parsed = [parse_queries(rollout.completion) for rollout in rollouts]
         readable = {n: q for n, q in enumerate(parsed) if isinstance(q, Queries)}
         questions = [_Question.of(rollouts[n]) for n in readable]

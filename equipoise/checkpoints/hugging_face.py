@@ -93,7 +93,7 @@ def _indexed(folder: Path) -> Tensors:
         if tensor not in files[name]:
             refuse(
                 "safetensors.absent-tensor",
-                f"{folder / name}: there is no tensor {tensor}, which {INDEX} says it has",
+                f"{folder / name}: tensor {tensor} is missing, though {INDEX} lists it",
             )
     return {tensor: files[name][tensor] for tensor, name in places.items()}
 

@@ -300,7 +300,7 @@ def megatron_adapter(
     if extra := sorted(set(names) - read):
         refuse(
             "lora.unmapped-weight",
-            f"the adapter holds {extra[0]}, for which there is no weight of Hugging Face's here",
+            f"the adapter holds {extra[0]}, which has no weight of Hugging Face's here",
         )
     return pairs
 

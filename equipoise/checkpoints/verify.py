@@ -261,7 +261,7 @@ def verify_beside(folder: Path) -> tuple[str, ...]:
         if (folder / "generation_config.json").is_file():
             GenerationConfig.from_pretrained(folder)
         if not (folder / "tokenizer_config.json").is_file():
-            return ("the tokenizer, for there is no tokenizer_config.json",)
+            return ("the tokenizer, because tokenizer_config.json is missing",)
         AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except ImportError as error:
         return (f"the tokenizer, which needs another package: {error}",)

@@ -130,7 +130,7 @@ class EvaluateOptions:
         if not self.resume and self.task not in task_names:
             raise UsageError(
                 "audit.unknown-task",
-                f"there is no task {self.task}",
+                f"task {self.task} does not exist",
                 f"Take one of {', '.join(task_names)}.",
             )
         if self.plan and self.limit:

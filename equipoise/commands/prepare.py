@@ -87,7 +87,7 @@ def prepare(options: PrepareOptions, reporter: Reporter) -> None:
     folder, examples = options.output_dir, options.examples
     if folder is examples is None:
         raise UsageError(
-            "prepare.no-folder", "there is no folder to write to", "Name one with --output-dir DIR."
+            "prepare.no-folder", "no folder to write to", "Name one with --output-dir DIR."
         )
     if folder and folder.exists() and not folder.is_dir():
         raise UsageError(
@@ -214,7 +214,7 @@ def read_settings(model: type[DataSettings], words: Sequence[str]) -> DataSettin
         values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)), resolve=True)
     except (OmegaConfBaseException, yaml.YAMLError) as error:
         raise UsageError(
-            "prepare.invalid-yaml", f"a value is no YAML: {str(error).splitlines()[0]}", _KEYS
+            "prepare.invalid-yaml", f"a value is not YAML: {str(error).splitlines()[0]}", _KEYS
         ) from None
     settings, problems = validate(values, model)
     if settings is None:

@@ -96,7 +96,7 @@ def _chosen_file(path: Path, options: Options) -> Source:
         path = CONFIG_FOLDER.joinpath(*path.parts[1:])
     shipped = CONFIG_FOLDER / f"{path.stem}.yaml"
     if not path.exists() and shipped.exists():
-        message = f"{path}: there is no such file, did you mean {_label(shipped)}?"
+        message = f"{path} does not exist, did you mean {_label(shipped)}?"
         raise UsageError("config.no-file", message, NOTHING_STARTED)
     source = _with_scale(read_file(path, by_user=True))
     if options.stored:

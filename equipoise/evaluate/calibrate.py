@@ -138,7 +138,7 @@ class ErrorRates:
 
     @property
     def power(self) -> Array:
-        """Youden's index: 1 without error; NaN where it is no better than a guess."""
+        """Youden's index: 1 without error; NaN where it does not beat a guess."""
         index = np.asarray(self.sensitivity + self.specificity - 1)
         return np.where(index > 0, index, np.nan)
 

@@ -186,7 +186,7 @@ def _examples(
             return messages
     raise UsageError(
         "subject.too-few-examples",
-        f"there are no {shots} training prompts with a known good reply",
+        f"fewer than {shots} training prompts have a known good reply",
         "Ask for fewer with --few-shot, or make more prompts with equipoise.data.num_samples.",
     )
 

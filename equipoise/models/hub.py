@@ -49,7 +49,7 @@ def explain(name: str, error: Exception) -> EquipoiseError:
     if absent:
         return EquipoiseError(
             "model.unknown-name",
-            f"there is no model {name} on the Hugging Face hub, or it is private",
+            f"model {name} is not on the Hugging Face hub, or is private",
             "Check the spelling; for a private model put your token as HF_TOKEN into .env.",
         )
     if "trust_remote_code" in str(error):

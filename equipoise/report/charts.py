@@ -143,7 +143,7 @@ def forest(
 ) -> str:
     """Draw a point with its interval per row, each over the band of what noise alone gives.
 
-    The band begins at `equal`. Without it there is no band.
+    The band begins at `equal`; without that it is left out.
     """
     with _style(label):
         figure_ = _new_figure(WIDTH, 58 + 34 * len(rows))

@@ -64,8 +64,8 @@ _METRICS_DRAWN = 8
 def write_report(run_dir: Path) -> Path:
     """Write `run_dir`/report.html, whole or not at all, and return its path.
 
-    A run that is not finished gets a report that says so. Raises `EquipoiseError` where there is no
-    such directory, and for a file that is damaged.
+    A run that is not finished gets a report that says so. Raises `EquipoiseError` for a directory
+    that does not exist, and for a damaged file.
     """
     path = RunDirectory(run_dir).report
     write_text(path, page(run_document(read_run(run_dir))))

@@ -144,7 +144,7 @@ def _of_metric(run: RunFiles, name: str) -> str:
         unclear = name in run.comparison and run.comparison[name].verdict == "no evidence"
         return _before_and_after(run, name, pair, unclear=unclear)
     if not pair:
-        return "There is no evaluation yet."
+        return "Not evaluated yet."
     stage, estimate = next(iter(pair.items()))
     value = figure_with_interval(estimate, _level(run))
     start = "The" if run.audited else f"{heading(stage)} training the"

@@ -345,7 +345,7 @@ class Meter:
     def writing(self, ledger: Ledger, warn: Callable[[str], None]) -> Iterator[None]:
         """Write there at the end of the block, and whenever `write` is called in it.
 
-        `warn` hears of a model that is asked and is no longer the one that answered before.
+        `warn` is told of a model that is not the one that answered before.
         """
         self._ledger, self._warn = ledger, warn
         try:

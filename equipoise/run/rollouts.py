@@ -68,7 +68,7 @@ class _ScoredLine(_Line):
 
 
 class _Generation(_Line):
-    """With why there is no reply, where there is none."""
+    """With the reason for each missing reply."""
 
     error: _Failure | None = None
 

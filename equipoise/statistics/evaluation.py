@@ -197,7 +197,7 @@ class LearningSignal:
     A group is the generations of one prompt. `tied` is the share of `groups` whose rewards are all
     the same, `spread` the mean over groups of the standard deviation of their rewards, `unreadable`
     the share of all replies that the environment could not read. Where each prompt has but one
-    generation there are no `groups`, and all of them are compared with each other.
+    generation `groups` is empty, and all of them are compared with each other.
     """
 
     groups: int

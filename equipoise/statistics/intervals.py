@@ -2,7 +2,7 @@
 
 Nothing here knows of a task. Shapes: C clusters, K statistics, D draws. A metric may
 be undefined in a draw (NaN): such draws are left out as long as they are few, and where they are
-more than `MAX_UNDEFINED` of all there is no interval and no p-value, for what is left would be a
+more than `MAX_UNDEFINED` of all it gives neither interval nor p-value, for what is left would be a
 selection.
 
 References: Efron & Tibshirani (1993), An Introduction to the Bootstrap, chapters 13, 15 and 16.
@@ -222,7 +222,7 @@ def difference_p(differences: Array, degrees: float = math.inf) -> float | None:
 
 
 def exceeding_p(draws: Array, bound: float, degrees: float = math.inf) -> float | None:
-    """One-sided p of a figure that is no higher than a bound, from bootstrap draws [D] of it.
+    """One-sided p of a figure at or below a bound, from bootstrap draws [D] of it.
 
     The level at which the lower end of `interval` reaches the bound; 1 where the draws do.
     """

@@ -183,7 +183,7 @@ def test_unfinished_run_says_so_in_the_same_bytes(unfinished_run, unfinished_rep
 def test_empty_directory_gets_a_report(tmp_path):
     found = page(tmp_path)
     assert "training has not begun" in found.text
-    assert "There is no evaluation yet." in found.text
+    assert "Not evaluated yet." in found.text
     assert found.headings == ["Provenance"]
 
 
