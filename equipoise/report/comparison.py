@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from environments.presentation import Chart as TaskChart
-from environments.presentation import Presentation
+from environments.presentation import Finding, Presentation
 from equipoise.report import charts
 from equipoise.report.document import (
     Alert,
@@ -19,7 +19,7 @@ from equipoise.report.document import (
     describe,
 )
 from equipoise.report.renderers import page
-from equipoise.report.tables import BAD_NEWS, comparison_table, figure_cell, verdict_cells
+from equipoise.report.tables import BAD_NEWS, bad_news, comparison_table, figure_cell, verdict_cells
 from equipoise.report.words import (
     MISSING,
     figure,
@@ -129,8 +129,8 @@ def _summary(entry: ComparedEntry) -> dict[str, Any]:
 
 def _alerts(content: EntriesComparison, presentation: Presentation) -> Iterator[Alert]:
     for number, pair in enumerate(content.comparisons, start=1):
-        for key, value, words in BAD_NEWS:
-            names = [name for name, row in pair.metrics.items() if getattr(row, key) == value]
+        for words in BAD_NEWS:
+            names = [name for name, row in pair.metrics.items() if bad_news(row) == words]
             if names:
                 labels = ", ".join(metric_name(name, presentation.words) for name in names)
                 against = f"{printable(pair.second)} against {printable(pair.first)}"
@@ -138,10 +138,33 @@ def _alerts(content: EntriesComparison, presentation: Presentation) -> Iterator[
 
 
 def comparison_outcome(content: EntriesComparison, presentation: Presentation) -> str:
-    """Say both figures of each pair, beside noise, in the metrics that the task's findings name."""
+    """Say what was measured in the words of the task's findings, else the first metric."""
     metrics = content.entries[0].metrics
-    names = [f.metric for f in presentation.findings if f.metric in metrics]
-    return " ".join(_sentence(content, n, presentation) for n in names or list(metrics)[:1])
+    findings = [finding for finding in presentation.findings if finding.metric in metrics]
+    told = [
+        # Who has most and least is said of one run; figures over seeds have no such breakdown.
+        _sentence(content, finding.metric, presentation)
+        if finding.breakdown
+        else _of_finding(content, finding)
+        for finding in findings
+    ]
+    return " ".join(told) or _sentence(content, next(iter(metrics)), presentation)
+
+
+def _of_finding(content: EntriesComparison, finding: Finding) -> str:
+    rows = [pair.metrics.get(finding.metric) for pair in content.comparisons]
+    first = _scaled(rows[0].before if rows and rows[0] else None, finding)
+    sentence = f"{finding.text.replace('{value}', first)} with {printable(content.entries[0].name)}"
+    siblings = [
+        f"{_scaled(row.after if row else None, finding)} with {printable(pair.second)}"
+        + (f" ({row.verdict})" if row else "")
+        for pair, row in zip(content.comparisons, rows, strict=True)
+    ]
+    return f"{heading(sentence)}, {', '.join(siblings)}."
+
+
+def _scaled(value: float | None, finding: Finding) -> str:
+    return "not measured" if value is None else figure(value * finding.scale, 2)
 
 
 def _sentence(content: EntriesComparison, metric: str, presentation: Presentation) -> str:

@@ -12,7 +12,7 @@ from equipoise.files.disk import in_gb
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.tables import BAD_NEWS
+from equipoise.report.tables import BAD_NEWS, bad_news
 from equipoise.report.words import (
     figure,
     heading,
@@ -175,22 +175,12 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
     )
 
 
-#: What a guard says of a metric that became worse.
-_BESIDE_GUARD = {
-    "preserved": ", but within its margin",
-    "inconclusive": ", perhaps by more than its margin",
-}
-
-
 def _lost(run: RunFiles) -> Iterator[Alert]:
-    told = set()
-    for key, value, words in BAD_NEWS:
+    for words in BAD_NEWS:
         for name, row in run.comparison.items():
-            if getattr(row, key) == value and name not in told:
-                told.add(name)
+            if bad_news(row) == words:
                 sides = f"{figure(row.before)} before and {figure(row.after)} after training"
-                guard = _BESIDE_GUARD.get(row.guard, "") if value == "worse" else ""
-                yield Alert(f"{words}{guard}: {run.name_of(name)}, {sides}.", "verdicts")
+                yield Alert(f"{words}: {run.name_of(name)}, {sides}.", "verdicts")
 
 
 def baseline_alerts(run: RunFiles) -> Iterator[Alert]:

@@ -34,15 +34,22 @@ from equipoise.statistics import compare
 from equipoise.statistics.compare import GuardMargin, MetricComparison
 from equipoise.statistics.trivial import BEST_OF_N, GREEDY
 
-#: What of a comparison's rows is an alert: its field and value, and how the alert begins.
-BAD_NEWS = (
-    ("guard", "not preserved", "Guard not preserved"),
-    ("verdict", "worse", "Worse"),
-    ("guard", "inconclusive", "Guard inconclusive"),
-)
+_NOT_PRESERVED, _WORSE, _INCONCLUSIVE = "Guard not preserved", "Worse", "Guard inconclusive"
+_WITHIN, _UNCLEAR = f"{_WORSE}, but within its margin", f"{_WORSE}, perhaps by more than its margin"
+#: How the alerts on a comparison's rows begin, the worst first.
+BAD_NEWS = (_NOT_PRESERVED, _WORSE, _UNCLEAR, _WITHIN, _INCONCLUSIVE)
 _UNKNOWN = MetricComparison()
 #: Columns of one comparison.
 CHANGE = ("Change", "p after Holm", "Test", "Verdict")
+
+
+def bad_news(row: MetricComparison) -> str:
+    """Return the beginning of an alert on a metric; empty without bad news."""
+    if row.guard == "not preserved":
+        return _NOT_PRESERVED
+    if row.verdict == "worse":
+        return {"preserved": _WITHIN, "inconclusive": _UNCLEAR}.get(row.guard or "", _WORSE)
+    return _INCONCLUSIVE if row.guard == "inconclusive" else ""
 
 
 # --- the outcome --------------------------------------------------------------------------------

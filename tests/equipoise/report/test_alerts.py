@@ -39,7 +39,7 @@ def test_lost_guards_come_before_what_became_worse_and_good_news_is_none():
     }
     found = told(run(**guards, accuracy="worse", a="better", c="no evidence", e="changed"))
     first = "Guard not preserved: parse rate"
-    names = (first, "Worse, but within its margin: b", "Worse: accuracy", "Guard inconclusive: d")
+    names = (first, "Worse: accuracy", "Worse, but within its margin: b", "Guard inconclusive: d")
     figures = "0.500 before and 0.250 after training."
     assert found == [f"{name}, {figures}" for name in names]
     (once,) = told(run(b="worse, inconclusive"))
