@@ -17,6 +17,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 from reference import reference_pages  # noqa: E402  beside this file
 
 GENERATED = ROOT / "docs" / "generated"
+#: The report of a run of this code, which CONTRIBUTING says how to make: a stored one would age.
+EXAMPLE = GENERATED / "fairness" / "example" / "report.html"
 #: Caption -> pages; one that is not there is left out, one that is not named comes last.
 NAVIGATION = {
     "Start": ["docs/start", "docs/report", "docs/glossary", "docs/own-data", "docs/own-task"],
@@ -55,8 +57,10 @@ html_theme = "furo"
 html_title = project
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
+html_extra_path = [str(EXAMPLE)] if EXAMPLE.exists() else []
 html_copy_source = False
 html_show_copyright = False
+html_use_index = False
 
 myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 6
@@ -81,7 +85,10 @@ def adapt_page(app: Sphinx, page: str, source: list[str]) -> None:
 
     text = re.sub(r"\[([^\[\]]*)\]\(([^()#:\s]+)\)", without_folder, source[0])
     text = re.sub(r'<a id="([\w-]+)"></a>', r"[]{#\1}", text)  # a target that links are checked by
-    source[0] = text + navigation() if page == root_doc else text
+    if page == root_doc:
+        link = '\n<a href="report.html">The whole report of a short run</a>\n' * EXAMPLE.exists()
+        text = text.replace("\n## ", f"{link}\n## ", 1) + navigation()
+    source[0] = text
 
 
 def navigation() -> str:
