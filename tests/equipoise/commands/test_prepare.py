@@ -126,7 +126,7 @@ def test_a_data_module_of_ones_own(tmp_path) -> None:
         (["fairness", "seed=1"], "--output-dir DIR"),
         (["fairness", "whiplash"], "'whiplash' is not a key=value"),
         (["fairness", "case=[whiplash]"], "case: unknown key, did you mean cases?"),
-        (["fairness", "cases=["], "no YAML"),
+        (["fairness", "cases=["], "not YAML"),
         (["fairness", "seed=${nothing}"], "nothing"),
         (["dharma", "num_samples=9999"], "more than there are: 5,078"),
         (["pubmedqa", "source=file"], "belong together"),
