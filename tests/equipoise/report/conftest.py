@@ -245,7 +245,6 @@ def write_provenance(run: Path, record: dict[str, Any]) -> None:
 def edit_provenance(run: Path, **fields: Any) -> None:
     """Set these fields, and take out those that are None."""
     content = json.loads((run / "provenance.json").read_text()) | fields
-    content.pop("sha256", None)
     write_provenance(run, {name: value for name, value in content.items() if value is not None})
 
 

@@ -200,7 +200,6 @@ def test_notes_and_charts_are_those_of_the_run_and_its_task(finished_run, finish
     assert "from race permuted within sets: 95% of" in text
     assert "Steps added" not in text
     grown = {"from_step": 60, "steps": 120, "steps_before": 60}
-    grown |= {"time": "", "command": [], "git": {}}
     edit_provenance(finished_run, local_model=None, grown=[grown])
     edit_stages(
         finished_run, lambda found: found["presentation"].update(charts=[], charts_title="")
