@@ -79,4 +79,4 @@ def test_plans_are_made_once_and_a_dry_run_takes_them_and_asks_nobody(
     assert counts == {"plan": 66, "answer": 0}
     dry = recipe(tmp_path, url, "--dry-run")
     assert counts == {"plan": 66, "answer": 0}
-    assert "65 prompts" in dry
+    assert "index: 20 passages" in dry and "test prompts" in dry
