@@ -184,7 +184,7 @@ def test_too_many_failures_end_training_with_a_checkpoint(loaded, config, tmp_pa
     )
     trainer.train()
     assert trainer.state.global_step == 1
-    checkpoint = latest_checkpoint(tmp_path, pytest.fail)
+    checkpoint = latest_checkpoint(tmp_path)
     assert checkpoint is not None
     assert checkpoint.step == 1
     assert (checkpoint.path / "history.csv").read_text() == history.path.read_text()
