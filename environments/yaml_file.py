@@ -13,9 +13,11 @@ from pydantic_core import ErrorDetails
 from typing_extensions import is_typeddict
 
 from environments.base import CodedError
+from environments.replies import is_broken
 
 Content = TypeVar("Content", bound=BaseModel)
 
+_LARGEST = 2**63
 #: How many faults a message spells out; the others are counted.
 SHOWN = 20
 #: What pydantic says of the kinds in a union that a value is none of.
@@ -38,16 +40,24 @@ def shown_faults(faults: Sequence[str]) -> list[str]:
 
 
 class CheckedLoader(yaml.SafeLoader):
-    """Names the line of what its tag does not fit."""
+    """Names the line of what its tag does not fit, of broken text and of a huge number."""
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """Construct a value. Raises `ConstructorError` with its line."""
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
             kind = node.tag.rpartition(":")[2]
             problem = f"{str(node.value)[:60]!r} is not a {kind}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+        problem = ""
+        if isinstance(value, str) and is_broken(value):
+            problem = "text with half of a surrogate pair, or with the character NUL"
+        elif isinstance(value, int) and abs(value) >= _LARGEST:
+            problem = "a number of more than 64 bits"
+        if problem:
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return value
 
 
 class _Loader(CheckedLoader):
