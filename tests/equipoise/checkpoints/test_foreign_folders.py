@@ -142,7 +142,7 @@ class TestPatterns:
             {"target_modules": ENDLESS},
             {"exclude_modules": ENDLESS},
             {"modules_to_save": [ENDLESS]},
-            {"target_modules": ["up_proj"], "layers_to_transform": 0, "layers_pattern": ENDLESS},
+            {"target_modules": ["up_proj"], "layers_to_transform": [0], "layers_pattern": ENDLESS},
         ],
     )
     def test_have_a_limit(self, changes, model, tmp_path, monkeypatch):
