@@ -162,8 +162,8 @@ def _without_numbers(folder: Path, base: Path) -> tuple[Any, Any]:
     if not hasattr(adapted.base_model, "merge_and_unload"):
         refuse(
             "lora.unmergeable",
-            f"{folder / CONFIG}: {settings.get('peft_type')} is not a change of weights, so there "
-            "is no merged model",
+            f"{folder / CONFIG}: {settings.get('peft_type')} is not a change of weights, and "
+            "cannot be merged",
             "Keep it an adapter: `equipoise convert SOURCE DEST --adapter`.",
         )
     tensors = adapter_tensors(folder)
@@ -216,8 +216,8 @@ def merge_by_peft(
     difference(
         logits_of(merged),
         expected,
-        "Tied embeddings need ensure_weight_tying=True in training; of other adapters that depend "
-        "on the input there is no merged model.",
+        "Tied embeddings need ensure_weight_tying=True in training; other adapters that depend "
+        "on the input cannot be merged.",
     )
     merged.save_pretrained(destination)
     tensors = model_tensors(destination)

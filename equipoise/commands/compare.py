@@ -376,4 +376,4 @@ def view(options: ViewOptions, reporter: Reporter) -> None:
     try:
         webbrowser.get().open(page.resolve().as_uri())
     except webbrowser.Error:
-        reporter.say("There is no browser here: copy the file, which holds all it needs.")
+        reporter.say("No browser is installed here: copy the file, which holds all it needs.")

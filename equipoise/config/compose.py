@@ -120,14 +120,14 @@ def _refuse_references(source: Source) -> None:
 
 
 def _with_scale(source: Source) -> Source:
-    """Say where the file lies: whether it is a scale, or over which one; that word is no key."""
+    """Say where the file lies: whether it is a scale, or over which one; that word is not a key."""
     tree = dict(source.tree)
     below, name = tree.pop(_OVER, None), Path(source.origin.label).stem
     scales = sorted({path.stem for path in CONFIG_FOLDER.glob("*.yaml")} - _NO_SCALES)
     if below is not None and below not in scales:
         raise UsageError(
             "config.unknown-scale",
-            f"{source.origin.label}: {_OVER}: there is no scale {below}; there are "
+            f"{source.origin.label}: {_OVER}: {below} is not a scale; there are "
             f"{', '.join(scales)}",
             NOTHING_STARTED,
         )

@@ -240,7 +240,7 @@ def _torch_class(name: str) -> Any:
     if prefix not in modules or not hasattr(modules[prefix], last):
         raise UsageError(
             "config.unknown-optimizer",
-            f"policy: there is no optimizer or scheduler {name}",
+            f"policy: torch has no optimizer or scheduler {name}",
             "Name a class of torch.optim or torch.optim.lr_scheduler.",
         )
     return getattr(modules[prefix], last)

@@ -378,7 +378,7 @@ def image(job: Job) -> Iterator[Finding]:
     """The image that a job runs in; what is in it is not looked at."""
     path = Path(job.container)
     if path.suffix in (".sif", ".sqsh") and not path.is_file():
-        yield failure(f"EQUIPOISE_CONTAINER is {path}, and there is no such file", _MAKE_IMAGE)
+        yield failure(f"EQUIPOISE_CONTAINER is {path}, which does not exist", _MAKE_IMAGE)
     else:
         yield ok(f"that of {job.container}, which is not looked into")
 

@@ -1,4 +1,4 @@
-"""What fails, and what several checks need, leaves every check with a result."""
+"""Every check has a result, whatever fails or is needed by several."""
 
 import pytest
 
