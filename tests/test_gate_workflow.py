@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from equipoise.commands.main import VERBS, options_of
-from equipoise.files.options import read_options
+from equipoise.config.words import read_options
 
 WORKFLOW = Path(__file__).parents[1] / ".github" / "workflows" / "gate.yml"
 #: Writes down each word it is called with, and what the real command leaves.

@@ -5,8 +5,8 @@ from itertools import product
 import yaml
 
 from equipoise.config import load_config
-from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.training_words import parse_flags
+from equipoise.config.compose import CONFIG_FOLDER
+from equipoise.config.words import parse_flags
 
 SWEEP = yaml.safe_load((CONFIG_FOLDER / "sweeps" / "fairness.yaml").read_text())
 

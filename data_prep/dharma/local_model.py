@@ -21,8 +21,8 @@ from data_prep.dharma.invented import (
     slot_prompt,
     slots_of,
 )
+from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import one_of
-from data_prep.text_files import UnsuitablePromptsError
 from environments.base import TRAIN_SPLIT, PromptRecord
 
 #: How often the assistant answers what lies outside its field, by kind of prompt.

@@ -23,8 +23,8 @@ from data_prep.dharma.invented import (
     invented_prompts,
     scope_prompt,
 )
+from data_prep.records import DataError, json_lines, read_source, row_faults
 from data_prep.splits import sample_names, split_sets
-from data_prep.text_files import DataError, json_lines, read_source, row_faults
 from environments.base import PromptRecord, Rollout
 from environments.dharma.judge import ANSWER_KEY, DomainScope, Tier
 

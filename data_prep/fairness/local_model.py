@@ -28,8 +28,8 @@ from data_prep.fairness.vignettes import (
     patient_sets,
     vignettes,
 )
+from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import one_of
-from data_prep.text_files import UnsuitablePromptsError
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.fairness import FORM
 from environments.fairness.decision import Decision, Design

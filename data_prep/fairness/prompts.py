@@ -30,6 +30,7 @@ from data_prep.fairness.vignettes import (
     patient_sets,
     vignettes,
 )
+from data_prep.records import named_faults
 from data_prep.splits import (
     Fractions,
     sample_names,
@@ -39,7 +40,6 @@ from data_prep.splits import (
     split_sets,
     whole_sets,
 )
-from data_prep.text_files import named_faults
 from environments.base import CONTROL_SPLIT, TEST_SPLIT, TRAIN_SPLIT, PromptRecord
 from environments.fairness import RACES
 from environments.fairness.own_cases import ATTRIBUTE, OwnCasesPath, read_own_cases

@@ -8,7 +8,7 @@ from pydantic import Field
 from data_prep.contract import WarmStart
 from data_prep.pubmedqa.invented import hasty_reply, training_abstracts
 from data_prep.pubmedqa.prompts import prompt_record
-from data_prep.text_files import UnsuitablePromptsError
+from data_prep.records import UnsuitablePromptsError
 from environments.base import TRAIN_SPLIT, PromptRecord
 
 LOCAL_MODEL_NOTICE = (

@@ -25,8 +25,8 @@ from data_prep.pubmedqa.sources import (
     read_items,
     refuse_leaked,
 )
+from data_prep.records import named_faults
 from data_prep.splits import sample_names, split_sets
-from data_prep.text_files import named_faults
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
 from environments.pubmedqa import FORMAT_TEXT, LABELS
 from environments.pubmedqa.reply import SENTENCE_END

@@ -29,7 +29,7 @@ from pydantic import (
 )
 
 from data_prep.hub import is_folder_name, offline_reason
-from data_prep.text_files import DataError, parse_json, read_source, row_faults
+from data_prep.records import DataError, parse_json, read_source, row_faults
 from environments.pubmedqa import LABELS
 from environments.pubmedqa.reply import Label
 

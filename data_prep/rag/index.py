@@ -16,7 +16,7 @@ import bm25s  # type: ignore[import-untyped]
 import numpy as np
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
-from data_prep.text_files import DataError, row_faults
+from data_prep.records import DataError, row_faults
 from environments.contract import Encoder
 from environments.rag.retrieval import (
     BM25_FOLDER,

@@ -11,8 +11,8 @@ import data_prep.rag.invented as stones
 from data_prep.contract import WarmStart
 from data_prep.rag.plans import template_plan
 from data_prep.rag.prompts import TASK, plan_features, with_plan
+from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import one_of
-from data_prep.text_files import UnsuitablePromptsError
 from environments.base import TRAIN_SPLIT, PromptRecord
 
 LOCAL_MODEL_NOTICE = (

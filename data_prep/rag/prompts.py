@@ -17,8 +17,8 @@ from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.index import Source, Vectors, ensure_index, find_index, refuse_other_encoder
 from data_prep.rag.plans import Plan, PlanCache, template_plan
 from data_prep.rag.sources import Question, read_questions
+from data_prep.records import named_faults
 from data_prep.splits import Fractions, sample_sets, split_sets
-from data_prep.text_files import named_faults
 from environments.base import (
     TEST_SPLIT,
     TRAIN_SPLIT,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, StringConstraints, ValidationError, model_validator
 
-from data_prep.text_files import DataError, json_lines, parse_json, read_source, row_faults
+from data_prep.records import DataError, json_lines, parse_json, read_source, row_faults
 from environments.rag.reader import LETTERS
 
 _KIND = "file of questions"

@@ -38,7 +38,7 @@ from environments.contract import Environment
 from environments.fairness import FairnessEnvironment
 from environments.fairness.decision import Decision
 from equipoise.config import LoadedConfig, load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.files.console import Reporter
 from equipoise.files.disk import read_json, write_folder, write_json
 from equipoise.models.hub import prepare_torch

@@ -10,10 +10,10 @@ from tyro.conf import Positional
 
 from environments.presentation import Presentation
 from equipoise.config.load import import_own_code
+from equipoise.config.words import OwnCode, Repeated, RunFolder, option
 from equipoise.files.console import Column, Reporter, duration
 from equipoise.files.disk import write_json, write_text
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.files.options import OwnCode, Repeated, RunFolder, option
 from equipoise.run.directory import usable_folder
 from equipoise.run.seals import open_run
 from equipoise.statistics.gate import GateResult

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional
 
+from equipoise.config.words import Destination, option
 from equipoise.files.console import Reporter
 from equipoise.files.errors import UsageError
-from equipoise.files.options import Destination, option
 from equipoise.models.hub import prepare_torch, quiet_transformers
 from equipoise.run.seals import checkpoint_at
 

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from equipoise.config import load_config
-from equipoise.config.flags import check_task
+from equipoise.config.compose import check_task
 from equipoise.config.nemo_rl.installation import find_root, hand_over, is_installed, is_launched
 from equipoise.config.secrets import redacted
-from equipoise.config.training_words import Task, Training, TrainingWords
+from equipoise.config.words import Task, Training, TrainingWords, option
 from equipoise.doctor import examine
 from equipoise.doctor.checks import STATUSES, Case
 from equipoise.files.console import Column, Reporter
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.files.options import option
 
 _SCHEMA = 1
 

@@ -14,19 +14,19 @@ from tyro.conf import Positional, UseAppendAction
 from data_prep.packaged_models import SMOLLM2
 from equipoise.commands.compare import show_comparison
 from equipoise.commands.log import kept_log
-from equipoise.config.flags import CONFIG_FOLDER, tasks
+from equipoise.config.compose import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
-from equipoise.doctor.machine import refuse_missing_gpu
-from equipoise.files.console import Column, Reporter, ShowProgress
-from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.files.exits import Stopped
-from equipoise.files.options import (
+from equipoise.config.words import (
     Assignments,
     DryRun,
     Files,
     Repeated,
     option,
 )
+from equipoise.doctor.machine import refuse_missing_gpu
+from equipoise.files.console import Column, Reporter, ShowProgress
+from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.exits import Stopped
 from equipoise.models.hub import (
     prepare_torch,
     refuse_missing_folder,

@@ -110,7 +110,7 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
         from equipoise.config.nemo_rl.installation import complete_packages
 
         return guarded(lambda _: complete_packages(missing))
-    from equipoise.files.options import read_options
+    from equipoise.config.words import read_options
 
     kind, run, task = options_of(name), _function_of(name), ""
     read, typed = kind, f"equipoise {name}"
@@ -119,7 +119,7 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
         read, typed = get_type_hints(kind)["training"], f"{typed} TASK"
 
     def as_called(examples: str) -> str:
-        from equipoise.config.flags import tasks
+        from equipoise.config.compose import tasks
 
         return examples.replace(typed, prog).replace("TASK", task or tasks()[0])
 
@@ -132,13 +132,12 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
 
 def _no_such_verb(word: str) -> str:
     """Say what to use in place of an unknown verb, or else which verbs there are."""
+    from equipoise.config.gone import FOREIGN_VERBS, normalized
     from equipoise.config.gone import VERBS as GONE
-    from equipoise.files.errors import VERBS as ELSEWHERE
-    from equipoise.files.errors import normalized
 
     if actions := [verb for verb in VERBS if verb.startswith(f"{word} ")]:
         return f"say what to {word}: {' or '.join(actions)}"
-    if text := GONE.get(word) or ELSEWHERE.get(normalized(word)):
+    if text := GONE.get(word) or FOREIGN_VERBS.get(normalized(word)):
         return f"there is no verb {word}: {text}"
     near = get_close_matches(word, VERBS, n=1)
     meant = f", did you mean {near[0]}?" if near else f"\n{_usage()}"

@@ -17,20 +17,20 @@ from tyro.conf import Positional
 
 from data_prep.contract import DataModule, DataSettings, Tools, unfit_data
 from data_prep.records import (
+    DataError,
     manifest_path,
     read_unsealed,
     write_prompts,
 )
-from data_prep.text_files import DataError
 from environments.base import Message, PromptRecord, code_of
 from environments.chat import BudgetSpentError, ChatModel
-from equipoise.config.flags import task_file, tasks
+from equipoise.config.compose import task_file, tasks
 from equipoise.config.load import add_working_folder
 from equipoise.config.validate import validate
+from equipoise.config.words import option
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_jsonl
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.files.options import option
 from equipoise.models.hub import clear_errors
 from equipoise.models.task_environment import load_encoder
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from tyro.conf import Suppress, arg
 
-from equipoise.config.flags import Options, check_task, tasks
-from equipoise.config.training_words import Task, Training, TrainingWords
+from equipoise.config.compose import Options, check_task, tasks
+from equipoise.config.words import Task, Training, TrainingWords
 from equipoise.files.console import Reporter
 
 

@@ -7,7 +7,7 @@ Importing it is cheap: neither torch nor an engine is imported.
 """
 
 from equipoise.config.checks import check_prompts, control_token_problems
-from equipoise.config.flags import Options
+from equipoise.config.compose import Options
 from equipoise.config.load import LoadedConfig, load_config
 from equipoise.config.schema import LOCAL_MODEL, Config
 

@@ -19,8 +19,7 @@ from pydantic import BaseModel
 from data_prep.contract import DataModule, DataSettings, unfit_data
 from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.checks import Case, check_config
-from equipoise.config.compose import compose, run_sources
-from equipoise.config.flags import Options
+from equipoise.config.compose import Options, compose, run_sources
 from equipoise.config.nemo_rl.installation import is_installed, is_launched
 from equipoise.config.nemo_rl.rules import nemo_rl_warnings
 from equipoise.config.schema import LOCAL_MODEL, Config, Engine

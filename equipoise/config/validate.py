@@ -21,10 +21,10 @@ from pydantic_core import ErrorDetails
 
 from environments.base import code_of
 from environments.yaml_file import fields_at, fields_of, key_path, structure_of
-from equipoise.config.gone import replacement
+from equipoise.config.gone import FOREIGN_OPTIONS, normalized, replacement
 from equipoise.config.schema import HONOURED, Config, Section
 from equipoise.config.secrets import has_secret, is_secret_name, masked
-from equipoise.files.errors import OPTIONS, UsageError, normalized
+from equipoise.files.errors import UsageError
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -234,7 +234,7 @@ def suggest(model: type[BaseModel], path: Sequence[str | int], prefix: str) -> s
     above = [prefix] if prefix else []
     if gone := replacement(SEPARATOR.join([*above, *parents, name])):
         return gone
-    if text := OPTIONS.get(normalized(name)):
+    if text := FOREIGN_OPTIONS.get(normalized(name)):
         return text
     siblings = list(fields_at(model, parents))
     if near := difflib.get_close_matches(name, siblings, n=1):

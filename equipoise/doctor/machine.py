@@ -23,14 +23,19 @@ from equipoise.config.memory import (
     model_shape,
     trained_parameters,
 )
-from equipoise.config.nemo_rl.assumptions import OWN_CLUSTER, RELEASE, TRIED, is_tried
-from equipoise.config.nemo_rl.conversion import (
-    VARIABLE,
+from equipoise.config.nemo_rl.installation import (
+    CONVERSIONS_VARIABLE,
+    OWN_CLUSTER,
+    RELEASE,
+    TRIED,
+    Installation,
     broken_conversion,
     conversion_of,
     conversions,
+    find_installation,
+    find_python,
+    is_tried,
 )
-from equipoise.config.nemo_rl.installation import Installation, find_installation, find_python
 from equipoise.config.nemo_rl.rules import memory_problems, memory_warnings
 from equipoise.doctor.checks import NVIDIA_SMI, Case, Finding, Job, failure, ok, unchecked, warning
 from equipoise.files.disk import GB, in_gb
@@ -165,7 +170,7 @@ def folders(case: Case) -> Iterator[Finding]:
     for setter, folder in written.items():
         if problem := refusal(folder):
             yield failure(problem, f"Choose another folder with {setter}.")
-    if VARIABLE in written:
+    if CONVERSIONS_VARIABLE in written:
         broken = broken_conversion(conversion_of(config.policy.model_name, environment))
         if broken:
             yield failure(broken.message, broken.remedy)
@@ -214,7 +219,7 @@ def written_folders(case: Case) -> dict[str, Path]:
             if value := environment.get(name):
                 written[name] = Path(value).expanduser()
         if config.policy.megatron_cfg.enabled:  # where NeMo-RL puts Megatron's form of models
-            written[VARIABLE] = conversions(environment)
+            written[CONVERSIONS_VARIABLE] = conversions(environment)
     return written
 
 

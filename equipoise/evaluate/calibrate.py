@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.dharma.prompts import VERDICTS, import_verdicts
-from data_prep.text_files import DataError
+from data_prep.records import DataError
 from environments.base import Rollout, Score, outcomes_of
 from environments.dharma.environment import DharmaEnvironment, DharmaSettings
 from environments.dharma.metrics import DharmaOutcome

@@ -17,7 +17,7 @@ from environments.chat import EndpointSettings
 from environments.contract import Environment
 from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config import LoadedConfig, Options, load_config
-from equipoise.config.flags import Setting
+from equipoise.config.compose import Setting
 from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
 from equipoise.files.disk import read_json, write_json
 from equipoise.files.errors import EquipoiseError, UsageError

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from data_prep.contract import Tools
 from data_prep.records import (
+    DataError,
+    UnsuitablePromptsError,
     content_hash,
     manifest_path,
     read_prompts,
     write_prompts,
 )
-from data_prep.text_files import DataError, UnsuitablePromptsError
 from environments.base import TRAIN_SPLIT, PromptRecord, code_of
 from environments.chat import BudgetSpentError
 from environments.contract import Environment

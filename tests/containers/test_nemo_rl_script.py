@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from equipoise.commands.doctor import DoctorOptions
 from equipoise.commands.main import BESIDE
-from equipoise.files.options import read_options
+from equipoise.config.words import read_options
 from tests.containers.stubs import TRACE
 from tests.containers.test_slurm_scripts import never_run
 

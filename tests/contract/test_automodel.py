@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.train.local.trainer import with_adapter
 
 pytest.importorskip("nemo_automodel", reason="nemo-automodel is in the group dev")

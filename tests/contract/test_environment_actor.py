@@ -10,7 +10,7 @@ import pytest
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Rollout
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import write_rollouts
 from tests.contract.rehearsal import needs_checkout, needs_extra

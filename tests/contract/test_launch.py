@@ -22,9 +22,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from equipoise.config import load_config
-from equipoise.config.flags import tasks
+from equipoise.config.compose import tasks
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE, SCRIPT
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.run.start import make_prompts, prepare_task
 from equipoise.train.nemo_rl.scoring import metadata_of
 from tests.containers.test_nemo_rl_script import PINS

@@ -39,7 +39,7 @@ from equipoise.checkpoints.megatron import FAMILIES as IN_THE_TABLE
 from equipoise.checkpoints.megatron import to_hugging_face
 from equipoise.checkpoints.verify import tensors_of_model
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.config.memory import model_shape
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory

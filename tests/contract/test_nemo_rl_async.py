@@ -25,7 +25,7 @@ from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import write_prompts
 from environments.fairness import FairnessSettings
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.files.exits import Stopped
 from equipoise.run.directory import RunDirectory

@@ -13,7 +13,7 @@ import typing_extensions
 from omegaconf import OmegaConf
 
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import DATASET, nemo_rl_config

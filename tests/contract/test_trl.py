@@ -13,7 +13,7 @@ from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
 from environments.base import Failure, PromptRecord
 from equipoise.config import load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
 from equipoise.run.job import FailureMonitor

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from data_prep.contract import DataModule, Example, WarmStart, unfit_data
 from environments.base import PromptRecord
 from equipoise.commands.prepare import find_task
-from equipoise.config.flags import tasks
+from equipoise.config.compose import tasks
 
 
 class Own(DataModule):

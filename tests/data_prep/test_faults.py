@@ -9,8 +9,7 @@ import pytest
 from data_prep.dharma.prompts import import_prompts
 from data_prep.rag.index import read_corpus
 from data_prep.rag.sources import read_questions
-from data_prep.records import read_unsealed
-from data_prep.text_files import DataError, json_lines, parse_json
+from data_prep.records import DataError, json_lines, parse_json, read_unsealed
 from environments.yaml_file import SHOWN
 
 READERS: list[tuple[Callable[[Path], Any], str]] = [

@@ -114,11 +114,11 @@ def test_a_bad_line_is_named(path: Path, line: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("manifest", "said"),
     [
-        ('{"schema": 2}', "schema version 2; this version reads 1"),
-        ("{}", "schema version None"),
-        ("[1]", "not a JSON object"),
-        ("{", "not a JSON object"),
-        ('{"schema": 1, "sha256": "00"}', "hash is not the one"),
+        ('{"schema": 2}', "schema: "),
+        ("{}", "sha256: "),
+        ("[1]", "prompts.manifest.json: "),
+        ("{", "prompts.manifest.json: "),
+        ('{"schema": 1, "sha256": "00", "prompts": {}, "sets": 0, "about": {}}', "hash is not"),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(path: Path, manifest: str, said: str) -> None:

@@ -21,8 +21,7 @@ from data_prep.pubmedqa.prompts import fit_sections
 from data_prep.pubmedqa.sources import Section, normal_question
 from data_prep.rag.plans import parse_plan
 from data_prep.rag.sources import read_questions
-from data_prep.records import read_prompts
-from data_prep.text_files import DataError
+from data_prep.records import DataError, read_prompts
 from environments.base import PromptRecord, Rollout
 from environments.chat import quote
 from environments.chat.exchange import read_answer, retry_after_seconds

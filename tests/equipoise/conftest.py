@@ -10,7 +10,7 @@ from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 from equipoise.commands.stages import display_of
 from equipoise.config import load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.files.console import Reporter, printing_notes
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Job

@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from data_prep.packaged_models import SMOLLM2
-from equipoise.config.flags import tasks
+from equipoise.config.compose import tasks
 from equipoise.files.disk import read_json, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]

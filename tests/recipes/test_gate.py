@@ -18,7 +18,7 @@ from data_prep.records import read_unsealed, write_prompts
 from environments.base import Failure, Score
 from equipoise.__main__ import main
 from equipoise.commands.compare import GateOptions
-from equipoise.files.options import read_options
+from equipoise.config.words import read_options
 from equipoise.run.ledger import Ledger
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from tests.command import ROOT

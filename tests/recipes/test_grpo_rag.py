@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.config import LoadedConfig, Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.compose import CONFIG_FOLDER
 from tests.recipes.audits import SMOKE, started_in
 
 SMALL = (SMOKE, "--no-wandb", "--num-samples=60", "equipoise.evaluation.bootstrap_draws=200")

@@ -17,7 +17,7 @@ import torch
 from huggingface_hub import constants
 
 from data_prep import hub
-from equipoise.config.flags import tasks
+from equipoise.config.compose import tasks
 from tests.equipoise.commands.test_start import recipe
 
 NO_RUN = "results/<task>/<run name>"

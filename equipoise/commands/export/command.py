@@ -12,10 +12,10 @@ import yaml
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT
 from equipoise.commands.export.task import REQUIREMENT, ROOT, groups_of, task_of_run, write_yaml
 from equipoise.config.load import import_own_code, set_size
+from equipoise.config.words import OwnCode, RunFolder, option
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_jsonl, write_text
 from equipoise.files.errors import UsageError
-from equipoise.files.options import OwnCode, RunFolder, option
 from equipoise.run.directory import RunDirectory
 
 

@@ -1,20 +1,104 @@
-"""Search for NeMo-RL and its Pythons, without importing it, and the way into its driver's Python.
+"""NeMo-RL: its versions and what is called of it, where it and its Pythons are, and the way there.
 
-One of them has Megatron-Bridge: NeMo-RL keeps it in the environment of its Megatron workers.
+A start reads the installed version against the table `CALLED`. The names of its keys are in
+keys.yaml, the packages of its image in containers/.
 """
 
 import importlib.util
+import inspect
 import os
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
-from typing import NoReturn
+from threading import Event, Thread
+from typing import Any, NoReturn
 
-from equipoise.config.nemo_rl.assumptions import IMAGE, RELEASE
+from filelock import FileLock, Timeout
+
+from equipoise.config.schema import Config
 from equipoise.files.errors import EquipoiseError
+
+#: The release whose code was run, and whose image is the default.
+RELEASE = "v0.7.0"
+IMAGE = f"nvcr.io/nvidia/nemo-rl:{RELEASE}"
+#: The versions that were read and run: their commits.
+TRIED: Mapping[str, str] = {
+    RELEASE: "81aa43dda4765b0429cf31dab44441e4e4383911",
+    "main-7ea279a": "7ea279abfbeb698b092856d0dab61e7cf39bc909",  # of 22 August 2026
+}
+#: What it names a resource of a Ray that it started for a run on one machine.
+OWN_CLUSTER = "nrl_tag_"
+
+_TRAINER = (
+    "policy policy_generation val_dataloader tokenizer loss_fn task_to_env val_task_to_env logger "
+    "checkpointer grpo_save_state master_config"
+)
+_ROLLOUTS = (
+    "policy_generation input_batch tokenizer task_to_env max_seq_len max_rollout_turns greedy"
+)
+#: Module below nemo_rl and name in it, its user in equipoise/train/nemo_rl, parameters.
+CALLED = f"""
+algorithms.grpo:MasterConfig recipe.py
+algorithms.grpo:setup recipe.py master_config tokenizer dataset val_dataset policy_factory
+algorithms.grpo:grpo_train recipe.py wrapped_dataloader {_TRAINER}
+algorithms.grpo:async_grpo_train recipe.py dataloader {_TRAINER} max_trajectory_age_steps
+algorithms.grpo:refit_policy_generation recipe.py policy policy_generation colocated_inference
+algorithms.grpo:refit_policy_generation recipe.py _refit_buffer_size_gb
+algorithms.utils:get_tokenizer recipe.py tokenizer_config
+data.collate_fn:rl_collate_fn evaluations.py data_batch
+data.datasets.raw_dataset:RawDataset dataset.py
+data.utils:setup_response_data recipe.py tokenizer data_config
+distributed.virtual_cluster:init_ray recipe.py
+environments.interfaces:EnvironmentInterface actor.py
+environments.interfaces:EnvironmentReturn scoring.py observations metadata next_stop_strings
+environments.interfaces:EnvironmentReturn scoring.py rewards terminateds answers
+experience.rollouts:run_multi_turn_rollout evaluations.py {_ROLLOUTS}
+experience.rollouts:run_async_multi_turn_rollout evaluations.py {_ROLLOUTS}
+models.generation:configure_generation_config recipe.py config tokenizer
+models.generation:configure_generation_config recipe.py has_refit_draft_weights trains_mtp
+models.policy.lm_policy:Policy recipe.py config weights_path optimizer_path
+utils.config:load_config recipe.py config_path
+utils.config:register_omegaconf_resolvers recipe.py
+utils.logger:Logger.log_metrics history.py metrics step prefix
+utils.logger:Logger.log_batched_dict_as_jsonl history.py to_log filename
+utils.logger:get_next_experiment_dir recipe.py base_log_dir
+"""
+
+
+def is_tried(version: str) -> bool:
+    """Whether a version was tried; its text is that of NeMo-RL's package, 0.7.0+81aa43dda.
+
+    A checkout names its commit, and the source of a release may not.
+    """
+    number, _, commit = version.partition("+")
+    if not commit:
+        return f"v{number}" in TRIED
+    return any(tried.startswith(commit) for tried in TRIED.values())
+
+
+def unmet() -> Iterator[str]:
+    """Yield what the NeMo-RL that can be imported lacks, with the file that calls it."""
+    for line in CALLED.strip().splitlines():
+        path, user, *parameters = line.split()
+        module, _, name = path.partition(":")
+        try:
+            function: Any = import_module(f"nemo_rl.{module}")
+            for part in name.split("."):
+                function = getattr(function, part)
+            known = inspect.signature(function).parameters if parameters else {}
+            missing = [word for word in parameters if word not in known]
+        except (ImportError, AttributeError) as error:
+            missing = [str(error)]
+        if missing:
+            yield f"nemo_rl.{module}.{name} lacks {', '.join(missing)} ({user})"
+
+
+# --- Where it is ----------------------------------------------------------------------------------
+# One of its Pythons has Megatron-Bridge, which NeMo-RL keeps in its Megatron workers' environment.
 
 #: Names a checkout of NeMo-RL, for machines without its container.
 PATH_VARIABLE = "NEMO_RL_PATH"
@@ -236,3 +320,90 @@ def _become(root: Path, python: Path, variables: dict[str, str]) -> NoReturn:
     sys.stderr.flush()
     command = ["bash", str(SCRIPT), *sys.orig_argv[1:]]
     os.execvpe("bash", command, {**os.environ, **own, **variables})  # noqa: S606, S607
+
+
+# --- Megatron's form of a model -------------------------------------------------------------------
+# NeMo-RL makes it once, and loads it unseen ever after.
+
+CONVERSIONS_VARIABLE = "NRL_MEGATRON_CHECKPOINT_DIR"
+_ITERATION = "iter_0000000"
+#: Written last by Megatron-Bridge, beside the iteration.
+_TRACKERS = ("latest_train_state.pt", "latest_checkpointed_iteration.txt")
+#: Seconds between two looks whether the conversion is done.
+_INTERVAL = 2.0
+
+
+def conversions(environment: Mapping[str, str]) -> Path:
+    """Return the folder in which NeMo-RL keeps them."""
+    home = environment.get("HF_HOME", "").strip() or Path.home() / ".cache" / "huggingface"
+    return Path(environment.get(CONVERSIONS_VARIABLE) or Path(home) / "nemo_rl").expanduser()
+
+
+def conversion_of(model: str, environment: Mapping[str, str]) -> Path:
+    """Return the folder of a model's conversion; a folder's model has a name of its own there."""
+    name = f"model_{model.replace('/', '_')}" if Path(model).exists() else model
+    return conversions(environment) / name
+
+
+def is_converted(folder: Path) -> bool:
+    """Whether the conversion was finished: NeMo-RL itself asks for no more than an iteration."""
+    files = [folder / _ITERATION / name for name in (".metadata", "run_config.yaml")]
+    return all(file.is_file() for file in files) and any(
+        (folder / name).is_file() for name in _TRACKERS
+    )
+
+
+def broken_conversion(folder: Path) -> EquipoiseError | None:
+    """The error of a conversion that was begun and never finished; None for any other folder."""
+    if not (folder / _ITERATION).exists() or is_converted(folder):
+        return None
+    return EquipoiseError(
+        "megatron.broken-conversion",
+        f"{folder} is not whole: its conversion to Megatron's form was broken off, and NeMo-RL "
+        "would load it",
+        f"Unless another run is converting the model right now: rm -r {folder}",
+    )
+
+
+@contextmanager
+def converting(
+    config: Config, model: str, environment: Mapping[str, str], say: Callable[[str], None]
+) -> Iterator[None]:
+    """Let one run at a time begin a model's conversion; those that wait find it done.
+
+    The lock is free again as soon as the conversion is whole. Raises `EquipoiseError` for one that
+    was broken off.
+    """
+    policy = config.policy
+    folder = conversion_of(model, environment)
+    if not policy.megatron_cfg.enabled or policy.pretrained_checkpoint or is_converted(folder):
+        yield
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Released by another thread than the one that takes it.
+    lock = FileLock(f"{folder}.lock", thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"another run converts the model for Megatron: waiting for {folder}")
+        lock.acquire()
+    ended = Event()
+
+    def release_when_converted() -> None:
+        while not ended.wait(_INTERVAL):
+            if is_converted(folder):
+                break
+        lock.release()
+
+    watcher = Thread(target=release_when_converted, daemon=True)
+    try:
+        if error := broken_conversion(folder):
+            raise error
+        watcher.start()
+        yield
+    finally:
+        ended.set()
+        if watcher.ident is None:
+            lock.release()
+        else:
+            watcher.join()

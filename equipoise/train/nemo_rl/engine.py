@@ -16,8 +16,7 @@ from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.checkpoints.convert import convert
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.config import Config
-from equipoise.config.nemo_rl.conversion import converting
-from equipoise.config.nemo_rl.installation import Installation, find_installation
+from equipoise.config.nemo_rl.installation import Installation, converting, find_installation
 from equipoise.config.schedule import total_steps
 from equipoise.files.console import escaped
 from equipoise.files.disk import write_text

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from equipoise.config.nemo_rl.assumptions import RELEASE, TRIED, unmet
+from equipoise.config.nemo_rl.installation import RELEASE, TRIED, unmet
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped, StopRequest, deferring
 from equipoise.run.history import Row

@@ -23,7 +23,7 @@ from environments.base import PromptRecord
 from environments.dharma.judge import SCOPES
 from environments.dharma.sentences import read_clauses
 from equipoise.config import check_prompts, load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.run.start import check_steps, make_prompts
 from tests.refusals import refusal
 

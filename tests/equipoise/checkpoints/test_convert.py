@@ -130,7 +130,7 @@ _HALTS = """
 import importlib, os, signal, sys
 from equipoise.commands.convert import ConvertOptions, run
 from equipoise.files.exits import guarded
-from equipoise.files.options import read_options
+from equipoise.config.words import read_options
 
 module, name, *words = sys.argv[1:]
 function = getattr(importlib.import_module(module), name)

@@ -5,8 +5,8 @@ import torch.distributed.checkpoint as dcp
 
 from equipoise.checkpoints.convert import convert_to_megatron
 from equipoise.commands.convert import ConvertOptions, run
+from equipoise.config.words import read_options
 from equipoise.files.console import Reporter
-from equipoise.files.options import read_options
 from tests.equipoise.checkpoints.samples import weights_of
 from tests.refusals import refusal
 

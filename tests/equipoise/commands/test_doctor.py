@@ -8,11 +8,11 @@ import pytest
 
 from equipoise.commands import doctor as command
 from equipoise.commands.doctor import DoctorOptions, case_of, run
-from equipoise.config.flags import tasks
+from equipoise.config.compose import tasks
+from equipoise.config.words import read_options
 from equipoise.doctor import CHECKS, examine
 from equipoise.doctor.checks import Result, failure, ok
 from equipoise.files.console import Reporter
-from equipoise.files.options import read_options
 from tests.equipoise.doctor.conftest import LARGE
 from tests.equipoise.doctor.conftest import LOCAL as SCALE
 from tests.refusals import refusal

@@ -12,8 +12,8 @@ from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import FAILURE_KINDS, Message, PromptRecord
 from equipoise.commands.export import command
 from equipoise.commands.export.task import GYM_KINDS, Rewards, RewardSettings
+from equipoise.config.words import read_options
 from equipoise.files.console import Reporter
-from equipoise.files.options import read_options
 from tests.contract.gym.served import made_run, rollout
 from tests.refusals import refusal
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from equipoise.commands.main import VERBS, main, options_of
-from equipoise.config.flags import tasks
+from equipoise.config.compose import tasks
 from equipoise.config.gone import VERBS as GONE
-from equipoise.files.options import read_options
+from equipoise.config.words import read_options
 
 
 def started(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:

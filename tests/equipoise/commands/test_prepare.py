@@ -11,7 +11,7 @@ import pytest
 from data_prep.records import read_prompts
 from equipoise.__main__ import main
 from equipoise.commands.prepare import find_task
-from equipoise.config.flags import tasks
+from equipoise.config.compose import tasks
 from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.commands.tracking import Tracker, summary, wandb_mode
 from equipoise.config import load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.files.disk import write_json, write_jsonl
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from equipoise.config import load_config
-from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.training_words import parse_flags
+from equipoise.config.compose import CONFIG_FOLDER
+from equipoise.config.words import parse_flags
 from equipoise.files.errors import UsageError
 
 

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from equipoise.config import load_config
-from equipoise.config.flags import CONFIG_FOLDER, Options
-from equipoise.config.training_words import parse_flags
+from equipoise.config.compose import CONFIG_FOLDER, Options
+from equipoise.config.words import parse_flags
 from tests.refusals import refusal
 
 EXAMPLE = CONFIG_FOLDER / "cases" / "chest_pain_gender.yaml"

@@ -3,7 +3,7 @@
 import pytest
 
 from equipoise.config.checks import Case, check_config
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.config.load import load_task
 from tests.equipoise.config.conftest import rows
 from tests.refusals import holds, refusal

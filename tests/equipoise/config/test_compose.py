@@ -8,13 +8,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from equipoise.config.compose import (
+    Options,
     compose,
     read_assignment,
     read_file,
     read_value,
     run_sources,
 )
-from equipoise.config.flags import Options
 from equipoise.config.validate import Origin
 from equipoise.files.errors import UsageError
 from tests.refusals import refusal

@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.compose import CONFIG_FOLDER
 from tests.nemo_rl_checkout import write_checkout
 
 SMALL, MEDIUM = (("--config", str(CONFIG_FOLDER / f"{s}.yaml")) for s in ("small", "medium"))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.training_words import MODEL_SIZES, parse_flags
+from equipoise.config.compose import CONFIG_FOLDER
+from equipoise.config.words import MODEL_SIZES, parse_flags
 from equipoise.files.errors import UsageError
 from tests.equipoise.config.conftest import rows
 

@@ -5,11 +5,10 @@ import re
 import pytest
 
 from equipoise.commands.main import VERBS, options_of
-from equipoise.config.gone import KEYS, replacement
+from equipoise.config.gone import FOREIGN_OPTIONS, FOREIGN_VERBS, KEYS, replacement
 from equipoise.config.schema import Config
 from equipoise.config.validate import known_keys, suggest, whole_schema
-from equipoise.files import errors
-from equipoise.files.options import flags_of
+from equipoise.config.words import flags_of
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -28,7 +27,7 @@ def test_a_key_within_a_section_that_is_gone_says_it_too() -> None:
 def test_other_programs_names_lead_to_keys_flags_and_verbs_that_there_are() -> None:
     keys = {*known_keys(whole_schema()), "env.TASK"}
     flags = {flag for verb in VERBS for flag in flags_of(options_of(verb))}
-    texts = {*errors.OPTIONS.values(), *errors.VERBS.values()}
+    texts = {*FOREIGN_OPTIONS.values(), *FOREIGN_VERBS.values()}
     for text in texts:
         named = re.findall(
             r"(?<![/-])\b(?:grpo|policy|loss_fn|data|cluster|logger|equipoise)\.[\w.]*\w", text
@@ -36,4 +35,4 @@ def test_other_programs_names_lead_to_keys_flags_and_verbs_that_there_are() -> N
         assert {*named} <= keys, text
         assert {*re.findall(r"(?<= )--[a-z-]+", text)} <= flags, text
         assert {*re.findall(r"`equipoise ([a-z-]+)", text)} <= {*VERBS}, text
-    assert not errors.VERBS.keys() & VERBS.keys()
+    assert not FOREIGN_VERBS.keys() & VERBS.keys()

@@ -6,7 +6,7 @@ import torch
 from equipoise.config import load_config
 from equipoise.config.schedule import Schedule, learning_rates
 from equipoise.config.schema import PolicyConfig
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 
 LINEAR = "{name: torch.optim.lr_scheduler.LinearLR, kwargs: {start_factor: 1.0, end_factor: 0.0,"
 COSINE = "{name: torch.optim.lr_scheduler.CosineAnnealingLR, kwargs: {T_max: "

@@ -9,7 +9,7 @@ from data_prep.fairness import FairnessData, LocalModelSettings, PromptSettings
 from data_prep.splits import Fractions
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.compose import CONFIG_FOLDER
 from tests.equipoise.config.conftest import rows
 from tests.refusals import refusal
 
@@ -176,7 +176,7 @@ class TestProblems:
 def test_the_configuration_is_read_without_torch():
     program = (
         "import sys; from equipoise.config import load_config; "
-        "from equipoise.config.training_words import parse_flags; "
+        "from equipoise.config.words import parse_flags; "
         "load_config('fairness', parse_flags('', [])); "
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'trl', 'ray')))"
     )

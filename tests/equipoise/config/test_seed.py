@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from equipoise.config import load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from tests.equipoise.config.test_shipped import TASKS
 
 SEEDS = (101, 102)

@@ -5,8 +5,8 @@ import yaml
 
 from environments.base import REWARD
 from equipoise.config import LOCAL_MODEL, Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.training_words import parse_flags
+from equipoise.config.compose import CONFIG_FOLDER
+from equipoise.config.words import parse_flags
 from tests.equipoise.config.conftest import on_nemo_rl
 
 TASK_FILES = sorted((CONFIG_FOLDER / "tasks").glob("*.yaml"))

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.config.load import import_own_code, without_keys
 from tests.refusals import holds, refusal
 

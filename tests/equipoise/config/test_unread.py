@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.compose import CONFIG_FOLDER
 from tests.equipoise.config.conftest import on_nemo_rl, rows
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from equipoise.config import load_config
-from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.training_words import parse_flags
+from equipoise.config.compose import CONFIG_FOLDER
+from equipoise.config.words import parse_flags
 from equipoise.doctor.checks import Case
 
 SCALES = ("local", "small", "medium", "large")

@@ -4,8 +4,8 @@ from threading import Event, Thread
 
 import pytest
 
-from equipoise.config.nemo_rl import conversion
-from equipoise.config.nemo_rl.conversion import (
+from equipoise.config.nemo_rl import installation
+from equipoise.config.nemo_rl.installation import (
     broken_conversion,
     conversion_of,
     converting,
@@ -48,7 +48,7 @@ def test_an_empty_iteration_is_broken_off_and_named(environment, case):
 
 
 def test_a_second_run_waits_until_the_first_has_converted(environment, case, monkeypatch):
-    monkeypatch.setattr(conversion, "_INTERVAL", 0.02)
+    monkeypatch.setattr(installation, "_INTERVAL", 0.02)
     config, folder = case("fairness", *LARGE).config, conversion_of(MODEL, environment)
     told, waits, seen, end = [], Event(), [], Event()
 

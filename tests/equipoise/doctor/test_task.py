@@ -10,9 +10,9 @@ from aiohttp import web as aio
 from data_prep.records import write_prompts
 from environments.dharma.policy import SHIPPED
 from equipoise.commands.doctor import DoctorOptions, case_of
+from equipoise.config.words import read_options
 from equipoise.doctor import CHECKS, examine
 from equipoise.doctor.checks import results_of
-from equipoise.files.options import read_options
 from equipoise.run.start import prepare_task
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import PERFECT

@@ -12,7 +12,7 @@ from environments.base import UNPARSEABLE, PromptRecord, Rollout, Score
 from equipoise.commands.evaluate import EvaluateOptions, new_root
 from equipoise.commands.prepare import find_task
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER, tasks
+from equipoise.config.compose import CONFIG_FOLDER, tasks
 from equipoise.evaluate import evaluate
 from equipoise.evaluate.gate import plan_gate
 from equipoise.evaluate.plan import (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.evaluate.plan import (
     PLAIN,
     Audit,

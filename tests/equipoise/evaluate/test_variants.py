@@ -9,7 +9,7 @@ import pytest
 from environments.base import UNPARSEABLE, PromptRecord, Rollout
 from environments.contract import Environment
 from equipoise.config import LoadedConfig, Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER, tasks
+from equipoise.config.compose import CONFIG_FOLDER, tasks
 from equipoise.evaluate.plan import PLAIN, Variant, make_ask, unsuited
 from equipoise.models.task_environment import make_environment
 from equipoise.run.start import make_prompts, prepare_task

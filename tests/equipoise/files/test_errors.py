@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.text_files import DataError
+from data_prep.records import DataError
 from environments.base import CodedError
 from environments.dharma.policy import PolicyError
 from environments.yaml_file import YamlFileError

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qw
 
 from data_prep.hub import model_identity
 from equipoise.config import load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.models.causal import LoadedModel, identity_of, load_model, load_trained
 from equipoise.train.local.trainer import prepared, with_adapter
 from tests.refusals import refusal

@@ -16,7 +16,7 @@ from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
 from environments.contract import EncoderSettings
 from equipoise.config import load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.files.errors import EquipoiseError
 from equipoise.models.causal import load_model, load_trained
 from equipoise.models.pretrained import check_model, load_tokenizer

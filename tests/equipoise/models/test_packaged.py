@@ -21,7 +21,7 @@ from equipoise.commands.evaluate import as_model_folder
 from equipoise.commands.start import dry_run
 from equipoise.config import load_config
 from equipoise.config.schema import CACHE_DIR
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.files.console import Reporter, no_progress
 from equipoise.models.hub import located
 from equipoise.models.task_environment import load_chat_model

@@ -12,7 +12,7 @@ from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
 from equipoise.config import load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.models.causal import LoadedModel, render_prompt
 from equipoise.models.pretrained import control_tokens
 from equipoise.run import policy

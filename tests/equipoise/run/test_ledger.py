@@ -12,7 +12,7 @@ import pytest
 from environments.chat import Budget, Source
 from environments.chat.accounting import Accounts, Usage
 from equipoise.config import load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.files.disk import read_json
 from equipoise.run import ledger
 from equipoise.run.ledger import Ledger, Meter, Provenance, owning

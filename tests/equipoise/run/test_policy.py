@@ -8,7 +8,7 @@ import torch
 from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
 from equipoise.config import load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.run.job import Job
 from equipoise.run.policy import load_policy, record_policy
 from equipoise.train.local.trainer import grpo_arguments, with_adapter

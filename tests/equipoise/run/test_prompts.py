@@ -12,8 +12,8 @@ from data_prep.records import write_prompts
 from environments.chat import BudgetSpentError
 from environments.contract import EncoderSettings, Environment
 from equipoise.config import LoadedConfig, Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.training_words import parse_flags
+from equipoise.config.compose import CONFIG_FOLDER
+from equipoise.config.words import parse_flags
 from equipoise.files.errors import EquipoiseError
 from equipoise.models.task_environment import provide_models
 from equipoise.run.start import check_steps, make_prompts, prepare_task

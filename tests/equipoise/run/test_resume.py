@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.config import LoadedConfig, load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.files.disk import remove_abandoned, write_json, write_text
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Provenance

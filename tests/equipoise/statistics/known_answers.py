@@ -10,8 +10,8 @@ import data_prep.rag.invented as stones
 from environments.base import PromptRecord, Rollout
 from environments.contract import Environment
 from equipoise.config import load_config
-from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.training_words import parse_flags
+from equipoise.config.compose import CONFIG_FOLDER
+from equipoise.config.words import parse_flags
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.start import prepare_task
 from equipoise.statistics.trivial import Measured

@@ -10,7 +10,7 @@ import torch
 from torch.distributed import device_mesh
 from torch.overrides import TorchFunctionMode
 
-from equipoise.config.nemo_rl.assumptions import OWN_CLUSTER
+from equipoise.config.nemo_rl.installation import OWN_CLUSTER
 
 _NAMES = {"cuda": "cpu", "nccl": "gloo"}
 

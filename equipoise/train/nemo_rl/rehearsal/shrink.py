@@ -5,7 +5,7 @@ from typing import Any
 
 from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
 from equipoise.config.checks import largest_divisor
-from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.config.load import set_size
 
 #: As many rollouts per step as a CPU makes in about a second.

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from equipoise.config.nemo_rl import assumptions
-from equipoise.config.nemo_rl.assumptions import CALLED, is_tried, unmet
+from equipoise.config.nemo_rl import installation
+from equipoise.config.nemo_rl.installation import CALLED, is_tried, unmet
 
 ROOT = Path(__file__).resolve().parents[4]
 REHEARSAL = ROOT / "equipoise" / "train" / "nemo_rl" / "rehearsal"
@@ -111,7 +111,7 @@ def test_a_function_a_method_and_a_parameter_that_are_missing_are_named(monkeypa
         "gone:train a.py": "No module named 'nemo_rl.gone'",
     }
     for called, lack in lacks.items():
-        monkeypatch.setattr(assumptions, "CALLED", called)
+        monkeypatch.setattr(installation, "CALLED", called)
         found = list(unmet())
         assert len(found) == bool(lack)
         assert not lack or lack in found[0]

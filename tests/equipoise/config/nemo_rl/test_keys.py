@@ -4,11 +4,11 @@ from pathlib import Path
 
 import yaml
 
-from equipoise.config.nemo_rl import assumptions
+from equipoise.config.nemo_rl import installation
 from equipoise.config.schema import Config
 from equipoise.config.validate import known_keys, whole_schema
 
-LISTED = yaml.safe_load(Path(assumptions.__file__).with_name("keys.yaml").read_text("utf-8"))
+LISTED = yaml.safe_load(Path(installation.__file__).with_name("keys.yaml").read_text("utf-8"))
 NAMES = {
     name if section == "top" else f"{section}.{name}"
     for section, names in LISTED.items()

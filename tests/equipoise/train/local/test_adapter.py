@@ -4,7 +4,7 @@ import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from equipoise.config import load_config
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.train.local.trainer import with_adapter
 
 LORA = "policy.dtensor_cfg.lora_cfg"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.rules import adapts
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import nemo_rl_config

@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from equipoise.config import Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.files.console import Reporter, printing_notes
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Display

@@ -3,9 +3,9 @@
 import pytest
 
 from equipoise.config import LOCAL_MODEL, Options, load_config
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.config.memory import layout_of
-from equipoise.config.training_words import parse_flags
+from equipoise.config.words import parse_flags
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 
 
