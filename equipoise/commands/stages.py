@@ -26,7 +26,7 @@ from equipoise.run.job import (
     evaluate,
     take_reference,
 )
-from equipoise.run.ledger import Meter, now, owning
+from equipoise.run.ledger import Meter, Provenance, now, owning
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import seal
 from equipoise.run.start import Setup, prepare_run, record_prompts, reported, start_run
@@ -181,7 +181,7 @@ def finish(job: Job, reporter: Reporter) -> None:
     comparison = compare_stages(job)
     write_json(run.comparison, comparison_dict(comparison))
     seal(run, run.comparison)
-    run.ledger.update(finished=now())
+    run.ledger.update(Provenance(finished=now()))
     with reporter.progress("writing the report"):
         report(job)
     reporter.heading("Result")

@@ -48,7 +48,7 @@ from equipoise.run.job import (
     scores_of,
     take_reference,
 )
-from equipoise.run.ledger import PLAIN, AuditRow, Meter, Subject, owning
+from equipoise.run.ledger import PLAIN, AuditRow, Meter, Provenance, Subject, owning
 from equipoise.run.rollouts import (
     read_generations,
     read_rollouts,
@@ -234,7 +234,7 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> None:
     with owning(run.root), meter.writing(run.ledger, _LOG.warning):
         records = record_prompts(run)
         job = Job(loaded, run, records, environment, row.name, meter, setup.actions.display)
-        run.ledger.record(writer.hashes)
+        run.ledger.update(Provenance(hashes=writer.hashes))
         with reported(job, setup.actions.report):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
             ensure_reference(job, row, plain, writer, ask)
@@ -252,7 +252,8 @@ def ensure_reference(job: Job, row: Row, plain: RunDirectory, writer: Writer, as
     if not job.environment.reference_generations:
         return
     own_reference = row.variant != PLAIN and _reference_is_unreadable(job, plain)
-    job.run.ledger.update(audit={"own_reference": own_reference})
+    audit = AuditRow(subject=row.subject, variant=row.variant, own_reference=own_reference)
+    job.run.ledger.update(Provenance(audit=audit))
 
     def sample(records: Sequence[PromptRecord], generations: int, stage: str) -> list[Rollout]:
         if row.variant != PLAIN and not own_reference:
@@ -341,7 +342,7 @@ def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirecto
     new_run = NewRun(run.root.parent, row.name, row.name, datetime.now(UTC))
     new_run.create(partial(start_run, loaded, setup.prompts))
     audit = AuditRow(subject=row.subject, variant=row.variant)
-    run.ledger.update(audit=audit, model=row.subject.model)
+    run.ledger.update(Provenance(audit=audit, model=row.subject.model))
     return run
 
 
@@ -354,7 +355,7 @@ def _usage_of(task_audit: TaskAudit, row: Row) -> RowUsage:
     run = open_run(task_audit.run_of(row.name).root)
     usage = run.ledger.read().usage
     evaluation = read_content(run.evaluation(BASELINE), Evaluation)
-    assert evaluation is not None  # of a row that is evaluated
+    assert evaluation is not None, "the row is evaluated"
     seconds = evaluation.generation_time_seconds
     return RowUsage(
         row=row.name,

@@ -21,7 +21,7 @@ from equipoise.evaluate.plan import FILE, PlannedTask, read_audit
 from equipoise.files.errors import UsageError
 from equipoise.run.directory import RunDirectory, task_of
 from equipoise.run.job import BASELINE, FINAL
-from equipoise.run.ledger import AuditRow
+from equipoise.run.ledger import AuditRow, StageAccount
 from equipoise.run.start import read_records
 from equipoise.statistics.gate import (
     LEAST_CLUSTERS,
@@ -274,14 +274,14 @@ def measure_spreads(folder: Path, task: str, margins: Margins) -> Spreads:
     replies = stage.rollouts, stage.scores
     watched = Watched(stage.environment(), _margins_of(task, margins))
     metrics = watched.with_errors(watched.compare(replies, replies), replies)
-    account = stage.provenance.generation.get(stage.stage, {})
+    account = stage.provenance.generation.get(stage.stage, StageAccount())
     number = len(stage.rollouts)
     return Spreads(
         prompts=len(stage.items),
         replies=round(number / len(stage.items)),
         reference=stage.loaded.env_settings.reference_size,
-        tokens=account.get("completion_tokens", 0) / number,
-        seconds=account.get("generation_time_seconds", 0) / number,
+        tokens=account.completion_tokens / number,
+        seconds=account.generation_time_seconds / number,
         metrics={name: Spread.of(metric) for name, metric in metrics.items()},
     )
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from environments.base import REWARD
 from environments.measurement import Direction
 from environments.presentation import Presentation
-from equipoise.files.disk import create_folder, read_json, read_yaml, remove_abandoned
+from equipoise.files.disk import create_folder, read_json, read_yaml, remove_abandoned, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.ledger import Ledger, Part
 from equipoise.statistics.compare import MetricComparison
@@ -260,7 +260,9 @@ class Watched(Part):
 
 
 class _File(Part):
-    schema_: int = Field(default=1, validation_alias="schema")
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: int = Field(default=1, alias="schema")
     confidence: float | None = None
 
 
@@ -352,6 +354,10 @@ class Modes(_File):
 
 
 C = TypeVar("C", bound=_File)
+
+
+def write_content(path: Path, content: Probe | Modes) -> None:
+    write_json(path, content.model_dump(by_alias=True, exclude_unset=True))
 
 
 def read_content(path: Path, kind: type[C]) -> C | None:

@@ -23,7 +23,7 @@ from equipoise.files.disk import hash_file, write_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import Evaluation, Modes, Probe, RunDirectory
 from equipoise.run.history import Row
-from equipoise.run.ledger import Meter
+from equipoise.run.ledger import Meter, Provenance, StageAccount
 from equipoise.run.rollouts import (
     read_generations,
     read_rollouts,
@@ -93,7 +93,7 @@ class Job:
             yield
         finally:
             seconds = round(before + time.perf_counter() - started, 1)
-            self.run.ledger.update(seconds={stage: seconds})
+            self.run.ledger.update(Provenance(seconds={stage: seconds}))
 
 
 def record_sources(job: Job) -> None:
@@ -115,7 +115,7 @@ def record_sources(job: Job) -> None:
             f"since this run began, {', '.join(changed)} changed, and with it the reward",
             "Put back what it was, or start a new run.",
         )
-    job.run.ledger.update(sources=current)
+    job.run.ledger.update(Provenance(sources=current))
 
 
 def check_environment(environment: Environment, progress: ShowProgress = no_progress) -> None:
@@ -275,7 +275,7 @@ def use_reference(job: Job) -> None:
     """Hand the run's reference, where it has one, to the environment of this process."""
     path, environment = job.run.reference, job.environment
     if environment.reference_generations and path.exists():
-        job.run.ledger.record({REFERENCE: hash_file(path)})
+        job.run.ledger.update(Provenance(hashes={REFERENCE: hash_file(path)}))
         environment.set_reference(read_rollouts(path))
 
 
@@ -334,9 +334,11 @@ def generate(job: Job, stage: str, draw: Draw) -> None:
     evaluation, tokens = job.config.equipoise.evaluation, dict(job.meter.tokens)
     started = time.perf_counter()
     rollouts, failures = draw(job.split(evaluation.split), evaluation.generations, stage)
-    account: dict[str, float] = {n: count - tokens[n] for n, count in job.meter.tokens.items()}
-    account["generation_time_seconds"] = round(time.perf_counter() - started, 2)
-    job.run.ledger.update(generation={stage: account})
+    account = StageAccount(
+        **{name: count - tokens[name] for name, count in job.meter.tokens.items()},
+        generation_time_seconds=round(time.perf_counter() - started, 2),
+    )
+    job.run.ledger.update(Provenance(generation={stage: account}))
     write_generations(job.run.generations(stage), rollouts, failures)
 
 
@@ -357,7 +359,7 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
         refuse_failures(scores, max_rate, subject)
     elif missing := refuse_unmeasured(scores, max_rate, subject):
         _LOG.warning(missing)
-    account = dict(job.run.ledger.read().generation[stage])
+    account = job.run.ledger.read().generation[stage].model_dump()
     account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
     with job.display.progress("measuring"):
         model = job.model_name if stage == BASELINE else str(job.run.final_checkpoint)

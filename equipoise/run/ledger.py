@@ -115,6 +115,14 @@ class AuditRow(Part):
     own_reference: bool = False
 
 
+class StageAccount(Part):
+    """The tokens and the time of a stage's replies."""
+
+    prompt_tokens: float = 0
+    completion_tokens: float = 0
+    generation_time_seconds: float = 0
+
+
 class Usage(Part):
     """Time, tokens and memory of the last process, and its calls by model and counter."""
 
@@ -158,8 +166,7 @@ class Provenance(Part):
     #: What the reward depends on; None where the environment does not say it.
     sources: Mapping[str, str] | None = None
     seconds: Mapping[str, float] = {}
-    #: Of each stage the tokens and the time of its replies.
-    generation: Mapping[str, Mapping[str, float]] = {}
+    generation: Mapping[str, StageAccount] = {}
     usage: Usage = Usage()
     grown: tuple[Growth, ...] = ()
     #: Of a rehearsal: how far the log-probabilities of its sides lie apart.
@@ -189,29 +196,24 @@ class Ledger:
                 "Put it back from a copy. Nothing else says what the run was made from.",
             ) from None
 
-    def update(self, **changes: Any) -> None:
-        """Set fields; a mapping is merged into what the field has."""
-        content = self.read().model_dump(exclude_unset=True)
-        for name, value in changes.items():
-            merges = isinstance(value, Mapping) and isinstance(content.get(name), Mapping)
-            content[name] = {**content[name], **value} if merges else value
-        self.create(Provenance.model_validate(content))
-
-    def record(self, hashes: Mapping[str, str], **changes: Any) -> None:
-        """Note the hashes of what the run is made from, and set fields as `update` does.
+    def update(self, changes: Provenance) -> None:
+        """Set the fields that `changes` sets; a mapping is merged into the one before.
 
         Raises `EquipoiseError` where a hash was another one when the run began.
         """
-        before = self.read().hashes
-        for name, value in hashes.items():
-            if before.get(name, value) != value:
+        content = self.read()
+        for name, value in changes.hashes.items():
+            if (before := content.hashes.get(name, value)) != value:
                 raise EquipoiseError(
                     "run.changed-source",
-                    f"since this run began, its {name} changed: it was {before[name]} and is "
-                    f"{value}",
+                    f"since this run began, its {name} changed: it was {before} and is {value}",
                     "Put back what it was, or start a new run.",
                 )
-        self.update(hashes=hashes, **changes)
+        fields = {name: getattr(changes, name) for name in changes.model_fields_set}
+        for name, value in fields.items():
+            if isinstance(value, Mapping):
+                fields[name] = {**(getattr(content, name) or {}), **value}
+        self.create(content.model_copy(update=fields))
 
 
 # --- what a run is made from ----------------------------------------------------------------------
@@ -363,7 +365,7 @@ class Meter:
         if not self._ledger:
             return
         usage = self.usage()
-        self._ledger.update(usage=usage)
+        self._ledger.update(Provenance(usage=usage))
         for change in changed_models(usage):
             if change not in self._changes:
                 self._warn(change)

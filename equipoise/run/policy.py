@@ -15,6 +15,7 @@ from equipoise.models.hub import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run.job import REFERENCE, Job, Sample
+from equipoise.run.ledger import Provenance
 from equipoise.run.start import refuse_control_tokens
 from equipoise.statistics.trivial import GREEDY
 
@@ -74,7 +75,7 @@ def record_policy(job: Job, loaded: LoadedModel) -> None:
     if note := check_template(loaded.tokenizer, job.records):
         _LOG.warning(note)
     hashes = {"model": loaded.identity, CHAT_TEMPLATE: template_hash(loaded.tokenizer)}
-    job.run.ledger.record(hashes, device=str(loaded.model.device))
+    job.run.ledger.update(Provenance(hashes=hashes, device=str(loaded.model.device)))
 
 
 def sampler(job: Job, loaded: LoadedModel) -> Sample:

@@ -39,7 +39,7 @@ from equipoise.models.task_environment import (
 )
 from equipoise.run.directory import NewRun, RunDirectory, open_run_directory
 from equipoise.run.job import BUDGET_REMEDY, Display, Job, check_environment, record_sources
-from equipoise.run.ledger import Growth, code_diff, describe_run
+from equipoise.run.ledger import Growth, Provenance, code_diff, describe_run
 from equipoise.run.seals import check_part, find_checkpoints, remove, seal
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def prepare_task(
 def record_prompts(run: RunDirectory) -> list[PromptRecord]:
     """The run's prompts as its file holds them; the provenance has their hash."""
     records = read_records(run.prompts)
-    run.ledger.record({"prompts": content_hash(records)})
+    run.ledger.update(Provenance(hashes={"prompts": content_hash(records)}))
     return records
 
 
@@ -315,7 +315,8 @@ def grow(run: RunDirectory, loaded: LoadedConfig, say: Callable[[str], None]) ->
     for part in filter(Path.exists, result):
         remove(part)
     growth = Growth(from_step=done, steps=target, steps_before=planned)
-    run.ledger.update(finished=None, grown=(*run.ledger.read().grown, growth))
+    grown = (*run.ledger.read().grown, growth)
+    run.ledger.update(Provenance(finished=None, grown=grown))
     write_text(run.config, loaded.to_yaml())
 
 

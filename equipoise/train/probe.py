@@ -26,8 +26,8 @@ from equipoise.config.schedule import (
     PROBE_GENERATIONS,
     PROBE_SENTENCES,
 )
-from equipoise.files.disk import read_json, write_folder, write_json
-from equipoise.run.directory import Modes, Probe, RunDirectory
+from equipoise.files.disk import write_folder
+from equipoise.run.directory import Modes, Probe, RunDirectory, read_content, write_content
 from equipoise.run.job import BASELINE, FINAL, Job, Sample, refuse_failures, scores_of
 from equipoise.run.rollouts import (
     read_generations,
@@ -98,10 +98,10 @@ def probe(job: Job, frozen: Sample) -> None:
         scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
         with job.display.progress("measuring them"):
             statistics = job.config.equipoise.evaluation.statistics
-            content = probe_content(job.environment, scored, untrained.constants, statistics)
-    write_folder(job.run.probe, partial(fill_probe, scored, content))
+            measured = measure_probe(job.environment, scored, untrained.constants, statistics)
+    write_folder(job.run.probe, partial(fill_probe, scored, measured))
     seal(job.run, job.run.probe)
-    job.show(PROBE, Probe.model_validate(content))
+    job.show(PROBE, measured)
 
 
 def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:
@@ -177,13 +177,13 @@ def _score(job: Job, name: str, rollouts: Sequence[Rollout]) -> Scored:
     return rollouts, scores
 
 
-def probe_content(
+def measure_probe(
     environment: Environment,
     scored: Mapping[str, Scored],
     constants: Mapping[str, Constant],
     settings: StatisticsSettings,
-) -> dict[str, Any]:
-    """The content of probe.json; the untrained model is the first of the baselines."""
+) -> Probe:
+    """Measure the baselines; the untrained model is the first of them."""
     measured = {name: Measured.of(environment, *pair) for name, pair in scored.items()}
     figures = {name: figures_of(measurement, settings) for name, measurement in measured.items()}
     independent = {
@@ -191,23 +191,25 @@ def probe_content(
     }
     notes = _NOTES | {baseline.name: baseline.note for baseline in TRIVIAL_BASELINES}
     objective, metric = measured[UNTRAINED].compared
-    return {
-        "schema": 1,
-        "confidence": settings.confidence,
-        "objective": objective,
-        "metric": metric,
-        "constants": {name: asdict(constant) for name, constant in constants.items()},
-        "ahead": ahead(differences(independent, measured[UNTRAINED], settings), objective),
-        "baselines": {n: {"note": notes.get(n, ""), "metrics": f} for n, f in figures.items()},
-    }
+    return Probe.model_validate(
+        {
+            "schema": 1,
+            "confidence": settings.confidence,
+            "objective": objective,
+            "metric": metric,
+            "constants": {name: asdict(constant) for name, constant in constants.items()},
+            "ahead": ahead(differences(independent, measured[UNTRAINED], settings), objective),
+            "baselines": {n: {"note": notes.get(n, ""), "metrics": f} for n, f in figures.items()},
+        }
+    )
 
 
-def fill_probe(scored: Mapping[str, Scored], content: Mapping[str, Any], folder: Path) -> None:
+def fill_probe(scored: Mapping[str, Scored], measured: Probe, folder: Path) -> None:
     """Write the scored replies of the baselines and probe.json."""
     for name, (rollouts, scores) in scored.items():
         if name != UNTRAINED:  # which is in baseline/
             write_rollouts(folder / _file(name), rollouts, scores)
-    write_json(folder / _FIGURES, content)
+    write_content(folder / _FIGURES, measured)
 
 
 def probe_rollouts(run: RunDirectory, name: str) -> Path:
@@ -243,31 +245,33 @@ def _drawn_greedy(run: RunDirectory) -> Path:
 
 def compare_with_trained(
     run: RunDirectory, environment: Environment, settings: StatisticsSettings
-) -> dict[str, Any]:
-    """Return modes.json's part on baselines: probe.json, and each against the trained model.
+) -> Probe | None:
+    """Return the probe, with each baseline against the trained model; None without a probe.
 
-    Empty where nothing was probed. A difference is the trained model's figure minus the baseline's;
-    `greedy` is compared with the trained model's likeliest replies.
+    A difference is the trained model's figure minus the baseline's; `greedy` is compared with the
+    trained model's likeliest replies.
     """
-    if not run.probe.exists():
-        return {}
-    content = dict(read_json(run.probe / _FIGURES))
+    before = read_content(run.probe / _FIGURES, Probe)
+    if before is None:
+        return None
 
     def measured(path: Path) -> Measured:
         return Measured.of(environment, *read_scored_rollouts(path))
 
     trained = measured(run.rollouts(FINAL))
-    baselines = {name: measured(probe_rollouts(run, name)) for name in content["baselines"]}
+    baselines = {name: measured(probe_rollouts(run, name)) for name in before.baselines}
     likeliest = measured(run.greedy)
     against = differences(baselines, trained, settings, {GREEDY: likeliest})
-    for name, by_metric in against.items():
-        content["baselines"][name]["against"] = {
-            m: asdict(difference) for m, difference in by_metric.items()
+    results = before.baselines.items()
+    return Probe.model_validate(
+        {
+            **dict(before),
+            "baselines": {n: r.model_copy(update={"against": against[n]}) for n, r in results},
+            "trained": figures_of(trained, settings),
+            "trained_greedy": figures_of(likeliest, settings),
+            "not_beaten": not_beaten(against, before.objective),
         }
-    content["trained"] = figures_of(trained, settings)
-    content["trained_greedy"] = figures_of(likeliest, settings)
-    content["not_beaten"] = not_beaten(against, content["objective"])
-    return content
+    )
 
 
 def _file(baseline: str) -> str:
@@ -295,17 +299,13 @@ def write_modes(job: Job) -> None:
             modes, measure = job.environment.modes(scored[FINAL][0]), job.environment.measure
             stages = {name: measure(*scored[stage]) for stage, name in modes.stages.items()}
             task_modes = modes_dict(modes, stages, settings)
-    content = {
-        "schema": 2,
-        "confidence": settings.confidence,
-        **task_modes,
-        "trivial": trivial or None,
-    }
-    if not trivial and not content.get("modes"):
+    if not (trivial or task_modes):
         return
-    write_json(job.run.modes, content)
+    fields = {"schema": 2, "confidence": settings.confidence, **task_modes, "trivial": trivial}
+    content = Modes.model_validate(fields)
+    write_content(job.run.modes, content)
     seal(job.run, job.run.modes)
-    job.show(MODES, Modes.model_validate(content))
+    job.show(MODES, content)
 
 
 def modes_dict(

@@ -32,6 +32,7 @@ from equipoise.models.pretrained import (
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run.history import keep_steps, read_history
 from equipoise.run.job import Display, Job, Watch
+from equipoise.run.ledger import Provenance
 from equipoise.run.seals import seal
 from equipoise.run.start import refuse_control_tokens
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
@@ -133,7 +134,7 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
         _LOG.warning(note)
     identity = identity_of(job.model_name, *names)
     hashes = {"model": identity, CHAT_TEMPLATE: template_hash(tokenizer)}
-    job.run.ledger.record(hashes, nemo_rl=installation.version)
+    job.run.ledger.update(Provenance(hashes=hashes, nemo_rl=installation.version))
     config = nemo_rl_config(
         job.loaded,
         installation.base_config,

@@ -105,9 +105,9 @@ def test_the_change_of_another_ledger_is_read_and_kept(tmp_path: Path) -> None:
     first, second = (Ledger(tmp_path / "provenance.json") for _ in range(2))
     first.create(Provenance(task="any"))
     assert second.read().task == "any"
-    first.update(seconds={"baseline": 1.0}, seed=1)
-    second.update(seconds={"final": 2.0})
-    first.update(device="cpu", seed=2)
+    first.update(Provenance(seconds={"baseline": 1.0}, seed=1))
+    second.update(Provenance(seconds={"final": 2.0}))
+    first.update(Provenance(device="cpu", seed=2))
     assert second.read() == Provenance(
         task="any", seconds={"baseline": 1.0, "final": 2.0}, device="cpu", seed=2
     )

@@ -75,9 +75,9 @@ def test_a_damaged_record_is_one_clear_error(run: RunDirectory, name: str, conte
 
 
 def test_what_a_run_is_made_from_stays_what_it_was(run: RunDirectory) -> None:
-    run.ledger.record({"model": "org/model@one"})
+    run.ledger.update(Provenance(hashes={"model": "org/model@one"}))
     with refusal("run.changed-source", "org/model@one"):
-        run.ledger.record({"model": "org/model@two"})
+        run.ledger.update(Provenance(hashes={"model": "org/model@two"}))
     assert run.ledger.read().hashes == {"model": "org/model@one"}
 
 

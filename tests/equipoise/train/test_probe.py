@@ -152,7 +152,7 @@ def test_none_is_made_where_none_is_wanted(job: Job) -> None:
     probe(job, Model())
     assert not job.run.probe.exists()
     statistics = job.config.equipoise.evaluation.statistics
-    assert compare_with_trained(job.run, job.environment, statistics) == {}
+    assert compare_with_trained(job.run, job.environment, statistics) is None
 
 
 def test_what_cannot_be_scored_is_refused(skilled: Job) -> None:

@@ -25,6 +25,7 @@ from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.run.history import read_history
 from equipoise.run.job import Job, Watch
+from equipoise.run.ledger import Provenance
 from equipoise.train.nemo_rl import engine
 from equipoise.train.nemo_rl.history import latest_checkpoint
 from equipoise.train.nemo_rl.recipe import Rehearsal
@@ -47,7 +48,7 @@ def run(job: Job, watch: Watch) -> None:
 
     Raises `EquipoiseError` where training, generation and the exported model are not one policy.
     """
-    job.run.ledger.update(rehearsal=True)
+    job.run.ledger.update(Provenance(rehearsal=True))
     _LOG.info(NOTICE)
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     workers = partial(cpu_workers, job.config.cluster.gpus)
@@ -104,7 +105,7 @@ def compare_policies(job: Job, replies: Sequence[MessageLog]) -> None:
         )
         sampling = job.config.policy.generation
         figures[run.final_checkpoint.name] = difference(exported, replies, sampling)
-    run.ledger.update(logprobs_differ_by=figures)
+    run.ledger.update(Provenance(logprobs_differ_by=figures))
     sides = ", ".join(f"{side} {nats:.1e}" for side, nats in figures.items())
     _LOG.info(f"logprobs differ from the generation's by: {sides}")
     worst = max(figures, key=figures.__getitem__)

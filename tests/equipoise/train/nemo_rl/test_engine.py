@@ -12,6 +12,7 @@ from equipoise.files.exits import Stopped
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
 from equipoise.run.history import append_row
+from equipoise.run.ledger import Provenance
 from equipoise.train.nemo_rl import engine
 from equipoise.train.nemo_rl.evaluations import before_first_step
 from tests.equipoise.train.nemo_rl.test_evaluations import Environment, Replies
@@ -69,7 +70,7 @@ def test_an_alarm_of_a_step_reaches_terminal_wandb_and_report_once(
     wandb = SimpleNamespace(run=SimpleNamespace(alert=lambda title, text: sent.append(text)))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     job = replace(job, loaded=loaded)
-    job.run.ledger.update(run_id="run7")
+    job.run.ledger.update(Provenance(run_id="run7"))
     with pytest.raises(Stopped):
         nemo_rl(job, FIRST)
     assert sent == []
