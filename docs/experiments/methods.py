@@ -115,7 +115,7 @@ def trained_by(trainer: Callable[..., Any], job: Any, loaded: Any, _watch: Any) 
     from datasets import disable_progress_bars
     from transformers import PrinterCallback, set_seed
 
-    from equipoise.train.local.trainer import trainable
+    from equipoise.train.local import trainable
 
     disable_progress_bars()
     set_seed(job.config.grpo.seed)
@@ -303,7 +303,7 @@ def timed_run(
 ) -> RunDirectory:
     """Run the recipe and keep what its training took; a finished run is taken as it is."""
     from equipoise.commands.stages import run_pipeline
-    from equipoise.train.local import training
+    from equipoise.train import local as training
 
     if run.comparison.exists():
         return run

@@ -1,5 +1,6 @@
 """The stages of a run, in their order: from a configuration to a finished run directory."""
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache, partial
@@ -9,6 +10,7 @@ from typing import Any
 from environments.base import Rollout
 from equipoise.commands.tracking import Tracker
 from equipoise.config import LoadedConfig
+from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_json
 from equipoise.files.exits import Stopped
@@ -33,6 +35,7 @@ from equipoise.run.start import Setup, prepare_run, record_prompts, reported, st
 from equipoise.statistics.compare import Halves, MetricComparison, compare, comparison_dict
 from equipoise.train.probe import draw_greedy, probe, score_greedy, write_modes
 
+_LOG = logging.getLogger(__name__)
 #: Does the stages of a job up to its final evaluation that its directory does not hold yet.
 Stages = Callable[[Job, Watch], None]
 
@@ -110,11 +113,48 @@ def open_engine(loaded: LoadedConfig, setup: Setup, *, rehearse: bool, probe: bo
     from equipoise.train.nemo_rl import engine
 
     engine.check_start(loaded.config, setup.records, setup.model_name)
-    if not rehearse:
-        return engine.run
-    from equipoise.train.nemo_rl.rehearsal import rehearse as rehearsal
+    return partial(run_nemo_rl, rehearse=rehearse)
 
-    return rehearsal.run
+
+def run_nemo_rl(job: Job, watch: Watch, *, rehearse: bool) -> None:
+    """Do the same stages with NeMo-RL, or rehearse them, and export the trained model."""
+    if rehearse:
+        from equipoise.train.nemo_rl.rehearsal import rehearse as rehearsal
+
+        replies = rehearsal.run(job, watch)
+        export(job)
+        rehearsal.compare_policies(job, replies)
+    else:
+        from equipoise.train.nemo_rl import engine
+
+        engine.run(job, watch)
+        export(job)
+
+
+def export(job: Job) -> None:
+    """Write `final_checkpoint/`, or say what makes it of a model that Equipoise does not know."""
+    form, destination = job.config.equipoise.export, job.run.final_checkpoint
+    if form == "none" or destination.exists():
+        return
+    from equipoise.checkpoints.convert import convert
+    from equipoise.checkpoints.tensors import ConversionError
+    from equipoise.train.nemo_rl.history import latest_checkpoint
+
+    newest = latest_checkpoint(job.run.checkpoints)
+    assert newest is not None, "NeMo-RL saves a checkpoint at the last step"
+    adapter, progress = form == "adapter", job.display.progress
+    try:
+        convert(
+            newest.path, destination, base=job.model_name, keep_adapter=adapter, progress=progress
+        )
+    except ConversionError as error:
+        converters = find_installation().root / "examples" / "converters"
+        _LOG.warning(
+            f"{destination} was not made: {error.message}; NeMo-RL's own converters are in "
+            f"{converters}: give them {newest.path}"
+        )
+        return
+    seal(job.run, destination)
 
 
 def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
@@ -131,7 +171,7 @@ def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
         return
     if not job.run.final_checkpoint.exists():
         # TRL takes seconds to import, and what comes before training needs none of it.
-        from equipoise.train.local.training import train
+        from equipoise.train.local import train
 
         give_memory_back()
         train(job, loaded, watch)

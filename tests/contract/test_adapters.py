@@ -19,7 +19,7 @@ from environments.awaited_sets import AwaitedSets, Reward
 from environments.base import Failure, Message, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.run.job import FailureMonitor
-from equipoise.train.local.trainer import reward_function
+from equipoise.train.local import reward_function
 from equipoise.train.nemo_rl.scoring import StepScorer, metadata_of, to_rollouts
 from tests.environments.test_contract import SUBJECTS, Subject
 

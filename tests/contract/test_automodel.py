@@ -20,7 +20,7 @@ from transformers import (
 
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER
-from equipoise.train.local.trainer import with_adapter
+from equipoise.train.local import with_adapter
 
 pytest.importorskip("nemo_automodel", reason="nemo-automodel is in the group dev")
 SIZES = {

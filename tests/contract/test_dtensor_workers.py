@@ -20,7 +20,7 @@ from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.config.words import parse_flags
 from equipoise.run.directory import RunDirectory
-from equipoise.train.nemo_rl.configuration import nemo_rl_config
+from equipoise.train.nemo_rl.engine import nemo_rl_config
 from tests.contract.dtensor_worker import LENGTHS
 from tests.contract.rehearsal import needs_checkout, needs_extra, run_ranks
 

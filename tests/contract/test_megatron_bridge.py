@@ -43,8 +43,8 @@ from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.config.memory import model_shape
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
-from equipoise.train.local.trainer import with_adapter
-from equipoise.train.nemo_rl.configuration import nemo_rl_config
+from equipoise.train.local import with_adapter
+from equipoise.train.nemo_rl.engine import nemo_rl_config
 from tests.contract.packages import MEGATRON, missing
 from tests.contract.rehearsal import needs_checkout, run_ranks
 from tests.equipoise.checkpoints.samples import (

@@ -314,7 +314,7 @@ class TestAdvantages:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from equipoise.models.causal import LoadedModel
-        from equipoise.train.local.trainer import build_trainer, trainable
+        from equipoise.train.local import build_trainer, trainable
 
         records = [
             PromptRecord(f"{g}", "toy", ({"role": "user", "content": f"Q{g}"},), f"{g}", "train")

@@ -31,7 +31,7 @@ from equipoise.files.exits import Stopped
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import read_history
 from equipoise.run.rollouts import rollout_of, write_rollouts
-from equipoise.train.nemo_rl.configuration import nemo_rl_config
+from equipoise.train.nemo_rl.engine import nemo_rl_config
 from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.process import before_nemo_rl, with_room_to_wait
 from equipoise.train.nemo_rl.scoring import datum

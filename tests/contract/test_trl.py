@@ -18,13 +18,13 @@ from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
 from equipoise.run.job import FailureMonitor
 from equipoise.run.ledger import Meter
-from equipoise.train.local.callbacks import (
+from equipoise.train.local import build_trainer, train_rows, trainable
+from equipoise.train.local_callbacks import (
     CheckpointCallback,
     HistoryCallback,
     StopCallback,
     latest_checkpoint,
 )
-from equipoise.train.local.trainer import build_trainer, train_rows, trainable
 
 SETS, SIZE, GENERATIONS = 5, 4, 3
 RECORDS = [

@@ -95,7 +95,7 @@ def test_a_finished_run_trains_on_and_a_kill_while_it_grows_changes_nothing(
     assert (run / WEIGHTS).read_bytes() != (whole / WEIGHTS).read_bytes()
     (grown,) = json.loads((run / "provenance.json").read_text())["grown"]
     assert (grown["from_step"], grown["steps_before"], grown["steps"]) == (4, 4, 6)
-    with interrupted_at("equipoise.train.local.trainer.score_within_budget", presses=2):
+    with interrupted_at("equipoise.train.local.score_within_budget", presses=2):
         stopped = recipe(f"--resume={other}", "--iterations=6")
     assert stopped.returncode == 130, stopped.stdout + stopped.stderr
     ended(runs.resume("killed"))

@@ -13,7 +13,7 @@ from data_prep.hub import model_identity
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
 from equipoise.models.causal import LoadedModel, identity_of, load_model, load_trained
-from equipoise.train.local.trainer import prepared, with_adapter
+from equipoise.train.local import prepared, with_adapter
 from tests.refusals import refusal
 
 FOUR_BITS = ("--lora-rank=4", "equipoise.load_in_4bit=true")

@@ -34,7 +34,7 @@ from equipoise.models.causal import (
     sample,
 )
 from equipoise.run.ledger import Meter
-from equipoise.train.local.trainer import draw_for_training
+from equipoise.train.local import draw_for_training
 
 RECORDS = [
     PromptRecord(f"p{i}", "toy", ({"role": "user", "content": f"Q{i}"},), f"s{i}", "test")

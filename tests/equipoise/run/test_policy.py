@@ -11,7 +11,7 @@ from equipoise.config import load_config
 from equipoise.config.words import parse_flags
 from equipoise.run.job import Job
 from equipoise.run.policy import load_policy, record_policy
-from equipoise.train.local.trainer import grpo_arguments, with_adapter
+from equipoise.train.local import grpo_arguments, with_adapter
 
 HALF, FULL = "policy.precision=bfloat16", "policy.precision=float32"
 LORA = "policy.dtensor_cfg.lora_cfg.enabled=true"

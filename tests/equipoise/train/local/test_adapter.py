@@ -5,7 +5,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
-from equipoise.train.local.trainer import with_adapter
+from equipoise.train.local import with_adapter
 
 LORA = "policy.dtensor_cfg.lora_cfg"
 BLOCK = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

@@ -8,7 +8,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from environments.base import Rollout, Score
 from equipoise.run.job import FailureMonitor
 from equipoise.run.rollouts import TrainingRollouts, choose, read_kept
-from equipoise.train.local.callbacks import (
+from equipoise.train.local_callbacks import (
     CheckpointCallback,
     RolloutsCallback,
     StopCallback,

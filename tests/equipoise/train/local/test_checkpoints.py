@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from equipoise.run.history import append_row, restore
-from equipoise.train.local.callbacks import (
+from equipoise.train.local_callbacks import (
     checkpoint_path,
     finish_checkpoint,
     latest_checkpoint,

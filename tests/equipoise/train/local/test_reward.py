@@ -3,7 +3,7 @@ import pytest
 from environments.base import PromptRecord, Score
 from equipoise.run.history import step_row
 from equipoise.run.job import FailureMonitor
-from equipoise.train.local.trainer import reward_function
+from equipoise.train.local import reward_function
 from tests.equipoise.train.toy import Toy
 
 RECORDS = [

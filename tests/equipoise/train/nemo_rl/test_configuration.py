@@ -9,7 +9,7 @@ from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.rules import adapts
 from equipoise.run.directory import RunDirectory
-from equipoise.train.nemo_rl.configuration import nemo_rl_config
+from equipoise.train.nemo_rl.engine import nemo_rl_config
 from tests.equipoise.train.nemo_rl.stand_ins import scheduler_of
 
 FILES = (CONFIG_FOLDER / "tasks").glob("*.yaml")

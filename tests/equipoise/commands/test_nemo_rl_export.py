@@ -9,6 +9,7 @@ import torch.distributed.checkpoint as dcp
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from equipoise.commands import stages
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.files.console import Reporter, printing_notes
@@ -16,7 +17,6 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Display
 from equipoise.run.ledger import Provenance
 from equipoise.run.seals import Manifest, damage_of
-from equipoise.train.nemo_rl.engine import export
 from tests.equipoise.checkpoints.conftest import model  # noqa: F401  the tiny Llama
 from tests.equipoise.checkpoints.samples import same, save_adapter, weights_of
 
@@ -41,9 +41,14 @@ def step(tmp_path, model):  # noqa: F811
     return step
 
 
+@pytest.fixture(autouse=True)
+def installation(monkeypatch):
+    monkeypatch.setattr(stages, "find_installation", lambda: SimpleNamespace(root=Path("NeMo-RL")))
+
+
 def exported(step, base, form):
     run = step.parents[1]
-    export(job(run, base, form), SimpleNamespace(root=Path("NeMo-RL")))
+    stages.export(job(run, base, form))
     return run / "final_checkpoint"
 
 

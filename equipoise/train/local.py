@@ -1,10 +1,11 @@
-"""From the configuration's NeMo-RL keys to `trl.GRPOTrainer`."""
+"""The local engine: `trl.GRPOTrainer` and peft on a CPU or one GPU, watched, stopped, resumed."""
 
 import logging
 import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,18 @@ from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
     TrainerCallback,
+    set_seed,
 )
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import utils
 
-from environments.base import PromptRecord, Rollout, Score
+from environments.base import TRAIN_SPLIT, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.config.schedule import Schedule, plan, total_steps
 from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
+from equipoise.files.disk import write_folder
+from equipoise.files.exits import Stopped, deferring
 from equipoise.models.causal import (
     LoadedModel,
     Sampling,
@@ -33,15 +37,88 @@ from equipoise.models.causal import (
     render_prompt,
     until_end,
 )
-from equipoise.run.history import Row, step_row
-from equipoise.run.job import FailureMonitor, score_within_budget
-from equipoise.train.local.callbacks import ScheduleCallback
+from equipoise.run.history import Row, restore, step_row
+from equipoise.run.job import FailureMonitor, Job, Watch, begin_training, score_within_budget
+from equipoise.run.rollouts import TrainingRollouts, choose
+from equipoise.run.seals import CheckpointFolder, seal
+from equipoise.train.local_callbacks import (
+    CheckpointCallback,
+    HistoryCallback,
+    RolloutsCallback,
+    ScheduleCallback,
+    StopCallback,
+    latest_checkpoint,
+)
+
+_LOG = logging.getLogger(__name__)
 
 #: Rendered prompts and the trainer that asks, to the tokens of prompts and completions; see TRL.
 RolloutFunction = Callable[[Sequence[str], GRPOTrainer], dict[str, list[list[int]] | None]]
 RewardFunction = Callable[..., list[float | None]]
 #: A checkpoint is deleted only when a newer one is complete, so two must fit.
 _MIN_CHECKPOINTS = 2
+
+
+def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
+    """Train with TRL from the newest whole checkpoint, and save the final one."""
+    config, run = job.config, job.run
+    steps = total_steps(len(job.split(TRAIN_SPLIT)), config)
+    begin_training(job, steps)
+    checkpoint = latest_checkpoint(run.checkpoints)
+    restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
+    restore(run.training, checkpoint.path / run.training.name if checkpoint else None)
+    set_seed(config.grpo.seed)
+    model = _grpo(job, watch, trainable(loaded, config), loaded, steps, checkpoint)
+
+    def save(folder: Path) -> None:
+        model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+
+    write_folder(run.final_checkpoint, save)
+    seal(run, run.final_checkpoint, run.history, run.training.parent)
+
+
+def _grpo(
+    job: Job,
+    watch: Watch,
+    model: PreTrainedModel | PeftModel,
+    loaded: LoadedModel,
+    steps: int,
+    checkpoint: CheckpointFolder | None,
+) -> PreTrainedModel | PeftModel:
+    """The model after its last step. Raises `Stopped` where it was stopped before."""
+    config, run = job.config, job.run
+    monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
+    with (
+        job.timed("training"),
+        deferring(_LOG.warning) as stop,
+        watch(steps, checkpoint.step if checkpoint else 0) as on_row,
+    ):
+        history = HistoryCallback(run.history, on_row, job.meter)
+        kept = config.equipoise.training_rollouts
+        rollouts = RolloutsCallback(
+            TrainingRollouts(run.training, kept.steps, steps),
+            partial(choose, limit=kept.sets, seed=config.grpo.seed),
+        )
+        callbacks = [
+            StopCallback(monitor, stop),
+            history,
+            rollouts,
+            CheckpointCallback(run.history, run.training),
+        ]
+        records = job.split(TRAIN_SPLIT)
+        reward = reward_function(job.environment, records, monitor, history.record, rollouts.record)
+        trainer = build_trainer(model, loaded, records, reward, config, run.checkpoints, callbacks)
+        set_seed(config.grpo.seed)
+        trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
+    if monitor.exceeded:
+        raise monitor.error()
+    if trainer.state.global_step < steps:
+        raise Stopped
+    return trainer.model
+
+
+# --- from the keys of NeMo-RL to TRL --------------------------------------------------------------
 
 
 class CardlessTrainer(GRPOTrainer):

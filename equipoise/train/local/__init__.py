@@ -1,1 +1,0 @@
-"""The local engine: `trl.GRPOTrainer` and peft on a CPU or one GPU."""
