@@ -5,7 +5,6 @@ and their id, so that nothing depends on the order of the records or on a librar
 numbers, and a smaller sample is part of every larger one with the same seed.
 """
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
 from environments.base import PromptRecord
+from equipoise.files.disk import seeded_digest
 
 Item = TypeVar("Item")
 
@@ -32,11 +32,6 @@ class Fractions(BaseModel, extra="forbid", frozen=True):
         if abs(total - 1) > 1e-9:
             raise ValueError(f"the fractions sum to {total:g}, not to 1")
         return self
-
-
-def seeded_digest(seed: int, name: str) -> bytes:
-    """A sort key that orders names as if by chance, the same on every machine."""
-    return hashlib.sha256(f"{seed}:{name}".encode()).digest()
 
 
 def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:

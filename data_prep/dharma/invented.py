@@ -16,10 +16,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from data_prep.splits import seeded_digest, split_counts, split_sets
+from data_prep.splits import split_counts, split_sets
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from environments.dharma.judge import ANSWER_KEY, AnswerKey, DomainScope, Tier
 from environments.yaml_file import read_yaml_file
+from equipoise.files.disk import seeded_digest
 
 TASK = "dharma"
 

@@ -26,7 +26,7 @@ from data_prep.dharma.invented import (
 from data_prep.records import DataError, json_lines, read_source, row_faults
 from data_prep.splits import sample_names, split_sets
 from environments.base import PromptRecord, Rollout
-from environments.dharma.judge import ANSWER_KEY, DomainScope, Tier
+from environments.dharma.judge import ANSWER_KEY, VERDICTS, DomainScope, Tier
 
 
 class PromptSettings(DataSettings, extra="forbid", frozen=True):
@@ -87,8 +87,6 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
 # has both labels and besides {"response": ..., "violations": {"dharma": true, ...}}.
 
 
-#: In the metadata of a reply: violation -> whether a person says that it is one.
-VERDICTS = "verdicts"
 #: A prompt that is longer is refused.
 MAX_PROMPT_CHARACTERS = 8_000
 _KIND, _OF_VERDICTS = "file of prompts", "file of verdicts"

@@ -35,7 +35,6 @@ from data_prep.splits import (
     Fractions,
     sample_names,
     sample_sets,
-    seeded_digest,
     split_counts,
     split_sets,
     whole_sets,
@@ -43,6 +42,7 @@ from data_prep.splits import (
 from environments.base import CONTROL_SPLIT, TEST_SPLIT, TRAIN_SPLIT, PromptRecord
 from environments.fairness import RACES
 from environments.fairness.own_cases import ATTRIBUTE, OwnCasesPath, read_own_cases
+from equipoise.files.disk import seeded_digest
 
 #: An injury that is left out is tested on one in so many of its cases: the local model's warm start
 #: may see the others, as a pre-trained model has seen every injury.

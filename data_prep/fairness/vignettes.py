@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from data_prep.splits import seeded_digest
 from environments.base import CONTROL_SPLIT, Message, PromptRecord
 from environments.fairness import FORM, RACES
+from equipoise.files.disk import seeded_digest
 
 Severity = Literal["mild", "moderate", "severe"]
 Region = Literal["back", "neck"]

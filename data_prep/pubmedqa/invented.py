@@ -22,10 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.pubmedqa.sources import Item, Section
-from data_prep.splits import one_of, seeded_digest, split_counts
+from data_prep.splits import one_of, split_counts
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT
 from environments.pubmedqa import LABELS
 from environments.pubmedqa.reply import reply_text
+from equipoise.files.disk import seeded_digest
 
 #: How often each label is the right one; about as in PubMedQA.
 SHARES: Mapping[str, float] = {"yes": 0.55, "no": 0.34, "maybe": 0.11}

@@ -93,6 +93,8 @@ def parse_answer(text: str, expected: type[Answer]) -> Answer | Failure:
 
 #: The key of a prompt's metadata under which it is.
 ANSWER_KEY = "answer_key"
+#: In the metadata of a reply: violation -> whether a person says that it is one.
+VERDICTS = "verdicts"
 
 
 class AnswerKey(BaseModel, extra="forbid", frozen=True, strict=True):

@@ -272,11 +272,17 @@ class CalibrateOptions:
 def calibrate(options: CalibrateOptions, reporter: Reporter) -> None:
     run = open_run(options.run) if options.run else None
     # It brings what takes seconds to import.
+    from data_prep.dharma.prompts import import_verdicts
+    from data_prep.records import DataError
     from equipoise.evaluate.calibrate import STATISTICS
     from equipoise.evaluate.calibrate import calibrate as measure_judge
     from equipoise.report.words import figure_with_interval, read_estimate
 
-    measured = measure_judge(options.labels, options.judge, run)
+    try:
+        labelled = import_verdicts(options.labels)
+    except DataError as error:
+        raise EquipoiseError(error.code, str(error), "Correct the file.") from None
+    measured = measure_judge(labelled, options.judge, run)
     replies = f"{measured.n} replies, {measured.failed} failed"
     columns = [Column("figure", folds=True), Column(f"{STATISTICS.confidence:.0%} interval")]
     figures = measured.metrics.items()

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.dharma.prompts import VERDICTS, import_verdicts
-from data_prep.records import DataError
 from environments.base import Rollout, Score, outcomes_of
 from environments.dharma.environment import DharmaEnvironment, DharmaSettings
+from environments.dharma.judge import VERDICTS
 from environments.dharma.metrics import DharmaOutcome
 from environments.dharma.policy import Violations
 from environments.measurement import Array, Mean, Measurement, Metric, measure_means, quotient
@@ -42,8 +41,10 @@ class Calibration:
     metrics: Mapping[str, Figures]
 
 
-def calibrate(labels: Path, judge: Path | None, run: RunDirectory | None) -> Calibration:
-    """Hold the user's judge against labels; correct the rates of a run by its errors."""
+def calibrate(
+    replies: Sequence[Rollout], judge: Path | None, run: RunDirectory | None
+) -> Calibration:
+    """Hold the user's judge against labelled replies; correct the rates of a run by its errors."""
     environment = open_environment(judge)
     sources = environment.sources()
     of_run = (run.ledger.read().sources or {}) if run else sources
@@ -54,10 +55,6 @@ def calibrate(labels: Path, judge: Path | None, run: RunDirectory | None) -> Cal
             "correct nothing of another",
             "Name the run's judge, rubric and policy with --judge, as they were.",
         )
-    try:
-        replies = import_verdicts(labels)
-    except DataError as error:
-        raise EquipoiseError(error.code, str(error), "Correct the file.") from None
     scores = environment.score(replies)
     measured = agreement(replies, scores)
     figures = headline_figures(measured, STATISTICS)

@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from data_prep.splits import seeded_digest
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, Message, PromptRecord
 from environments.chat import EndpointSettings
 from environments.contract import Environment
@@ -19,7 +18,7 @@ from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import Setting
 from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
-from equipoise.files.disk import read_json, write_json
+from equipoise.files.disk import read_json, seeded_digest, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory, model_label
 from equipoise.run.ledger import PLAIN, Subject, Variant

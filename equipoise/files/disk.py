@@ -255,6 +255,11 @@ def hash_file(path: Path) -> str:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
+def seeded_digest(seed: int, name: str) -> bytes:
+    """A sort key that orders names as if by chance, the same on every machine."""
+    return hashlib.sha256(f"{seed}:{name}".encode()).digest()
+
+
 def finite(value: Any) -> Any:
     """Replace by None every float that JSON cannot hold."""
     if isinstance(value, float):

@@ -16,7 +16,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from data_prep.splits import seeded_digest
 from environments.base import REWARD, TRAIN_SPLIT, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement
@@ -26,7 +25,7 @@ from equipoise.config.schedule import (
     PROBE_GENERATIONS,
     PROBE_SENTENCES,
 )
-from equipoise.files.disk import write_folder
+from equipoise.files.disk import seeded_digest, write_folder
 from equipoise.run.directory import Modes, Probe, RunDirectory, read_content, write_content
 from equipoise.run.job import BASELINE, FINAL, Job, Sample, refuse_failures, scores_of
 from equipoise.run.rollouts import (

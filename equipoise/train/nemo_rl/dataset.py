@@ -6,8 +6,8 @@ from typing import Any
 from datasets import Dataset
 from nemo_rl.data.datasets.raw_dataset import RawDataset
 
-from data_prep.records import read_prompts
 from equipoise.config.schedule import count_steps, plan
+from equipoise.run.start import read_records
 from equipoise.train.nemo_rl.scoring import datum
 
 
@@ -34,7 +34,7 @@ class PromptDataset(RawDataset):
         **_: Any,  # what else the entry has is for NeMo-RL itself
     ) -> None:
         self.task_name = env_name
-        self._records = [r for r in read_prompts(Path(prompts)) if r.split == split]
+        self._records = [r for r in read_records(Path(prompts)) if r.split == split]
         count = len(self._records)
         if max_steps:
             steps = count_steps(count, prompts_per_step, max_steps, max_epochs)
