@@ -402,8 +402,8 @@ def measured(
 def ask(case: "Case", run: RunDirectory, seed: int, folder: Path) -> list[Rollout]:
     """Draw the replies of the untrained model, asked to be fair."""
     from equipoise.models.causal import Sampling, sample
+    from equipoise.models.task import read_records
     from equipoise.run.policy import open_policy
-    from equipoise.run.start import read_records
 
     loaded = configuration(case, case.methods[GRPO], seed, folder, probe=False)
     policy, evaluation = loaded.config.policy, loaded.config.equipoise.evaluation
@@ -449,7 +449,7 @@ def classified(run: RunDirectory) -> list[Rollout]:
     from sklearn.pipeline import make_pipeline
 
     from environments.pubmedqa.reply import closeness, reply_text, sentences_of_findings
-    from equipoise.run.start import read_records
+    from equipoise.models.task import read_records
 
     def nearest(record: PromptRecord) -> str:
         question = str(record.metadata["question"])

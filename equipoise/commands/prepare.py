@@ -32,7 +32,7 @@ from equipoise.files.console import Reporter
 from equipoise.files.disk import write_jsonl
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.hub import clear_errors
-from equipoise.models.task_environment import load_encoder
+from equipoise.models.task import load_encoder
 
 _KEYS = "`equipoise prepare TASK` lists the keys."
 #: Conversations that --examples writes.

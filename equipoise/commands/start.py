@@ -42,7 +42,13 @@ from equipoise.files.console import Column, Reporter
 from equipoise.files.disk import in_gb, write_text
 from equipoise.files.errors import UsageError
 from equipoise.models.hub import prepare_torch, refuse_missing_package
-from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.models.task import (
+    check_steps,
+    make_environment,
+    prepare_task,
+    prompts_here,
+    provide_models,
+)
 from equipoise.run.directory import (
     NewRun,
     RunDirectory,
@@ -52,7 +58,7 @@ from equipoise.run.directory import (
 )
 from equipoise.run.job import check_environment
 from equipoise.run.ledger import owning
-from equipoise.run.start import check_resume, check_steps, prepare_task, prompts_here
+from equipoise.run.start import check_resume
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 
 

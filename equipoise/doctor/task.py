@@ -29,8 +29,13 @@ from equipoise.models.hub import (
     refuse_no_weights,
     tokenizer_problems,
 )
-from equipoise.models.task_environment import make_environment
-from equipoise.run.start import check_steps, make_prompts, prepare_task, prompts_here
+from equipoise.models.task import (
+    check_steps,
+    make_environment,
+    make_prompts,
+    prepare_task,
+    prompts_here,
+)
 
 _HUB_ERRORS = (HfHubHTTPError, HFValidationError, HTTP_ERROR, OSError)
 _JUDGE = "Check its address, name and key, and that it runs: docs/judges.md."

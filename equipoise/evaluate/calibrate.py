@@ -16,7 +16,7 @@ from environments.measurement import Array, Mean, Measurement, Metric, measure_m
 from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config.schema import CACHE_DIR
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.models.task import make_environment, provide_models
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.statistics.evaluation import Figures, headline_figures, json_number

@@ -34,7 +34,7 @@ from equipoise.evaluate.plan import (
 )
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
 from equipoise.files.errors import EquipoiseError
-from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.models.task import make_environment, make_prompts, prepare_task, provide_models
 from equipoise.run.directory import Evaluation, NewRun, RunDirectory, read_content
 from equipoise.run.job import (
     BASELINE,
@@ -56,7 +56,7 @@ from equipoise.run.rollouts import (
     write_generations,
 )
 from equipoise.run.seals import check_part, open_run
-from equipoise.run.start import make_prompts, prepare_task, record_prompts, reported, start_run
+from equipoise.run.start import record_prompts, reported, start_run
 from equipoise.statistics.evaluation import MANY_UNREADABLE, learning_signal
 from equipoise.statistics.seeds import EntriesComparison
 

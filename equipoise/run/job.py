@@ -21,6 +21,7 @@ from equipoise.config.schema import EvaluationConfig
 from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import hash_file, write_json
 from equipoise.files.errors import EquipoiseError
+from equipoise.models.task import BUDGET_REMEDY
 from equipoise.run.directory import Evaluation, Modes, Probe, RunDirectory
 from equipoise.run.history import Row
 from equipoise.run.ledger import Meter, Provenance, StageAccount
@@ -37,8 +38,6 @@ from equipoise.statistics.evaluation import evaluation_dict, learning_signal
 _LOG = logging.getLogger(__name__)
 
 
-#: Of a run that stops because the requests that its models may be sent are used up.
-BUDGET_REMEDY = "Continue with --resume, which grants the budget anew, or raise it before."
 #: From all steps and those that are done to what takes each row of the history in the block.
 Watch = Callable[[int, int], AbstractContextManager[Callable[[Row], None]]]
 #: What a stage has measured.

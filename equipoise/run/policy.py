@@ -13,10 +13,10 @@ from equipoise.config.schema import Config
 from equipoise.models.causal import LoadedModel, Sampling, has_bfloat16, in_half, load_model, sample
 from equipoise.models.hub import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
+from equipoise.models.task import refuse_control_tokens
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run.job import REFERENCE, Job, Sample
 from equipoise.run.ledger import Provenance
-from equipoise.run.start import refuse_control_tokens
 from equipoise.statistics.trivial import GREEDY
 
 _LOG = logging.getLogger(__name__)

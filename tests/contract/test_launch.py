@@ -25,7 +25,7 @@ from equipoise.config import load_config
 from equipoise.config.compose import tasks
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE, SCRIPT
 from equipoise.config.words import parse_flags
-from equipoise.run.start import make_prompts, prepare_task
+from equipoise.models.task import make_prompts, prepare_task
 from equipoise.train.nemo_rl.scoring import metadata_of
 from tests.containers.test_nemo_rl_script import PINS
 from tests.contract.rehearsal import needs_checkout

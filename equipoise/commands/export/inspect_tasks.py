@@ -24,9 +24,8 @@ from environments.contract import Environment
 from equipoise.commands.export.task import ROOT
 from equipoise.config import Options, load_config
 from equipoise.files.errors import UsageError
-from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.models.task import make_environment, make_prompts, prepare_task, provide_models
 from equipoise.run.rollouts import read_rollouts, rollout_of
-from equipoise.run.start import make_prompts, prepare_task
 
 
 @task(name="equipoise")

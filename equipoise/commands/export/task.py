@@ -16,12 +16,11 @@ from equipoise.config import Options, load_config
 from equipoise.config.load import set_size
 from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.models.task_environment import build_environment, make_environment
+from equipoise.models.task import build_environment, make_environment, read_records
 from equipoise.run.directory import RunDirectory, task_of
 from equipoise.run.job import score_within_budget
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import open_run
-from equipoise.run.start import read_records
 
 ROOT = Path(__file__).resolve().parents[3]
 REQUIREMENT = f"equipoise @ {ROOT.as_uri()}"

@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from environments.awaited_sets import AwaitedSets
 from environments.chat.accounting import spent
 from equipoise.config import LoadedConfig
-from equipoise.models.task_environment import build_environment
+from equipoise.models.task import build_environment
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import score_within_budget
 from equipoise.run.rollouts import choose, read_rollouts

@@ -29,12 +29,12 @@ from equipoise.models.pretrained import (
     template_of,
     tokenizer_of,
 )
+from equipoise.models.task import refuse_control_tokens
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import keep_steps, read_history
 from equipoise.run.job import Display, Job, Watch
 from equipoise.run.ledger import Provenance
-from equipoise.run.start import refuse_control_tokens
 from equipoise.train.nemo_rl.evaluations import is_drawn, score_final
 from equipoise.train.nemo_rl.history import usable_checkpoint
 from equipoise.train.nemo_rl.process import before_nemo_rl

@@ -27,11 +27,11 @@ from equipoise.evaluate.plan import (
 )
 from equipoise.files.disk import write_json
 from equipoise.files.errors import EquipoiseError
+from equipoise.models.task import prompts_here
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Display
 from equipoise.run.ledger import Provenance
 from equipoise.run.rollouts import write_rollouts
-from equipoise.run.start import prompts_here
 from tests.refusals import refusal
 
 ACTIONS = evaluate.Actions(Display(), print, lambda *_: "")

@@ -11,8 +11,7 @@ from environments.contract import Environment
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER, tasks
 from equipoise.evaluate.plan import PLAIN, Variant, make_ask, unsuited
-from equipoise.models.task_environment import make_environment
-from equipoise.run.start import make_prompts, prepare_task
+from equipoise.models.task import make_environment, make_prompts, prepare_task
 from tests.refusals import refusal
 
 #: What the examples of a task earn at least, of at most; retrieval's keep the format alone.

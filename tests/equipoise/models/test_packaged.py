@@ -24,10 +24,10 @@ from equipoise.config.schema import CACHE_DIR
 from equipoise.config.words import parse_flags
 from equipoise.files.console import Reporter, no_progress
 from equipoise.models.hub import located
-from equipoise.models.task_environment import load_chat_model
+from equipoise.models.task import load_chat_model, prepare_task
 from equipoise.run.job import Display
 from equipoise.run.ledger import Subject
-from equipoise.run.start import model_name, prepare_task
+from equipoise.run.start import model_name
 from tests.recipes.audits import SMOKE, started
 from tests.refusals import refusal
 

@@ -12,8 +12,7 @@ from environments.contract import Environment
 from equipoise.config import load_config
 from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.config.words import parse_flags
-from equipoise.models.task_environment import make_environment, provide_models
-from equipoise.run.start import prepare_task
+from equipoise.models.task import make_environment, prepare_task, provide_models
 from equipoise.statistics.trivial import Measured
 
 PROMPTS = 120

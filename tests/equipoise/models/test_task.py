@@ -15,8 +15,7 @@ from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.config.words import parse_flags
 from equipoise.files.errors import EquipoiseError
-from equipoise.models.task_environment import provide_models
-from equipoise.run.start import check_steps, make_prompts, prepare_task
+from equipoise.models.task import check_steps, make_prompts, prepare_task, provide_models
 from tests.refusals import refusal
 
 STEP = "grpo.num_prompts_per_step"
