@@ -108,11 +108,6 @@ class EnvironmentSettings(BaseModel, extra="forbid", frozen=True):
         """The stand-in for a model, and what to name in its place; None where one is named."""
         return None
 
-    @property
-    def stand_in_judges(self) -> bool:
-        """Whether a stand-in gives the verdict, which is then no verdict on a real model."""
-        return False
-
     def prompt_problems(self, records: Sequence[PromptRecord]) -> Sequence[str]:
         """Say why prompts cannot be scored with these settings, one line per kind of fault."""
         return ()

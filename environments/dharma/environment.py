@@ -107,10 +107,6 @@ class DharmaSettings(EnvironmentSettings, extra="forbid", frozen=True):
             "env.dharma.judge, see docs/dharma.md"
         )
 
-    @property
-    def stand_in_judges(self) -> bool:
-        return self.judge.is_stand_in
-
     def prompt_problems(self, records: Sequence[PromptRecord]) -> Sequence[str]:
         """Say how many prompts have no answer key, or no label, and no model to judge them."""
         keyless = [record.id for record in records if not record.metadata.keys() >= _KEYED]

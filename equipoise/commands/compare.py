@@ -59,8 +59,7 @@ def compare(options: CompareOptions, reporter: Reporter) -> None:
     if options.own_code:
         import_own_code(options.own_code)
     usable_folder(options.output_dir, "--output-dir")
-    from equipoise.evaluate.compare import compare_entries
-    from equipoise.evaluate.entries import Checks, entries_of
+    from equipoise.evaluate.compare import Checks, compare_entries, entries_of
 
     checks = Checks(options.different_items, options.different_environments)
     with reporter.progress("reading"):

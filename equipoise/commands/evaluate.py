@@ -99,9 +99,6 @@ class EvaluateOptions:
     config: Annotated[
         Files, option("as for training (default: local.yaml for local, else small.yaml)", "FILE")
     ] = ()
-    stand_in: Annotated[
-        bool, option("ask real models also where a script stands in for the judge")
-    ] = False
     output_dir: Annotated[
         Path | None, option("where audits/<name> goes (default: equipoise.output_dir)", "DIR")
     ] = None
@@ -242,7 +239,6 @@ def make_audit(options: EvaluateOptions) -> "Audit":
         config_files=tuple(files),
         settings=tuple(flag for flag in flags if flag[2] is not None),
         assignments=options.assignments,
-        stand_in=options.stand_in,
         plan=plan,
     )
     refuse_equal_names(audit)

@@ -1,14 +1,33 @@
-"""A comparison of entries: the first against each of the others, metric by metric, in pairs."""
+"""Evaluated stages of runs, read as they were scored: which may be compared, and how they differ.
 
+The first entry is compared with each of the others, metric by metric, in pairs.
+"""
+
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
+from environments.base import PromptRecord, Rollout, Score
+from environments.chat.accounting import MODEL
+from environments.contract import Environment
 from environments.measurement import Measurement, Metric
-from equipoise.evaluate.entries import Checks, Entry, Evaluated, drawn_differently, shared_items
-from equipoise.files.errors import UsageError
-from equipoise.run.job import BASELINE
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config.compose import differences, leaves
+from equipoise.config.validate import SEPARATOR
+from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.models.task import make_environment, read_records
+from equipoise.models.template import CHAT_TEMPLATE
+from equipoise.run.directory import RunDirectory, task_of
+from equipoise.run.job import BASELINE, FINAL, REFERENCE
+from equipoise.run.ledger import AuditRow, Provenance
+from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
+from equipoise.run.seals import open_run
 from equipoise.statistics.compare import (
+    Halves,
     MetricComparison,
     compare,
     direction_of,
@@ -19,10 +38,312 @@ from equipoise.statistics.intervals import Interval, StatisticsSettings
 from equipoise.statistics.seeds import (
     ComparedEntry,
     ComparedPair,
+    Difference,
     EntriesComparison,
     compare_over_seeds,
     over_seeds,
 )
+
+_STAGES = (FINAL, BASELINE)
+#: Parts of keys below `env` that decide how a judge is reached, and no score.
+_NOT_SCORING = frozenset({"url", "api_key_env", "limits", "budget", "cache_dir"})
+#: Keys that decide how replies are drawn.
+_SAMPLING = ("temperature", "top_p", "top_k", "max_new_tokens")
+_DRAWING = ("equipoise.evaluation.seed", *(f"policy.generation.{name}" for name in _SAMPLING))
+#: Those that decide it of a model in this process or NeMo-RL's.
+_LOADING = ("policy.precision", "policy.tokenizer.chat_template_kwargs", "equipoise.load_in_4bit")
+#: Keys in which the runs of one configuration may differ, and no others.
+_SEED_KEYS = frozenset(
+    {
+        *("grpo.seed", "equipoise.data.seed", "equipoise.local_model.seed"),
+        *("equipoise.evaluation.seed", "equipoise.output_dir", "equipoise.run_name"),
+        *("equipoise.cache_dir", "equipoise.threads"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """The differences between entries that the user allows."""
+
+    different_items: bool = False
+    different_environments: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluated:
+    """One stage of a run: what was replied, and how it was scored then. Equal to itself alone."""
+
+    run: RunDirectory
+    stage: str
+    loaded: LoadedConfig
+    items: Mapping[str, str]  # prompt id -> hash of its record
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score]
+
+    @property
+    def provenance(self) -> Provenance:
+        return self.run.ledger.read()
+
+    @property
+    def path(self) -> str:
+        return str(self.run.root / self.stage)
+
+    @property
+    def seed(self) -> int:
+        return self.loaded.config.grpo.seed
+
+    @property
+    def stand_in(self) -> str:
+        """The script that stood in for a model where a real model was scored; empty for none."""
+        return self.provenance.stand_in
+
+    def environment(self) -> Environment:
+        """Build the run's environment, with its reference."""
+        environment = make_environment(self.loaded.environment_class, self.loaded.env_settings)
+        if environment.reference_generations and self.run.reference.exists():
+            environment.set_reference(read_rollouts(self.run.reference))
+        return environment
+
+    def only(self, items: frozenset[str]) -> "Evaluated":
+        """Keep these prompts alone."""
+        rollouts, scores = self._replies_to(items)
+        hashes = {name: value for name, value in self.items.items() if name in items}
+        return replace(self, items=hashes, rollouts=rollouts, scores=scores)
+
+    def measured(self, items: frozenset[str]) -> Measurement:
+        return self.environment().measure(*self._replies_to(items))
+
+    def halves(self, items: frozenset[str]) -> Halves | None:
+        return Halves.of(self.environment().measure, *self._replies_to(items))
+
+    def _replies_to(self, items: frozenset[str]) -> tuple[list[Rollout], list[Score]]:
+        chosen = [n for n, rollout in enumerate(self.rollouts) if rollout.prompt_id in items]
+        return [self.rollouts[n] for n in chosen], [self.scores[n] for n in chosen]
+
+    def replies(self, items: frozenset[str]) -> int:
+        return sum(rollout.prompt_id in items for rollout in self.rollouts)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of a comparison: one run, or several seeds of one configuration."""
+
+    name: str
+    runs: tuple[Evaluated, ...]
+
+
+def entries_of(words: Sequence[str]) -> list[Entry]:
+    """Return an entry for each word. Equal names that were not given become paths."""
+    entries = [entry_of(word) for word in words]
+    names = [entry.name for entry in entries]
+    return [
+        replace(e, name=e.runs[0].path) if names.count(e.name) > 1 and "=" not in word else e
+        for word, e in zip(words, entries, strict=True)
+    ]
+
+
+def entry_of(word: str) -> Entry:
+    """Read `DIR`, `NAME=DIR` or `NAME=DIR,DIR,...`. Raises `EquipoiseError` like `open_run`."""
+    name, equals, folders = word.partition("=")
+    if not equals or "/" in name:
+        name, folders = "", word
+    runs = [read_stage(Path(part)) for part in folders.split(",") if part]
+    if not runs:
+        raise UsageError(
+            "entry.no-name", f"{word!r} names no run", "Name folders: NAME=DIR or NAME=DIR,DIR."
+        )
+    for run in runs[1:]:
+        keys = differences(_made_by(runs[0]), _made_by(run)).keys() - _SEED_KEYS
+        if keys:
+            raise UsageError(
+                "entry.other-configuration",
+                f"{run.path} is not another seed of {runs[0].path}: {', '.join(sorted(keys)[:5])}",
+                "Give it as an entry of its own.",
+            )
+    if len({run.seed for run in runs}) < len(runs):
+        raise UsageError(
+            "entry.repeated-seed", "two runs of one entry have one seed", "Give each of them once."
+        )
+    root, stage = runs[0].run.root, runs[0].stage
+    unnamed = f"{root.name} and {len(runs) - 1} more" if len(runs) > 1 else f"{root.name}/{stage}"
+    return Entry(name or unnamed, tuple(sorted(runs, key=lambda run: run.seed)))
+
+
+def read_stage(path: Path) -> Evaluated:
+    """Read a stage's folder, or a run's last evaluated stage. Raises like `open_run`."""
+    above = RunDirectory(path.parent)
+    of_stage = path.name in _STAGES and (above.config.is_file() or above.provenance.is_file())
+    run = open_run(path.parent if of_stage else path)
+    candidates = (path.name,) if of_stage else _STAGES
+    stages = [stage for stage in candidates if run.evaluation(stage).exists()]
+    if not stages:
+        raise UsageError(
+            "entry.no-evaluation",
+            f"{path} has nothing that was evaluated",
+            "Name the folder of a run, results/<task>/<run name>, or of one of its stages, "
+            ".../baseline or .../final.",
+        )
+    rollouts, scores = read_scored_rollouts(run.rollouts(stages[0]))
+    prompt_ids = {rollout.prompt_id for rollout in rollouts}
+    items = {r.id: _hash_of(r) for r in read_records(run.prompts) if r.id in prompt_ids}
+    if missing := prompt_ids - items.keys():
+        raise EquipoiseError(
+            "entry.missing-prompts",
+            f"{run.prompts} lacks {len(missing):,} prompts of {stages[0]}, such as "
+            f"{min(missing)!r}",
+            "Put back the file that the run was made with.",
+        )
+    loaded = load_config(task_of(run), Options((run.config,), stored=True))
+    return Evaluated(run, stages[0], loaded, items, rollouts, scores)
+
+
+def _hash_of(record: PromptRecord) -> str:
+    """Hash what is asked and what is right, without the split."""
+    content = asdict(record) | {"split": ""}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _made_by(run: Evaluated) -> dict[str, Any]:
+    """The configuration, the stage, and the way of asking, which no key holds."""
+    return {
+        **run.loaded.resolved,
+        "stage": run.stage,
+        "audit": (run.provenance.audit or AuditRow()).model_dump(exclude={"subject"}),
+    }
+
+
+# --- what may be compared ------------------------------------------------------------------------
+
+
+def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozenset[str]:
+    """The prompts that both have replied to, in whole sets; all of them unless that is allowed.
+
+    Raises `UsageError` for one evaluation twice, for other items, and for what was scored in
+    another way.
+    """
+    if (first.run.root.resolve(), first.stage) == (second.run.root.resolve(), second.stage):
+        raise UsageError(
+            "compare.same-evaluation",
+            f"{first.path} is named twice: a model is not compared with itself",
+            "Name two evaluations: both stages of one run are DIR/baseline DIR/final.",
+        )
+    tasks = [run.loaded.environment_class.name for run in (first, second)]
+    if tasks[0] != tasks[1]:
+        raise UsageError(
+            "compare.other-task",
+            f"{first.path} is of the task {tasks[0]}, {second.path} of {tasks[1]}",
+            "Compare runs of one task.",
+        )
+    if not checks.different_environments:
+        _refuse_other_environments(first, second)
+    shared = {name for name, digest in first.items.items() if second.items.get(name) == digest}
+    if shared == first.items.keys() == second.items.keys():
+        return frozenset(shared)
+    if not checks.different_items:
+        extras = [(run.path, run.items.keys() - shared) for run in (first, second)]
+        details = " and ".join(
+            f"{path} has {len(extra):,} others" + (f", such as {min(extra)!r}" if extra else "")
+            for path, extra in extras
+        )
+        raise UsageError(
+            "compare.other-prompts",
+            f"the two were not asked the same: {len(shared):,} prompts are equal, and {details}",
+            "Compare what was asked the same, or the equal prompts alone with --different-items.",
+        )
+    prompts = _in_whole_sets(first, shared) & _in_whole_sets(second, shared)
+    if not prompts:
+        raise UsageError(
+            "compare.no-common-item",
+            f"{first.path} and {second.path} have no item in common",
+            "Nothing can be paired: evaluate both models on the same prompts.",
+        )
+    return frozenset(prompts)
+
+
+def drawn_differently(first: Evaluated, second: Evaluated) -> list[Difference]:
+    """List what decides a reply besides model and prompt and is not equal; see `_drawn_by`."""
+    sides = dict(_drawn_by(first)), dict(_drawn_by(second))
+    return [
+        Difference(name, value, sides[1][name])
+        for name, value in sides[0].items()
+        if sides[1].get(name, value) != value
+    ]
+
+
+def _drawn_by(run: Evaluated) -> Iterator[tuple[str, str]]:
+    """Yield what decides a reply besides model and prompt, as far as it is known."""
+    resolved = run.loaded.resolved
+    audit = run.provenance.audit or AuditRow()
+    endpoint = audit.subject.endpoint
+    yield "engine", "an endpoint" if endpoint else run.provenance.engine
+    drawing = {key: _value_at(resolved, key) for key in _DRAWING}
+    if endpoint:
+        for name, value in (endpoint.get("parameters") or {}).items():
+            key = {"max_tokens": "max_new_tokens"}.get(name, name)
+            drawing[f"policy.generation.{key}"] = value
+    else:
+        drawing |= {key: _value_at(resolved, key) for key in _LOADING}
+        template = run.provenance.hashes.get(CHAT_TEMPLATE)
+        if template:
+            yield "chat template", template
+    yield from ((key, str(value)) for key, value in drawing.items())
+    yield "system prompt", audit.variant.system or "none"
+    yield "examples", str(audit.variant.shots)
+    yield "blinded", "yes" if audit.variant.blinded else "no"
+
+
+def _value_at(tree: Any, key: str) -> Any:
+    """The value under a dotted key; None where it is not set."""
+    for name in key.split(SEPARATOR):
+        tree = (tree or {}).get(name)
+    return tree
+
+
+def _in_whole_sets(run: Evaluated, names: set[str]) -> set[str]:
+    torn = {r.set_id for r in run.rollouts if r.prompt_id not in names}
+    return {r.prompt_id for r in run.rollouts if r.set_id not in torn}
+
+
+def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
+    first_scoring, second_scoring = (dict(_scored_by(run)) for run in (first, second))
+    differing = sorted(
+        k
+        for k in first_scoring.keys() & second_scoring.keys()
+        if first_scoring[k] != second_scoring[k]
+    )
+    differing += sorted(first_scoring.keys() ^ second_scoring.keys())
+    models, counterparts = dict(_answered_by(first)), dict(_answered_by(second))
+    differing += [name for name, model in models.items() if counterparts.get(name, model) != model]
+    if differing:
+        raise UsageError(
+            "compare.other-environment",
+            f"{first.path} and {second.path} were not scored alike: {', '.join(differing[:5])}",
+            "Evaluate both with one configuration, or compare all the same with "
+            "--different-environments.",
+        )
+
+
+def _scored_by(run: Evaluated) -> Iterator[tuple[str, str]]:
+    """Yield what a score depends on besides the reply."""
+    settings = dict(leaves({"env": run.loaded.resolved["env"]}))
+    scoring = (key for key in settings if _NOT_SCORING.isdisjoint(key.split(SEPARATOR)))
+    yield from ((key, str(settings[key])) for key in scoring)
+    yield from (run.provenance.sources or {}).items()
+    yield "the environment's code", str(run.provenance.hashes.get("environment"))
+
+
+def _answered_by(run: Evaluated) -> Iterator[tuple[str, str]]:
+    """Yield the models that a judge's or a generator's server named in its answers."""
+    audited = run.provenance.audit and run.provenance.audit.subject.model
+    for model, counts in run.provenance.usage.calls.items():
+        models = sorted(name.removeprefix(MODEL) for name in counts if name.startswith(MODEL))
+        if model != audited and models:
+            yield f"what answered as {model}", ", ".join(models)
+
+
+# --- the comparison ------------------------------------------------------------------------------
+
 
 #: What a run's scores measure on these prompts.
 Measure = Callable[[Evaluated, frozenset[str]], Measurement]
@@ -38,22 +359,20 @@ class Pair:
     items: tuple[frozenset[str], ...]
 
     @property
-    def same_items(self) -> bool:
-        return len(set(self.items)) == 1
-
-    @property
     def other_reference(self) -> bool:
         """Whether one is held against the plain replies of its model, and one against its own."""
-        return any(first.own_reference != second.own_reference for first, second in self.runs)
+        audits = [[run.provenance.audit or AuditRow() for run in runs] for runs in self.runs]
+        return any(first.own_reference != second.own_reference for first, second in audits)
 
     @property
     def two_references(self) -> bool:
-        return any(first.reference_hash != second.reference_hash for first, second in self.runs)
+        hashes = [[run.provenance.hashes.get(REFERENCE) for run in runs] for runs in self.runs]
+        return any(first != second for first, second in hashes)
 
     @property
     def frozen(self) -> bool:
         """Whether one is a frozen model, whose distance from its own reference is 0 by making."""
-        return any(BASELINE in (first.stage, second.stage) for first, second in self.runs)
+        return any(run.stage == BASELINE for runs in self.runs for run in runs)
 
 
 def compare_entries(entries: Sequence[Entry], checks: Checks) -> EntriesComparison:
@@ -179,19 +498,19 @@ class _Uncorrected:
 
 def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _Uncorrected:
     """Compare a pair in every metric, without a correction over all pairs."""
-    runs = zip(pair.runs, pair.items, strict=True)
-    both = [(measured(first, items), measured(second, items)) for (first, second), items in runs]
-    halves = [first.halves(items) for (first, _), items in zip(pair.runs, pair.items, strict=True)]
     run_comparisons = [
-        compare(*stages, settings, halves=parts) for stages, parts in zip(both, halves, strict=True)
+        compare(
+            measured(first, items), measured(second, items), settings, halves=first.halves(items)
+        )
+        for (first, second), items in zip(pair.runs, pair.items, strict=True)
     ]
-    metrics = both[0][0].metrics
+    metrics = measured(pair.runs[0][0], pair.items[0]).metrics
     if pair.other_reference:  # a model that is held against itself has 0 there
         run_comparisons = [
             {name: c for name, c in comparisons.items() if not metrics[name].zero_if_frozen}
             for comparisons in run_comparisons
         ]
-    pooled, same_items = run_comparisons[0], pair.same_items
+    pooled, same_items = run_comparisons[0], len(set(pair.items)) == 1
     if len(run_comparisons) > 1:
         pooled = {
             name: compare_over_seeds(

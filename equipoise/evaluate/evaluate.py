@@ -20,8 +20,7 @@ from environments.base import CONTROL_SPLIT, UNPARSEABLE, FailureKind, PromptRec
 from environments.contract import Environment
 from environments.presentation import Presentation
 from equipoise.config import LOCAL_MODEL, LoadedConfig
-from equipoise.evaluate.compare import compare_entries
-from equipoise.evaluate.entries import Checks, entry_of
+from equipoise.evaluate.compare import Checks, compare_entries, entry_of
 from equipoise.evaluate.plan import (
     Ask,
     Audit,
@@ -30,7 +29,6 @@ from equipoise.evaluate.plan import (
     failed_rows,
     make_ask,
     prompts_of,
-    refuse_unjudged,
 )
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
 from equipoise.files.errors import EquipoiseError
@@ -170,8 +168,6 @@ def _prepare(task_audit: TaskAudit, display: Display) -> Sequence[PromptRecord]:
         for subject in task_audit.audit.subjects
         if not all(is_scored(task_audit.run_of(row.name)) for row in task_audit.rows(subject))
     ]
-    for subject in missing:
-        refuse_unjudged(task_audit, subject)
     if not missing:
         return ()
     loaded = task_audit.load_plain(missing[0])

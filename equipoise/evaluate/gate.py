@@ -1,6 +1,7 @@
 """Stored evaluations of two models, and the gate between them: what is read and what is refused."""
 
 import json
+import logging
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from environments.base import TRAIN_SPLIT, Message
-from equipoise.evaluate.entries import (
+from equipoise.evaluate.compare import (
     Checks,
     Evaluated,
     drawn_differently,
@@ -34,6 +35,7 @@ from equipoise.statistics.gate import (
     times_needed,
 )
 
+_LOG = logging.getLogger(__name__)
 _TOGETHER = (
     "Evaluate both models at once, then name the rows of that audit:\n"
     "  equipoise evaluate all --model before=MODEL --model after=MODEL --run-name NAME\n"
@@ -81,6 +83,8 @@ def gate_stored(before: str, after: str, margins: Margins) -> GateResult:
         )
     answered = {task: _read_pair(paths) for task, paths in shared.items()}
     pairs = {task: _without_training_prompts(*pair) for task, pair in answered.items()}
+    for run in (run for pair in pairs.values() for run in pair if run.stand_in):
+        _LOG.warning(f"{run.path}: {run.stand_in}")
     watched = {
         task: Watched(pair[0].environment(), _margins_of(task, margins))
         for task, pair in pairs.items()

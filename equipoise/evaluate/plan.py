@@ -216,7 +216,6 @@ class Audit:
     config_files: tuple[str, ...] = ()
     settings: tuple[tuple[str, str, Any], ...] = ()  # flag, key, value
     assignments: tuple[str, ...] = ()
-    stand_in: bool = False  # whether a script may judge real models
     plan: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # task: prompts, replies
     schema: int = _SCHEMA
 
@@ -366,27 +365,6 @@ def read_audit(root: Path) -> Audit:
         ) from None
 
 
-def refuse_unjudged(task_audit: TaskAudit, subject: Subject) -> None:
-    """Raise `UsageError` where a script would judge a real model and that was not asked for."""
-    settings = task_audit.load_plain(subject).env_settings
-    if not settings.stand_in_judges or task_audit.audit.stand_in or _is_local(subject):
-        return
-    raise UsageError(
-        "audit.no-judge",
-        f"{task_audit.task} has no judge for {subject.label}: {settings.stand_in}",
-        "Name a judge, with --config judge.yaml; --stand-in takes the answer key all the same.",
-    )
-
-
-def _is_local(subject: Subject) -> bool:
-    """Whether a model is a task's tiny one, trained or not."""
-    if subject.model == LOCAL_MODEL:
-        return True
-    folder = Path(subject.adapter or subject.model)
-    runs = [RunDirectory(path) for path in (folder, *folder.parents[:2]) if not subject.endpoint]
-    return any(run.ledger.read().local_model for run in runs if run.provenance.is_file())
-
-
 def failed_rows(audit: Audit, errors: Mapping[str, EquipoiseError]) -> EquipoiseError:
     """Make one error of those that ended tasks and models, by their names."""
     if len(audit.tasks) == len(audit.subjects) == 1:
@@ -445,7 +423,6 @@ class PlannedRow:
 
 def plan_rows(task_audit: TaskAudit, subject: Subject) -> list[PlannedRow]:
     """Plan the rows of a model on one task. Raises `EquipoiseError` where it cannot be asked."""
-    refuse_unjudged(task_audit, subject)
     loaded = task_audit.load_plain(subject)
     config, settings = loaded.config, loaded.env_settings
     prepare_task(loaded, _LOG.info, dry_run=True)

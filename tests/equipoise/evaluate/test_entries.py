@@ -6,8 +6,14 @@ from typing import Any, cast
 
 import pytest
 
-from equipoise.evaluate.compare import Pair
-from equipoise.evaluate.entries import Checks, Entry, Evaluated, drawn_differently, shared_items
+from equipoise.evaluate.compare import (
+    Checks,
+    Entry,
+    Evaluated,
+    Pair,
+    drawn_differently,
+    shared_items,
+)
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Provenance
 from tests.refusals import refusal
@@ -83,7 +89,8 @@ def test_answers_that_two_judges_rated_are_refused_and_so_is_one_folder_twice() 
     ("hashes", "two"), [(("a", "a"), False), (("a", "b"), True), (("", ""), False)]
 )
 def test_references_are_compared_by_their_hashes(hashes: tuple[str, str], two: bool) -> None:
-    runs = tuple(cast("Evaluated", SimpleNamespace(reference_hash=digest)) for digest in hashes)
+    kept = [Provenance(hashes={"reference": digest}) for digest in hashes]
+    runs = [cast("Evaluated", SimpleNamespace(provenance=provenance)) for provenance in kept]
     entry = cast("Entry", None)
     assert Pair(entry, entry, ((runs[0], runs[1]),), (frozenset(),)).two_references is two
 

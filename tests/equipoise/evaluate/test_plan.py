@@ -22,7 +22,6 @@ from equipoise.evaluate.plan import (
     TaskAudit,
     prompts_of,
     read_plan,
-    refuse_unjudged,
     select_prompts,
 )
 from equipoise.files.disk import write_json
@@ -30,7 +29,6 @@ from equipoise.files.errors import EquipoiseError
 from equipoise.models.task import prompts_here
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Display
-from equipoise.run.ledger import Provenance
 from equipoise.run.rollouts import write_rollouts
 from tests.refusals import refusal
 
@@ -77,22 +75,6 @@ def test_every_task_names_what_its_prompts_are_drawn_by(task: str, settings: Any
     for name, count in shares.items():
         expected = chosen.total() * count / shares.total()
         assert abs(chosen[name] - expected) <= 4, name  # a counterfactual set at most
-
-
-def test_no_answer_key_judges_a_real_model_unasked(tmp_path: Path) -> None:
-    with refusal("audit.no-judge", "dharma", "real"):
-        refuse_unjudged(task_audit(REAL, tmp_path), REAL)
-    judge = ("env.dharma.judge.model_name=smollm2",)
-    refuse_unjudged(task_audit(REAL, tmp_path, assignments=judge), REAL)
-    refuse_unjudged(task_audit(REAL, tmp_path, stand_in=True), REAL)
-    refuse_unjudged(task_audit(LOCAL, tmp_path), LOCAL)
-
-
-def test_what_a_local_model_was_trained_to_is_no_real_model(tmp_path: Path) -> None:
-    RunDirectory(tmp_path).ledger.create(Provenance(local_model=True))
-    for folder in (tmp_path, tmp_path / "final_checkpoint"):
-        trained = Subject("trained", str(folder))
-        refuse_unjudged(task_audit(trained, tmp_path / "out"), trained)
 
 
 def test_one_task_that_cannot_be_had_ends_alone(
