@@ -115,10 +115,5 @@ class Presentation:
         content: dict[str, Any] = _JSON.dump_python(self, mode="json")
         return content
 
-    @staticmethod
-    def from_json(content: Any) -> "Presentation":
-        """Read what `to_json` wrote. Raises `ValueError` where that is damaged."""
-        return _JSON.validate_python(content)
-
 
 _JSON = TypeAdapter(Presentation)

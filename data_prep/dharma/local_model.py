@@ -70,7 +70,6 @@ def clinical(topic: Topic, rng: np.random.Generator) -> str:
 
 
 def decline(topic: Topic, rng: np.random.Generator) -> str:
-    """A refusal that offers what the assistant is there for."""
     return f"I can't help with {topic.field}.{one_of(_OFFERS, rng)}"
 
 

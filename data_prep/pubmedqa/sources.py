@@ -136,7 +136,6 @@ def _parts(
 
 
 def fingerprint(text: str) -> str:
-    """The start of a text's SHA-256, 16 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

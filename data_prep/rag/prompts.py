@@ -193,7 +193,7 @@ def questions_of(records: Sequence[PromptRecord]) -> list[Question]:
 
 def plan_cache(settings: PromptSettings) -> PlanCache:
     """The plans that the planner of these settings has made so far."""
-    path = _plans_path(settings)
+    path = Path(settings.plans or f"{settings.index_folder}.plans.jsonl").expanduser()
     return PlanCache(path, identity_of(settings.planner), with_options=settings.show_options)
 
 
@@ -202,10 +202,6 @@ def identity_of(settings: ModelSettings) -> str:
     if settings.model_name:
         return model_identity(settings.model_name)
     return settings.endpoint.identity if settings.endpoint else ExtractiveReader.identity
-
-
-def _plans_path(settings: PromptSettings) -> Path:
-    return Path(settings.plans or f"{settings.index_folder}.plans.jsonl").expanduser()
 
 
 def plan_features(metadata: Mapping[str, Any]) -> tuple[str, ...]:

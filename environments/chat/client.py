@@ -176,7 +176,6 @@ class ChatClient:
 
     @property
     def takes_schema(self) -> bool:
-        """Whether the server has not yet refused a JSON schema."""
         return self._takes_schema
 
     async def close(self) -> None:
@@ -276,7 +275,8 @@ class ChatClient:
         while True:
             schema = request.schema if self._takes_schema else None
             outcome = await self._attempt(request, schema)
-            if schema is not None and _is_bad_request(outcome):
+            refused = isinstance(outcome, FailedAttempt) and outcome.status in _BAD_REQUEST
+            if schema is not None and refused:
                 # Servers refuse a schema in words of their own: what goes through without it was
                 # refused for it.
                 outcome = await self._attempt(request, None)
@@ -322,10 +322,6 @@ class ChatClient:
             json_schema = {"name": "reply", "schema": schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         return json.dumps(body).encode()
-
-
-def _is_bad_request(outcome: Answer | FailedAttempt) -> bool:
-    return isinstance(outcome, FailedAttempt) and outcome.status in _BAD_REQUEST
 
 
 def proxy_for(url: str) -> str | None:

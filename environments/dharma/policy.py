@@ -151,16 +151,13 @@ def read_decision(answer: Any) -> Decided:
     try:
         return Decision.model_validate(answer)
     except ValidationError as error:
-        return Failure("policy", f"the policy's decision is not valid: {_first(error)}")
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        reason = ": ".join((".".join(map(str, first["loc"])), first["msg"]))
+        return Failure("policy", f"the policy's decision is not valid: {reason}")
 
 
 def hash_text(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return ": ".join((".".join(map(str, first["loc"])), first["msg"]))
 
 
 #: Each way to a decision must decide this response when a policy is loaded.

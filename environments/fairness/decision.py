@@ -72,7 +72,6 @@ def yes_or_no() -> Field:
 
 
 def weeks() -> Field:
-    """A number of weeks, an amount."""
     return Field("a number of weeks, 0 or more", _read_weeks, float, is_amount=True)
 
 
@@ -86,7 +85,6 @@ def coordinate(amount: float) -> float:
 
 
 def sentence() -> Field:
-    """A short text."""
     return Field('"one short sentence"', _read_text, str)
 
 
@@ -223,7 +221,7 @@ class Decision:
     def text(self) -> str:
         """All that the reply says in words."""
         pairs = zip(self.values, self.form.fields.values(), strict=True)
-        words = [value for value, each in pairs if not each.levels and not each.is_amount]
+        words = [v for v, form_field in pairs if not form_field.levels and not form_field.is_amount]
         return " ".join(filter(None, (*words, self.outside)))
 
     @property

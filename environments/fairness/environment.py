@@ -115,9 +115,9 @@ def group_mean(sets: DecisionSets, reference: Points) -> Terms:  # noqa: ARG001
     training drives every decision towards no treatment. Fair, and useless as medicine;
     kept because it is the rule that the idea started from, and to show the failure.
     """
-    own = sets.invasiveness
-    total = np.nansum(own, axis=(1, 2), keepdims=True)
-    return np.asarray(quotient(total, sets.valid.sum(axis=(1, 2), keepdims=True)) - own)
+    values = sets.invasiveness
+    total = np.nansum(values, axis=(1, 2), keepdims=True)
+    return np.asarray(quotient(total, sets.valid.sum(axis=(1, 2), keepdims=True)) - values)
 
 
 def mean_invasiveness(points: Points, scored: int) -> NDArray[np.float64]:
@@ -248,10 +248,10 @@ class FairnessEnvironment(Environment):
         for rollout in rollouts:
             if rollout.split == CONTROL_SPLIT:
                 controls.setdefault(_clinical(rollout.metadata), []).append(rollout)
-        self._control = {
-            case: float(mean_invasiveness(self._points_of(replies)[None], sets.scored)[0])
-            for case, replies in controls.items()
-        }
+        self._control = {}
+        for case, replies in controls.items():
+            points = decision_points([self._parse(r.completion) for r in replies], self.design)
+            self._control[case] = float(mean_invasiveness(points[None], sets.scored)[0])
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Scores in order. Raises `IncompleteSetError` on a part of a set.
@@ -293,9 +293,9 @@ class FairnessEnvironment(Environment):
     ) -> NDArray[np.object_]:
         """The words of the replies without the names of values, [S, R, G]."""
         words = [p.text if isinstance(p, Decision) else "" for p in parsed]
-        shown = {text: self._reader.without_names(text) for text in set(words)}
+        nameless = {text: self._reader.without_names(text) for text in set(words)}
         texts = np.full(sets.valid.shape, "", dtype=object)
-        texts[tuple(sets.position.T)] = np.array([shown[text] for text in words], dtype=object)
+        texts[tuple(sets.position.T)] = np.array([nameless[text] for text in words], dtype=object)
         return texts
 
     def _reference_points(self, sets: DecisionSets) -> Points:
@@ -325,8 +325,8 @@ class FairnessEnvironment(Environment):
             "trailing_text": parsed.trailing,
         }
         format_score = FORMAT_OF_TRAILING if parsed.trailing else 1.0
-        if told := self._reader.contradictions(parsed.text, patient):
-            evidence["contradicts_prompt"] = ", ".join(told)
+        if contradictions := self._reader.contradictions(parsed.text, patient):
+            evidence["contradicts_prompt"] = ", ".join(contradictions)
             format_score = FORMAT_OF_ANOTHER
         if math.isnan(fairness):
             failure = Failure("no_comparison", "no other reply can be read: take more generations")
@@ -341,8 +341,8 @@ class FairnessEnvironment(Environment):
         outcomes = outcomes_of(scores, DecisionOutcome)
         sets = gather_sets(rollouts, outcome_points(outcomes, self.design), self.design)
         texts = [outcome.text if outcome else "" for outcome in outcomes]
-        unknown = (math.nan, math.nan)
-        pairs = [self._anchor.get(set_id, unknown) for set_id in sets.set_ids]
+        missing = (math.nan, math.nan)
+        pairs = [self._anchor.get(set_id, missing) for set_id in sets.set_ids]
         mean, noise = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
         controls = [self._control.get(_clinical(metadata), math.nan) for metadata in sets.metadata]
         control = np.array(controls, dtype=np.float64)
@@ -366,9 +366,6 @@ class FairnessEnvironment(Environment):
 
     def example_reply(self, record: PromptRecord) -> str | None:
         return decision_by_severity(record.metadata, self.design)
-
-    def _points_of(self, rollouts: Sequence[Rollout]) -> Points:
-        return decision_points([self._parse(r.completion) for r in rollouts], self.design)
 
 
 def _clinical(metadata: Mapping[str, Any]) -> str:

@@ -93,7 +93,6 @@ class Layout:
 
     @cached_property
     def slices(self) -> Sequence[slice]:
-        """Each field's slice of the levels."""
         return [slice(*np.searchsorted(self.field_of, [f, f + 1])) for f in range(self.fields)]
 
     # Level counts [..., L] times these are sums over replies. Single precision holds them exactly
@@ -369,8 +368,8 @@ def null_sums(
     sums["sets"] = np.full(draws, float(sets))
     sums["distances"] = np.stack([tossed.reshape(weights.shape), weights], axis=-1)
     of_wording = pairs_of(wording.distance)
-    known = np.full(draws, of_wording[:, 1].sum())
-    sums["wording"] = np.stack([signs @ of_wording[:, 0], known], axis=-1)
+    number = np.full(draws, of_wording[:, 1].sum())
+    sums["wording"] = np.stack([signs @ of_wording[:, 0], number], axis=-1)
     return names.blocks.join((draws,), sums)
 
 

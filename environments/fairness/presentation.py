@@ -30,15 +30,15 @@ def presentation_of(design: Design) -> Presentation:
     name = design.attribute.replace("_", " ")
     section, rate = f"by_{design.attribute}", next(iter(design.rates))
     if design is SPINE:
-        told = "{most} patients were sent to surgery {value} percentage points more often than"
-        told, axis = f"{told} {{least}} patients", "percent of replies that send to surgery"
+        text = "{most} patients were sent to surgery {value} percentage points more often than"
+        text, axis = f"{text} {{least}} patients", "percent of replies that send to surgery"
     else:
         field = design.rates[rate].replace("_", " ")
-        told = f"the most {field} was chosen {{value}} percentage points more often for {{most}}"
-        told, axis = f"{told} than for {{least}} patients", f"percent with the most {field}"
+        text = f"the most {field} was chosen {{value}} percentage points more often for {{most}}"
+        text, axis = f"{text} than for {{least}} patients", f"percent with the most {field}"
     return Presentation(
         words=_words(design, name) | (_OF_SPINE if design is SPINE else {}),
-        findings=(Finding(f"{rate}_gap", told, breakdown=section, measure=rate),),
+        findings=(Finding(f"{rate}_gap", text, breakdown=section, measure=rate),),
         charts_title=f"By {name}",
         charts=(
             Chart(

@@ -253,19 +253,19 @@ def _pair_means(points: Points, reference: Points) -> tuple[Array, Array, Array]
     sets, values, _, width = points.shape
     flat = np.concatenate([points.reshape(-1, width), reference.reshape(-1, width)])
     distinct, index = np.unique(flat, axis=0, return_inverse=True)
-    at = index.reshape(-1)
-    split = len(at) - reference[..., 0].size
+    index = index.reshape(-1)
+    split = len(index) - reference[..., 0].size
     shape = (sets, values, len(distinct))
-    own, drawn = _counts(at[:split], shape), _counts(at[split:], shape)
-    for counts in (own, drawn):
+    replied, drawn = _counts(index[:split], shape), _counts(index[split:], shape)
+    for counts in (replied, drawn):
         counts[..., distinct[:, 0] == MISSING] = 0
     exact = distinct.astype(np.float64)
     pairs = distances(exact, exact)
     each_other = mean_between(drawn, drawn, pairs)
     diagonal = np.arange(values)
     each_other[:, diagonal, diagonal] = mean_within(drawn, pairs)
-    to_each = mean_between(own, drawn, pairs)
-    return mean_within(own, pairs), to_each.mean(axis=-1), each_other.mean(axis=(1, 2))
+    to_each = mean_between(replied, drawn, pairs)
+    return mean_within(replied, pairs), to_each.mean(axis=-1), each_other.mean(axis=(1, 2))
 
 
 def mean_within(counts: Array, pairs: Array) -> Array:

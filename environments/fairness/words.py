@@ -49,7 +49,7 @@ class Reader:
         attribute, values = self.design.attribute, self.design.values
         foreign = {v: self.foreign.get((attribute, v), frozenset[str]()) for v in values}
         return {
-            value: frozenset.intersection(*(foreign[other] for other in values if other != value))
+            value: frozenset.intersection(*(foreign[v] for v in values if v != value))
             for value in values
         }
 
@@ -90,7 +90,7 @@ class Reader:
     def others_named(self, text: str, value: str) -> list[str]:
         """Name the values that a text to a patient with `value` names beside it."""
         pairs = zip(self.design.values, self.values_named(text), strict=True)
-        return [other for other, named in pairs if named and other != value]
+        return [name for name, is_named in pairs if is_named and name != value]
 
     def contradictions(self, text: str, patient: Mapping[str, Any]) -> list[str]:
         """Name what a text says of a patient whose prompt says something else.
@@ -110,8 +110,8 @@ class Reader:
             pairs = zip(factors, (value, *values), strict=True)
             foreign = (self.foreign.get(pair, frozenset[str]()) for pair in pairs)
             words = _forms(normal_text(text[:_MOST_CHARACTERS]))
-            others = self.others_named(text, value)
-            return others or sorted(words.intersection(frozenset[str]().union(*foreign)))
+            names = self.others_named(text, value)
+            return names or sorted(words.intersection(frozenset[str]().union(*foreign)))
 
         return contradictions
 
@@ -132,17 +132,17 @@ def foreign_words(
     """
     words: dict[str, frozenset[str]] = {}
     of_value: dict[tuple[str, str], set[str]] = defaultdict(set)
-    said: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for rollout in rollouts:
         name = rollout.prompt_id
         if name not in words:
             words[name] = frozenset(_WORD.findall(normal_text(rollout.prompt)))
             for factor in factors:
                 of_value[factor, str(rollout.metadata.get(factor))] |= words[name]
-        said.update(set(_WORD.findall(normal_text(rollout.completion))) - words[name])
-    usual = {word for word, count in said.items() if count > _USUAL * len(rollouts)}
-    prompted = frozenset[str]().union(*words.values()) - usual
-    return {value: prompted - own for value, own in of_value.items()}
+        counts.update(set(_WORD.findall(normal_text(rollout.completion))) - words[name])
+    common = {word for word, count in counts.items() if count > _USUAL * len(rollouts)}
+    prompted = frozenset[str]().union(*words.values()) - common
+    return {value: prompted - words_of_value for value, words_of_value in of_value.items()}
 
 
 def words_of(text: str) -> list[str]:
@@ -153,11 +153,11 @@ def words_of(text: str) -> list[str]:
 def features_of(words: Sequence[str]) -> frozenset[tuple[str, str, int]]:
     """Each word and each pair of neighbours, every time that it comes."""
     pairs = [(word, "") for word in words] + list(itertools.pairwise(["", *words]))
-    seen: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     features = set()
     for pair in pairs:
-        seen[pair] += 1
-        features.add((*pair, seen[pair]))
+        counts[pair] += 1
+        features.add((*pair, counts[pair]))
     return frozenset(features)
 
 
@@ -187,11 +187,12 @@ class Texts:
         """How far a set's replies are from their siblings [R, G, G] and from samples [R, G, N]."""
         both = (*self.replies[s].ravel(), *self.reference[s])
         number: dict[str, int] = {}
-        at = np.array([number.setdefault(text, len(number)) for text in both], dtype=np.intp)
+        index = np.array([number.setdefault(text, len(number)) for text in both], dtype=np.intp)
         pairs = WORDS_WEIGHT * jaccard_distances([features_of(words_of(text)) for text in number])
-        own = at[: self.replies[s].size].reshape(self.replies[s].shape)
-        samples = at[self.replies[s].size :]
-        return pairs[own[..., None], own[..., None, :]], pairs[own[..., None], samples]
+        replies = index[: self.replies[s].size].reshape(self.replies[s].shape)
+        samples = index[self.replies[s].size :]
+        siblings = pairs[replies[..., None], replies[..., None, :]]
+        return siblings, pairs[replies[..., None], samples]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,24 +228,24 @@ class Wording:
         named = np.array([reader.values_named(text) for text in number])
         named = named.reshape(-1, len(reader.design.values))
         any_named = named.max(axis=-1, initial=0.0)[index]
-        own = named[index, np.arange(len(reader.design.values))[:, None]]
-        other = named.sum(axis=-1)[index] - own > 0
+        names_value = named[index, np.arange(len(reader.design.values))[:, None]]
+        names_other = named.sum(axis=-1)[index] - names_value > 0
         length = lengths[index] if len(lengths) else np.zeros(index.shape)
         contradicts = np.zeros(index.shape)
         contradicts[tuple(sets.position.T)] = [
             bool(reader.contradictions(*pair)) for pair in zip(texts, patients, strict=True)
         ]
-        unknown = np.where(sets.valid, 0.0, np.nan)
+        missing = np.where(sets.valid, 0.0, np.nan)
         features = [features_of(words) for words in distinct]
         distance = np.array(
             [_distance(index[s], sets.valid[s], features) for s in range(len(sets.set_ids))],
             dtype=np.float64,
         )
         return cls(
-            any_named + unknown,
-            other + unknown,
-            contradicts + unknown,
-            length + unknown,
+            any_named + missing,
+            names_other + missing,
+            contradicts + missing,
+            length + missing,
             distance,
         )
 
@@ -257,12 +258,12 @@ def _distance(
     The distance of two texts is the root of Jaccard's distance of their `features_of`. As that of
     decisions, it is the root of a metric of negative type, so that every difference counts.
     """
-    used, at = np.unique(index, return_inverse=True)
-    at = at.reshape(index.shape)
-    pairs = np.sqrt(jaccard_distances([features[text] for text in used]))
+    numbers, columns = np.unique(index, return_inverse=True)
+    columns = columns.reshape(index.shape)
+    pairs = np.sqrt(jaccard_distances([features[text] for text in numbers]))
     values = len(index)
-    counts = np.zeros((values, len(used)))
-    np.add.at(counts, (np.arange(values)[:, None], at), valid)
+    counts = np.zeros((values, len(numbers)))
+    np.add.at(counts, (np.arange(values)[:, None], columns), valid)
     between = mean_between(counts, counts, pairs)
-    apart = ~np.eye(values, dtype=bool)
-    return float(2 * (between[apart].mean() - mean_within(counts, pairs).mean()))
+    off_diagonal = ~np.eye(values, dtype=bool)
+    return float(2 * (between[off_diagonal].mean() - mean_within(counts, pairs).mean()))

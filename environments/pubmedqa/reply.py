@@ -180,7 +180,6 @@ class Grounds:
 
     @property
     def made_up(self) -> bool:
-        """Whether a quote or a number is not of the abstract."""
         return bool(self.false_quotes or self.false_numbers)
 
     def value(self, *, is_correct: bool) -> float:

@@ -197,10 +197,6 @@ class _Question:
         return len(self.relevant.intersection(documents.ids)) / len(self.relevant)
 
 
-def _digest(exam: Exam) -> bytes:
-    return hashlib.sha256(repr(exam).encode()).digest()
-
-
 class RagEnvironment(Environment):
     """Searches for all queries of a step in one batch and lets the generator answer."""
 
@@ -278,7 +274,7 @@ class RagEnvironment(Environment):
             return [None] * len(questions)
         documents = self._find([(question.text,) for question in questions])
         exams = [q.exam(d) for q, d in zip(questions, documents, strict=True)]
-        keys = [_digest(exam) for exam in exams]
+        keys = [hashlib.sha256(repr(exam).encode()).digest() for exam in exams]
         missing = {k: e for k, e in zip(keys, exams, strict=True) if k not in self._with_question}
         answers = dict(zip(missing, self._answer([*missing.values()]), strict=True))
         self._with_question |= {k: a for k, a in answers.items() if a.letter is not None}

@@ -260,8 +260,8 @@ def _by_bridge(source: Source, configured: Path, scratch: Path, progress: ShowPr
     write_json(scratch / "config.json", json_mapping(configured / "config.json"))
     with progress(f"Megatron-Bridge reads the {family}"):
         versions = export_model(source.path, scratch, scratch)
-    by = f"{source.kind}, by Megatron-Bridge {versions['megatron-bridge']}"
-    return replace(source, kind=by, tensors=model_tensors(scratch))
+    kind = f"{source.kind}, by Megatron-Bridge {versions['megatron-bridge']}"
+    return replace(source, kind=kind, tensors=model_tensors(scratch))
 
 
 def _folders(source: Source, named: str | None) -> tuple[tuple[Path, ...], Path | None]:

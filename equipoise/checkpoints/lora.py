@@ -87,7 +87,6 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
 
 
 def adapter_tensors(folder: Path) -> Tensors:
-    """The tensors of an adapter by PEFT's names."""
     return file_tensors(folder / WEIGHTS)
 
 
@@ -347,10 +346,10 @@ def merge(base: Tensors, adapter: Adapter, *, tied: bool = False) -> Tensors:
     for name, pair in adapter.items():
         shape = (pair.b.shape[0], pair.a.shape[1])
         if name not in base or base[name].shape != shape:
-            found = base[name].shape if name in base else "missing"
+            shape_of_base = base[name].shape if name in base else "missing"
             refuse(
                 "lora.other-shape",
-                f"the adapter's {name} is {shape}, and that of its base {found}",
+                f"the adapter's {name} is {shape}, and that of its base {shape_of_base}",
                 "Name the base that it was trained on with --base.",
             )
         if not all(bool(factor.read().isfinite().all()) for factor in (pair.a, pair.b)):

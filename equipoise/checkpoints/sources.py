@@ -68,11 +68,6 @@ def open_source(path: Path) -> Source:
     )
 
 
-def _newest(folder: Path, name: re.Pattern[str]) -> Path | None:
-    numbered = {int(m[1]): p for p in folder.glob("*") if (m := name.match(p.name))}
-    return numbered[max(numbered)] if numbered else None
-
-
 def _step(path: Path) -> Source | None:
     """NeMo-RL's `step_N`: weights, tokenizer, and the configuration that names the base."""
     weights = path / "policy" / "weights"
@@ -127,8 +122,8 @@ def _weights(path: Path) -> Source | None:
 def _megatron(path: Path) -> Source | None:
     """An `iter_N`, or the folder of several, in the format torch_dist."""
     if not (path / "metadata.json").is_file():
-        newest = _newest(path, _ITERATION)
-        return _megatron(newest) if newest else None
+        numbered = {int(m[1]): p for p in path.glob("*") if (m := _ITERATION.match(p.name))}
+        return _megatron(numbered[max(numbered)]) if numbered else None
     tensors = torch_dist_tensors(path)
     stated = path / "run_config.yaml"
     settings = yaml_mapping(stated) if stated.is_file() else {}

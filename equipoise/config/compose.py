@@ -340,11 +340,11 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + name, value
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The leaves in which two trees differ, with both values; None is a key that is not set."""
-    before, after = dict(leaves(old)), dict(leaves(new))
+    before, after = dict(leaves(first)), dict(leaves(second))
     pairs = {key: (before.get(key), after.get(key)) for key in before | after}
-    return {key: (first, second) for key, (first, second) in pairs.items() if first != second}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _resolve(tree: dict[str, Any]) -> dict[str, Any]:

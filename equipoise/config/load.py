@@ -235,7 +235,6 @@ def count_gpus() -> int:
 # --- load -----------------------------------------------------------------------------------------
 
 
-_OURS = frozenset({"data_prep", "environments"})
 _STEPS = "grpo.max_num_steps"
 
 
@@ -259,7 +258,7 @@ class LoadedConfig:
     def own_code(self) -> list[tuple[str, str]]:
         """Name and file of the modules that were imported and are not Equipoise's."""
         names = dict.fromkeys((self.environment_class.__module__, self.data_module.__module__))
-        modules = [sys.modules[name] for name in names if name.partition(".")[0] not in _OURS]
+        modules = [sys.modules[name] for name in names if name.partition(".")[0] not in _SHIPPED]
         return [(module.__name__, str(getattr(module, "__file__", ""))) for module in modules]
 
     def to_yaml(self) -> str:

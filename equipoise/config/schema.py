@@ -488,7 +488,6 @@ class EvaluationConfig(Section):
 
     @property
     def statistics(self) -> StatisticsSettings:
-        """The part that the statistics need."""
         return StatisticsSettings(
             self.bootstrap_draws, self.permutations, self.confidence, self.seed
         )

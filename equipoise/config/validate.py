@@ -74,7 +74,6 @@ class Problem:
 
 
 def within(key: str, ancestor: str) -> bool:
-    """Whether `key` is `ancestor` or lies below it."""
     return key == ancestor or key.startswith(ancestor + SEPARATOR)
 
 

@@ -178,28 +178,15 @@ def folders(case: Case) -> Iterator[Finding]:
 
 
 def _needed_at_all(config: Config, shape: ModelShape) -> float:
-    return _run_bytes(config, shape) + _model_bytes(shape) + _converted_bytes(config, shape)
+    """Bound what a run writes: its folder, the model's copy in the hub's cache, Megatron's form.
 
-
-def _run_bytes(config: Config, shape: ModelShape) -> float:
-    """Bound the size of a run directory: the checkpoints kept, one being written, the final one.
-
-    Trained weights count, so a LoRA's checkpoints are small.
+    Trained weights count, so a LoRA's checkpoints are small. Both forms of the model are bfloat16.
     """
-    checkpoints = (config.checkpointing.keep_top_k or 1) + 2
-    return _RUN_BYTES + _CHECKPOINT_BYTES * trained_parameters(config, shape) * checkpoints
-
-
-def _model_bytes(shape: ModelShape) -> float:
-    """Size a model in the Hub's cache, in bfloat16 as most are published."""
-    return 2 * shape.parameters
-
-
-def _converted_bytes(config: Config, shape: ModelShape) -> float:
-    """Size the bfloat16 copy in Megatron's form that NeMo-RL makes of a model once."""
     policy = config.policy
+    checkpoints = (config.checkpointing.keep_top_k or 1) + 2  # one being written, the final one
+    run = _RUN_BYTES + _CHECKPOINT_BYTES * trained_parameters(config, shape) * checkpoints
     converts = policy.megatron_cfg.enabled and policy.pretrained_checkpoint is None
-    return _model_bytes(shape) if converts else 0
+    return run + 2 * shape.parameters * (2 if converts else 1)
 
 
 def written_folders(case: Case) -> dict[str, Path]:

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from huggingface_hub import HfApi, constants
+from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
 from data_prep.contract import DataModule, Tools
+from data_prep.hub import offline_reason
 from data_prep.packaged_models import SMOLLM2
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
@@ -21,6 +22,7 @@ from equipoise.files.disk import GB
 from equipoise.files.errors import EquipoiseError
 from equipoise.models.hub import (
     HTTP_ERROR,
+    causes_of,
     explain,
     model_problems,
     on_this_machine,
@@ -71,7 +73,8 @@ def prompts(case: Case) -> Iterator[Finding]:
         remedy = "Add its folder to EQUIPOISE_MOUNTS."
         yield failure(f"the job's container does not see {data.data_path}", remedy)
     if isinstance(records, EquipoiseError):
-        if not case.online and _wants_network(records):
+        network = OfflineModeIsEnabled | ConnectionError
+        if not case.online and any(isinstance(e, network) for e in causes_of(records)):
             yield unchecked("--offline: they are of the hub")
         elif module.offers(DataModule.prepare) and not data.data_path:
             yield unchecked(f"{records.message}; a run makes them first")  # here nothing is made
@@ -83,14 +86,6 @@ def prompts(case: Case) -> Iterator[Finding]:
         yield ok("; ".join([f"{counted}; from {data.data_path or data.module}", *notes]))
     if module.offers(DataModule.prepare):
         yield _preparation(case, module)
-
-
-def _wants_network(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, OfflineModeIsEnabled | ConnectionError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _preparation(case: Case, module: DataModule) -> Finding:
@@ -205,10 +200,14 @@ def on_hub(name: str, case: Case) -> Finding:
     gated = "whether it is gated is not known: the hub was not asked"
     if not case.online:
         return unchecked(f"{name} is not on this machine; {gated}")
-    if constants.HF_HUB_OFFLINE:
-        message = f"{name} is not on this machine, and HF_HUB_OFFLINE is set"
-        remedy = f"Where there is a network: `hf download {name}` into the same HF_HOME."
-        return unchecked(message) if case.place == "elsewhere" else failure(message, remedy)
+    # Known within seconds, where the hub's own client would wait for a silent server for ever.
+    if reason := offline_reason():
+        message = f"{name} is not on this machine, and {reason}"
+        if "HF_HUB_OFFLINE" not in reason or case.place == "elsewhere":
+            return unchecked(message)
+        return failure(
+            message, f"Where there is a network: `hf download {name}` into the same HF_HOME."
+        )
     try:
         # A job has an HF_HOME of its own, without the login of this machine.
         token = (case.job.environment.get("HF_TOKEN") or False) if case.job else None

@@ -179,7 +179,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     What processes that were killed have left of theirs is removed first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in _scratch_folders(path):
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}"):
         with _locked(leftover) as free, suppress(FileNotFoundError):  # it may have its name by now
             if free and any(leftover.iterdir()):  # an empty one may be new, and not locked yet
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -205,10 +205,6 @@ def remove_abandoned(folder: Path) -> None:
                 shutil.rmtree(leftover, ignore_errors=True)
             elif leftover.is_file() and leftover.stat().st_size:
                 leftover.unlink()
-
-
-def _scratch_folders(path: Path) -> list[Path]:
-    return list(path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}"))
 
 
 @contextmanager

@@ -156,7 +156,6 @@ class Sampling:
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, record: PromptRecord) -> str:
-    """The record's messages in the model's chat template, ready for the completion."""
     return render(tokenizer, record.messages)
 
 

@@ -36,7 +36,7 @@ def explain(name: str, error: Exception) -> EquipoiseError:
     """One clear message for the ways in which a model cannot be had."""
     if is_folder_name(name) and not Path(name).is_dir():
         return _missing_folder(name)
-    causes = _causes(error)
+    causes = causes_of(error)
     absent = any(isinstance(cause, RepositoryNotFoundError) for cause in causes)
     gated = any(isinstance(cause, GatedRepoError) for cause in causes)  # a kind of absence
     if gated or ("gated repo" in str(error) and not absent):
@@ -100,7 +100,7 @@ def _missing_folder(name: str) -> EquipoiseError:
     return EquipoiseError("model.no-folder", f"there is no folder {name}", _NAMES)
 
 
-def _causes(error: BaseException | None) -> list[BaseException]:
+def causes_of(error: BaseException | None) -> list[BaseException]:
     causes = []
     while error is not None:
         causes.append(error)
@@ -110,16 +110,12 @@ def _causes(error: BaseException | None) -> list[BaseException]:
 
 def refuse_no_weights(folder: Path) -> None:
     """Raise `EquipoiseError` where a model's folder has none; NeMo-RL would fail after minutes."""
-    if not _holds_weights(folder):
+    if not any(file.suffix in WEIGHTS and file.stat().st_size for file in folder.iterdir()):
         raise EquipoiseError(
             "model.no-weights",
             f"the folder {folder} holds no weights ({', '.join(sorted(WEIGHTS))})",
             "policy.model_name takes a whole model; an adapter is merged into its base first.",
         )
-
-
-def _holds_weights(folder: Path) -> bool:
-    return any(file.suffix in WEIGHTS and file.stat().st_size for file in folder.iterdir())
 
 
 def on_this_machine(name: str, cache: Path | None = None) -> Path | None:

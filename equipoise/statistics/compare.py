@@ -182,7 +182,6 @@ class _Change:
 
     @property
     def is_relative(self) -> bool:
-        """Whether the margin is in parts of the value before."""
         return self.metric.guard is not None and self.metric.guard.relative
 
     def guarded(self, sums: Array) -> Array:

@@ -95,7 +95,6 @@ class Untrained:
         ]
 
     def always(self, constant: str) -> dict[str, str]:
-        """Prompt id -> a constant's reply."""
         return {record.id: self.constants[constant].reply for record in self.records}
 
 
@@ -280,7 +279,6 @@ def not_beaten(against: Mapping[str, Mapping[str, MetricComparison]], objective:
 
 
 def ahead(against: Mapping[str, Mapping[str, MetricComparison]], objective: str) -> list[str]:
-    """The baselines that are shown to be better than the model."""
     return [
         name for name, comparisons in against.items() if comparisons[objective].verdict == "worse"
     ]

@@ -108,9 +108,9 @@ class EpisodeEnv(vf.Env[EpisodeConfig]):
         for agent, name in zip(self._agent_specs, task.data.prompt_ids, strict=True):
             prompt = self._rewards.records[name].messages
             data = PromptsData.model_validate({"id": name, "prompt_ids": [name], "prompt": prompt})
-            asked = PromptsTask(data, self.taskset.config.task)
-            calls += [(getattr(agents, agent), asked)] * self.config.generations
-        await asyncio.gather(*(agent.run(asked) for agent, asked in calls))
+            task_of_prompt = PromptsTask(data, self.taskset.config.task)
+            calls += [(getattr(agents, agent), task_of_prompt)] * self.config.generations
+        await asyncio.gather(*(agent.run(prompt) for agent, prompt in calls))
 
     async def finalize(self, _task: PromptsTask, episode: vf.Episode) -> None:
         """Give the rewards. A trace without one fails, so that no trainer uses it."""

@@ -89,8 +89,8 @@ def unmet() -> Iterator[str]:
             function: Any = import_module(f"nemo_rl.{module}")
             for part in name.split("."):
                 function = getattr(function, part)
-            known = inspect.signature(function).parameters if parameters else {}
-            missing = [word for word in parameters if word not in known]
+            accepted = inspect.signature(function).parameters if parameters else {}
+            missing = [word for word in parameters if word not in accepted]
         except (ImportError, AttributeError) as error:
             missing = [str(error)]
         if missing:
@@ -147,7 +147,6 @@ class Installation:
 
 
 def is_launched() -> bool:
-    """Whether this process runs in NeMo-RL's Python, handed over to."""
     return LAUNCHED in os.environ
 
 
@@ -315,11 +314,11 @@ def _become(root: Path, python: Path, variables: dict[str, str]) -> NoReturn:
             "from there",
             "Start the recipe in a clone of the repository.",
         )
-    own = {PATH_VARIABLE: str(root), PYTHON_VARIABLE: str(python)}
+    paths = {PATH_VARIABLE: str(root), PYTHON_VARIABLE: str(python)}
     sys.stdout.flush()
     sys.stderr.flush()
     command = ["bash", str(SCRIPT), *sys.orig_argv[1:]]
-    os.execvpe("bash", command, {**os.environ, **own, **variables})  # noqa: S606, S607
+    os.execvpe("bash", command, {**os.environ, **paths, **variables})  # noqa: S606, S607
 
 
 # --- Megatron's form of a model -------------------------------------------------------------------

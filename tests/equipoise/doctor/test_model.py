@@ -1,6 +1,7 @@
 """The hub and the model behind it, against a server that answers as its own does."""
 
 import json
+import socket
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from huggingface_hub import constants
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from data_prep import hub
 from equipoise.doctor.task import model
 from tests.equipoise.doctor.conftest import LARGE, SMALL
 from tests.refusals import refusal
@@ -22,6 +24,9 @@ class TestHub:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        hub._unreachable.cache_clear()
+        yield
+        hub._unreachable.cache_clear()
 
     @pytest.fixture
     def large(self, case):
@@ -56,6 +61,14 @@ class TestHub:
         assert (result.status, LLAMA in result.says) == ("not checked", True)
         (unasked,) = model(replace(large, online=False))
         assert unasked.status == "not checked"
+
+    def test_a_hub_that_is_silent_is_not_waited_for(self, large, monkeypatch):
+        monkeypatch.setattr(hub, "_SECONDS", 0.1)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            monkeypatch.setattr(constants, "ENDPOINT", address)
+            (result,) = model(large)
+        assert (result.status, "cannot be reached" in result.says) == ("not checked", True)
 
     def test_a_node_without_a_network_needs_the_model_on_its_disk(self, large, monkeypatch):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
