@@ -51,7 +51,7 @@ def test_every_shipped_class_fits(task: str) -> None:
 
 @pytest.mark.parametrize("task", MADE_HERE)
 def test_replies_are_as_many_as_the_warm_start_takes_and_the_same_each_time(task: str) -> None:
-    """That they hang on the seed stands in tests/equipoise/config/test_seed.py."""
+    """That they hang on the seed stands in tests/equipoise/config/test_shipped.py."""
     module = find_task(task)
     records = module.build_prompts(module.PromptSettings(**MADE_HERE[task]))
     settings = module.LocalModelSettings(steps=3, batch_size=8)

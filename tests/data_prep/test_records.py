@@ -3,19 +3,29 @@
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data_prep import records as module
+from data_prep.dharma.prompts import import_prompts
+from data_prep.rag.index import read_corpus
+from data_prep.rag.sources import read_questions
 from data_prep.records import (
+    DataError,
     content_hash,
+    json_lines,
     manifest_path,
+    parse_json,
     read_prompts,
+    read_unsealed,
     write_prompts,
 )
 from environments.base import PromptRecord
+from environments.yaml_file import SHOWN
 from tests.refusals import refusal
 
 TURNS = ({"role": "system", "content": "Sé breve."}, {"role": "user", "content": "a\u2028b\n"})
@@ -144,3 +154,53 @@ def test_a_name_that_numpy_or_utf_8_would_change_is_refused(
     rewrite(path, [json.dumps(json.loads(path.read_text().split("\n")[0]) | {field: text})])
     with refusal("prompts.invalid-file", "line 1"):
         read_prompts(path)
+
+
+# --- files of others ------------------------------------------------------------------------------
+
+
+READERS: list[tuple[Callable[[Path], Any], str]] = [
+    (read_unsealed, "prompt file"),
+    (import_prompts, "file of prompts"),
+    (read_questions, "file of questions"),
+    (lambda path: list(read_corpus(path)), "corpus"),
+]
+
+
+@pytest.mark.parametrize(("read", "kind"), READERS)
+def test_bad_lines_are_told_with_their_numbers_up_to_a_limit(tmp_path, read, kind) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text("{\n" * (SHOWN + 3))
+    with pytest.raises(DataError) as caught:
+        read(path)
+    head, *faults, rest = str(caught.value).splitlines()
+    assert head == f"{path} is not a valid {kind}:"
+    assert len(faults) == SHOWN
+    for number, fault in enumerate(faults, start=1):
+        assert f"line {number}: " in fault
+        assert "json" in fault.lower()
+    assert rest == "  and 3 more"
+
+
+@pytest.mark.parametrize(("read", "kind"), READERS)
+def test_a_file_that_is_missing_is_told(tmp_path, read, kind) -> None:
+    with pytest.raises(DataError, match=f"none.jsonl is not a valid {kind}:\n  "):
+        read(tmp_path / "none.jsonl")
+
+
+def test_only_a_line_feed_ends_a_line_of_json() -> None:
+    faults: list[str] = []
+    text = '\n{"a": "one\u2028two\x85three"}\r\n\n{\n7'
+    assert list(json_lines(text, faults)) == [(2, {"a": "one\u2028two\x85three"}), (5, 7)]
+    assert [fault.partition(":")[0] for fault in faults] == ["line 4"]
+    assert list(json_lines("id,text\n1,a\n", faults)) == []
+    assert len(faults) == 2  # a table is one fault
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "1" * 10_000, "[1,\n2", "", "\x00", "nul"], ids=len
+)
+def test_what_is_no_json_is_one_line_with_its_place(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^line \d+: ") as caught:
+        parse_json(text)
+    assert len(str(caught.value).splitlines()) == 1

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 import environments
 from data_prep.rag.index import build_index
@@ -346,7 +346,7 @@ def test_an_environment_offers_what_is_written_for_it() -> None:
 def test_every_metric_has_words_a_place_on_its_page_and_in_the_gates_plan(subject: Subject) -> None:
     environment = subject.environment
     content = json.loads(json.dumps(environment.presentation.to_json()))
-    assert Presentation.from_json(content) == environment.presentation
+    assert TypeAdapter(Presentation).validate_python(content) == environment.presentation
     rollouts = subject.rollouts(subject.keeps)
     metrics = environment.measure(rollouts, environment.score(rollouts)).metrics
     words = environment.presentation.words

@@ -1,13 +1,26 @@
 """Rules that every reader of a model's reply shares."""
 
 import json
+import math
 import re
 import unicodedata
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
+from environments.chat import EndpointSettings
+from environments.dharma.policy import SHIPPED, PolicySettings
+from environments.measurement import (
+    Blocks,
+    Mean,
+    measure_means,
+)
+from environments.rag import RagSettings
 from environments.replies import (
     MAX_MARKS,
     MAX_OBJECT_CHARACTERS,
@@ -118,3 +131,64 @@ def test_of_a_run_of_marks_and_of_a_text_the_beginning_is_read():
     assert normal_text("x" + "\u0316\u0301" * 500) == normal_text("x" + "\u0316\u0301" * 15)
     assert normal_text("Cafe\u0301 " * 3) == "caf\u00e9 " * 3
     assert len(normal_text("\u00e9" * 60_000)) == MAX_TEXT_CHARACTERS
+
+
+# --- quotients of sums ----------------------------------------------------------------------------
+
+
+VALUES = st.none() | st.floats(-1e6, 1e6) | st.just(math.nan)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), VALUES, VALUES), max_size=12))
+def test_a_mean_is_that_of_the_known_values(rows: list[tuple[str, float, float]]) -> None:
+    clusters = [cluster for cluster, _, _ in rows]
+    columns = {"first": [row[1] for row in rows], "second": [row[2] for row in rows]}
+    measurement = measure_means(clusters, {name: Mean(v) for name, v in columns.items()})
+    assert measurement.clusters == tuple(dict.fromkeys(clusters))
+    for name, values in columns.items():
+        known = [value for value in values if value is not None and math.isfinite(value)]
+        mean = sum(known) / len(known) if known else math.nan
+        found = measurement.point_estimates()[name]
+        assert found == pytest.approx(mean, rel=1e-9, abs=1e-6, nan_ok=True)
+
+
+def test_a_cluster_has_an_outcome_where_it_has_one_value() -> None:
+    """With more, a comparison is of the mean, as the figures of both stages are."""
+
+    def outcomes(*clusters: str) -> list[bool] | None:
+        right = Mean([1.0, 0.0, None], "higher", yes_or_no=True)
+        found = measure_means(clusters, {"right": right}).metrics["right"].outcomes
+        return None if found is None else list(found)
+
+    assert outcomes("a", "b", "c") == [True, False, False]
+    assert outcomes("a", "b", "b") == [True, False]
+    assert outcomes("a", "a", "b") is None
+
+
+def test_another_shape_or_name_of_a_statistic_is_a_bug() -> None:
+    blocks = Blocks.of_shapes({"one": (), "pair": (2,)})
+    with pytest.raises(ValueError, match=r"pair has the shape \(4, 3\), not \(4, 2\)"):
+        blocks.join((4,), {"pair": np.zeros((4, 3))})
+    with pytest.raises(KeyError):
+        blocks.join((4,), {"other": np.zeros(4)})
+
+
+# --- paths in settings ----------------------------------------------------------------------------
+
+
+def made(settings: BaseModel, name: str) -> Any:
+    return settings.model_dump(mode="json")[name]
+
+
+def test_a_path_is_kept_as_an_absolute_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(SHIPPED.parent)
+    assert made(PolicySettings(path=Path(SHIPPED.name)), "path") == str(SHIPPED)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValidationError, match="not a folder"):
+        PolicySettings(path=Path(SHIPPED.name))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert made(RagSettings.model_validate({"index": "~/index"}), "index") == f"{tmp_path}/index"
+    endpoint = EndpointSettings.model_validate(
+        {"url": "http://h/v1", "model": "m", "cache_dir": "c"}
+    )
+    assert made(endpoint, "cache_dir") == f"{tmp_path}/c"

@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from data_prep import fairness
@@ -12,10 +14,12 @@ from data_prep.fairness import (
     LocalModelSettings,
     PromptSettings,
     build_prompts,
+    prompt_problems,
 )
 from data_prep.fairness.local_model import imitated_replies
-from data_prep.fairness.vignettes import FACTORS, INJURIES
+from data_prep.fairness.vignettes import INJURIES
 from environments.base import PromptRecord
+from equipoise.config import Options, load_config
 from tests.refusals import refusal
 
 SMALL = LocalModelSettings(steps=40, batch_size=32)
@@ -27,15 +31,6 @@ def of_split(records: list[PromptRecord], split: str) -> list[PromptRecord]:
 
 def combinations(records: Iterable[PromptRecord]) -> set[str]:
     return {record.metadata["combination"] for record in records}
-
-
-def test_one_injury_and_no_limit_are_exactly_its_2304_patients() -> None:
-    records = build_prompts(PromptSettings(cases=["whiplash"]))
-    vignettes = [record for record in records if record.split != "control"]
-    assert len(vignettes) == 2304
-    assert len({tuple(r.metadata[name] for name in FACTORS) for r in vignettes}) == 2304
-    assert len(combinations(vignettes)) == 120
-    assert {r.metadata["case"] for r in vignettes} == {"whiplash"}
 
 
 @pytest.mark.parametrize("num_samples", [None, 640], ids=["all vignettes", "few vignettes"])
@@ -156,3 +151,73 @@ def test_the_local_model_reads_no_other_cases() -> None:
     other = replace(record, metadata=record.metadata | {"case": "tennis elbow"})
     with refusal("local-model.foreign-injury", "'tennis elbow'"):
         imitated_replies([other], SMALL)
+
+
+# --- a user's own cases ---------------------------------------------------------------------------
+
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "nemo_configs" / "cases" / "chest_pain_gender.yaml"
+
+
+def own(tmp_path: Path, **changed: object) -> Path:
+    path = tmp_path / "mine.yaml"
+    tree = yaml.safe_load(EXAMPLE.read_text()) | changed
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return path
+
+
+def test_a_sample_has_whole_sets_and_the_environment_can_score_them() -> None:
+    records = build_prompts(PromptSettings(cases_file=EXAMPLE, num_samples=8))
+    assert len(records) == 8 and len({r.set_id for r in records}) == 4
+    assert prompt_problems(records) == []
+    assert prompt_problems([records[0], records[0]]) == [
+        f"1 prompts have the gender of another one of their set: {records[0].id}"
+    ]
+    assert not PromptSettings(cases_file=EXAMPLE).invented
+
+
+def test_cases_are_trained_on_that_the_file_names(tmp_path: Path) -> None:
+    path = own(tmp_path, train=["muscle"], validate=["rest"])
+    records = build_prompts(PromptSettings(cases_file=path))
+    assert {r.metadata["case"]: r.split for r in records} == {
+        "muscle": "train",
+        "exertion": "test",
+        "rest": "validation",
+    }
+
+
+def load(path: Path, *words: str, scale: str = "small"):
+    files = (ROOT / "nemo_configs" / f"{scale}.yaml",)
+    keys = (f"env.fairness.cases_file={path}", *words)
+    return load_config("fairness", Options(files, (), keys))
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("equipoise.data.cases=[whiplash]", "take out of the file"),
+        ("equipoise.data.leave_out=[]", "tested alone"),
+        ("equipoise.data.implied_share=0.5", "words of that value"),
+        ("equipoise.data.fractions={train: 0.5, test: 0.4}", "its train and validate"),
+    ],
+)
+def test_keys_that_the_file_answers_are_refused_by_name(word: str, told: str) -> None:
+    with refusal("config.problems", "1 problem") as refused:
+        load(EXAMPLE, word)
+    key = word.partition("=")[0]
+    assert f"command line: {key}: is not read beside the other keys" in str(refused.value)
+    assert told in str(refused.value)
+    files = (ROOT / "nemo_configs" / "small.yaml",)
+    assert load_config("fairness", Options(files, (), (word,)))
+
+
+def test_what_the_scales_set_of_them_is_no_mistake_and_is_not_kept(tmp_path: Path) -> None:
+    loaded = load(EXAMPLE, "policy.model_name=x", scale="local")
+    assert (
+        not {"cases", "leave_out", "implied_share", "fractions"}
+        & loaded.resolved["equipoise"]["data"].keys()
+    )
+    kept = tmp_path / "config.yaml"
+    kept.write_text(loaded.to_yaml())
+    assert load_config("fairness", Options((kept,))).prompt_settings.cases_file == EXAMPLE

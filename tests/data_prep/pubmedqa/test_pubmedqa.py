@@ -1,10 +1,16 @@
 """The PubMedQA data module: settings, prompts, what the local model is shown, the command."""
 
+import hashlib
 import json
+import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from data_prep.pubmedqa import (
@@ -12,8 +18,26 @@ from data_prep.pubmedqa import (
     PromptSettings,
     build_prompts,
     prompt_problems,
+    sources,
 )
 from data_prep.pubmedqa.local_model import imitated_replies
+from data_prep.pubmedqa.prompts import (
+    context_text,
+    estimate_tokens,
+    fit_sections,
+    prompt_record,
+    question_of,
+)
+from data_prep.pubmedqa.sources import (
+    Fingerprints,
+    Item,
+    Section,
+    fingerprint,
+    is_official_test,
+    normal_question,
+    published_split,
+    refuse_leaked,
+)
 from environments.pubmedqa import LABELS
 from environments.pubmedqa.reply import parse_reply
 from tests.refusals import refusal
@@ -35,15 +59,6 @@ def set_of(folder: Path, number: int = 60) -> str:
     path = folder / "set.json"
     path.write_text(json.dumps(rows))
     return str(path)
-
-
-def test_a_set_of_ones_own_is_split_by_the_seed(tmp_path: Path) -> None:
-    settings = PromptSettings(source="file", path=set_of(tmp_path), split="random")
-    records = build_prompts(settings)
-    assert len(records) == 60
-    assert {r.split for r in records} == {"train", "validation", "test"}
-    other = build_prompts(settings.model_copy(update={"seed": 1}))
-    assert {r.id: r.split for r in records} != {r.id: r.split for r in other}
 
 
 def test_another_set_has_no_published_split(tmp_path: Path) -> None:
@@ -93,3 +108,217 @@ def test_prompts_without_what_reasons_are_checked_with_are_refused() -> None:
     [problem] = prompt_problems([*bare, *whole[2:]])
     assert problem.startswith("2 prompts have no context or no question in their metadata")
     assert prompt_problems(whole) == []
+
+
+# --- prompts fitted to a budget -------------------------------------------------------------------
+
+
+ABSTRACT = (
+    Section("BACKGROUND", "Nobody knew. It was open."),
+    Section("METHODS", "We asked 60 adults. P < .05 was taken vs. placebo."),
+    Section("RESULTS", "Pain fell by 12.5%. Fever did not."),
+)
+ITEM = Item("101", "Does it work?", ABSTRACT, "yes")
+
+
+def test_the_prompt() -> None:
+    record = prompt_record(ITEM, "train", 3, 960)
+    assert (record.id, record.set_id, record.split, record.task) == (
+        "101",
+        "101",
+        "train",
+        "pubmedqa",
+    )
+    assert [message["role"] for message in record.messages] == ["system", "user"]
+    assert record.messages[1]["content"] == (
+        "Context:\n"
+        "BACKGROUND: Nobody knew. It was open.\n"
+        "METHODS: We asked 60 adults. P < .05 was taken vs. placebo.\n"
+        "RESULTS: Pain fell by 12.5%. Fever did not.\n"
+        "\n"
+        "Question: Does it work?"
+    )
+    assert record.metadata["gold"] == "yes"
+    assert record.messages[1]["content"].startswith(f"Context:\n{record.metadata['context']}\n")
+    assert question_of(record) == "Does it work?"
+
+
+RESULTS = "RESULTS: Pain fell by 12.5%. Fever did not."
+METHODS = "METHODS: We asked 60 adults. P < .05 was taken vs. placebo."
+
+
+@pytest.mark.parametrize(
+    ("budget", "kept"),
+    [
+        (200, context_text(ABSTRACT)),
+        (50, f"BACKGROUND: It was open.\n{METHODS}\n{RESULTS}"),
+        (33, f"METHODS: P < .05 was taken vs. placebo.\n{RESULTS}"),
+        (18, RESULTS),
+        (9, "RESULTS: Fever did not."),
+        (5, "RESULTS: not."),
+    ],
+    ids=["all", "half a section", "half of the next", "one section", "one sentence", "one word"],
+)
+def test_sentences_are_left_out_from_the_beginning(budget: int, kept: str) -> None:
+    assert context_text(fit_sections(ABSTRACT, budget)) == kept
+
+
+words = st.lists(st.sampled_from(["Pain", "fell", "by", "12.5%", "mitochondria."]), min_size=1)
+sections = st.lists(
+    st.builds(Section, st.sampled_from(["", "RESULTS"]), words.map(" ".join)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(sections, st.integers(1, 80))
+def test_what_is_kept_fits_and_is_the_end_of_the_abstract(
+    abstract: list[Section], budget: int
+) -> None:
+    kept = fit_sections(abstract, budget)
+    said = " ".join(section.text for section in kept).strip()
+    assert " ".join(section.text for section in abstract).endswith(said)
+    if said:
+        assert estimate_tokens(context_text(kept)) <= budget
+
+
+@given(sections, st.integers(1, 80))
+def test_more_room_keeps_more(abstract: list[Section], budget: int) -> None:
+    less, more = (
+        " ".join(section.text for section in fit_sections(abstract, size)).strip()
+        for size in (budget, budget + 1)
+    )
+    assert more.endswith(less)
+
+
+def test_the_question_is_never_cut() -> None:
+    long = Item("9", "Does it work " + "very " * 400 + "well?", ABSTRACT, "yes")
+    with pytest.raises(ValueError, match="the question of 9 alone fills the prompt: raise prompt"):
+        prompt_record(long, "train", 3, 300)
+    assert question_of(prompt_record(long, "train", 3, 960)) == long.question
+
+
+# --- the published split --------------------------------------------------------------------------
+
+
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "pubmedqa"
+COUNTS = {"yes": 552, "no": 338, "maybe": 110}
+
+
+def invented_gold() -> dict[str, str]:
+    """As many items of each label as the published file has, in some order."""
+    labels = [label for label, count in COUNTS.items() for _ in range(count)]
+    random.Random(1).shuffle(labels)
+    return {str(number): label for number, label in enumerate(labels)}
+
+
+@pytest.fixture
+def invented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file like the published one whose test items are taken for the official ones."""
+    gold = invented_gold()
+    rows = {
+        name: {
+            "QUESTION": f"Is {name} so?",
+            "CONTEXTS": [f"It is {name}."],
+            "final_decision": label,
+        }
+        for name, label in gold.items()
+    }
+    rng = random.Random(sources.SEED)
+    test = sources._parts(list(gold), gold, 2, rng)[1]
+    known = Fingerprints(
+        frozenset(fingerprint(name) for name in test),
+        frozenset(fingerprint(normal_question(f"Is {name} so?")) for name in test),
+    )
+    monkeypatch.setattr(sources, "official_fingerprints", lambda: known)
+    path = tmp_path / "set.json"
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def prompts(path: Path, **settings: Any) -> dict[str, list[Any]]:
+    records = build_prompts(PromptSettings(source="file", path=str(path), **settings))
+    found: dict[str, list[Any]] = {}
+    for record in records:
+        found.setdefault(record.split, []).append(record)
+    return found
+
+
+def test_the_procedure_gives_the_official_test_set_and_the_published_folds() -> None:
+    """On the published file of the 1,000 labelled items, where it lies beside the repository."""
+    path = DATA / "ori_pqal.json"
+    if not path.exists():
+        pytest.skip(f"needs PubMedQA's ori_pqal.json and test_ground_truth.json in {DATA}")
+    rows, truth = (json.loads((DATA / n).read_text()) for n in (path, "test_ground_truth.json"))
+    found = prompts(path)
+    assert {record.id: record.metadata["gold"] for record in found["test"]} == truth
+    assert [len(found[split]) for split in ("train", "validation", "test")] == [450, 50, 500]
+    folds = published_split({name: row["final_decision"] for name, row in rows.items()}).folds
+    digest = hashlib.sha256(json.dumps(folds).encode()).hexdigest()
+    assert digest.startswith("a997b714062aee46")
+    official = {name for name, row in rows.items() if is_official_test("", row["QUESTION"])}
+    assert official == truth.keys()
+
+
+def test_splits_and_folds(invented: Path) -> None:
+    found = prompts(invented)
+    assert {split: len(records) for split, records in found.items()} == {
+        "train": 450,
+        "validation": 50,
+        "test": 500,
+    }
+    by_gold = Counter(record.metadata["gold"] for record in found["test"])
+    assert by_gold == {label: count // 2 for label, count in COUNTS.items()}
+    other = prompts(invented, fold=1)
+    assert other["test"] == found["test"]
+    ids = [{record.id for record in group["validation"]} for group in (found, other)]
+    assert not ids[0] & ids[1]
+    assert ids[0] <= {record.id for record in other["train"]}
+
+
+def test_fewer_samples_take_away_training_items_alone(invented: Path) -> None:
+    whole, few, fewer = (prompts(invented, num_samples=n) for n in (None, 600, 551))
+    assert few["test"] == fewer["test"] == whole["test"]
+    assert few["validation"] == fewer["validation"] == whole["validation"]
+    assert len(few["train"]) == 50
+    [only] = fewer["train"]
+    assert only in few["train"]
+
+
+def test_a_number_that_would_cut_the_test_set_is_refused(invented: Path) -> None:
+    with pytest.raises(ValueError, match="must be more than 550: the questions"):
+        prompts(invented, num_samples=550)
+
+
+def test_two_classes_train_without_maybe_and_test_with_it(invented: Path) -> None:
+    found = prompts(invented, classes=2)
+    assert {record.metadata["gold"] for record in found["train"]} == {"yes", "no"}
+    assert sum(record.metadata["gold"] == "maybe" for record in found["test"]) == 55
+    assert "maybe" not in found["test"][0].messages[0]["content"]
+
+
+def test_parts_are_of_equal_size_where_labels_do_not_divide() -> None:
+    gold = {str(n): label for n, label in enumerate(["yes"] * 13 + ["no"] * 14 + ["maybe"] * 3)}
+    parts = sources._parts(list(gold), gold, 3, random.Random(0))
+    assert sorted(name for part in parts for name in part) == sorted(gold)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 2
+
+
+def test_no_official_item_is_ever_trained_on(invented: Path) -> None:
+    rows = json.loads(invented.read_text())
+    found = prompts(invented)
+    refuse_leaked([Item(r.id, rows[r.id]["QUESTION"], (), "yes") for r in found["train"]])
+    leaked = [Item("new", rows[found["test"][0].id]["QUESTION"], (), "yes")]
+    with pytest.raises(ValueError, match=r"1 of 1 questions are of the official .* \(new\)"):
+        refuse_leaked(leaked)
+
+
+def test_prompts_from_a_file_are_looked_at_too(invented: Path) -> None:
+    found = prompts(invented)
+    assert prompt_problems([r for records in found.values() for r in records]) == []
+    test_id = found["test"][0].id
+    by_id = Item(test_id, "Another?", (Section("", "a"),), "yes")
+    by_question = Item("new", f"Is {test_id}, so?", (Section("", "a"),), "yes")
+    records = [prompt_record(item, "train", 3, 960) for item in (by_id, by_question)]
+    [problem] = prompt_problems(records)
+    assert problem.startswith("2 training prompts are of the official PubMedQA test set")

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.rag.sources import Question, read_questions
+from environments.base import Rollout
 from environments.rag.queries import (
     MAX_QUERY_CHARACTERS,
     NUMBER_OF_QUERIES,
     Queries,
+    copied_replies,
     name_an_option,
     parse_queries,
     query_defects,
@@ -21,6 +23,7 @@ from environments.rag.queries import (
 )
 from environments.rag.retrieval import words_of
 from environments.replies import Unparseable
+from tests.environments.rag.conftest import GOLD, rollouts
 
 LINES = (files("environments.rag") / "cases.jsonl").read_text("utf-8").splitlines()
 CASES = [json.loads(line) for line in LINES]
@@ -140,3 +143,57 @@ def test_attacks_on_the_measure_with_real_options(
         for question, other in zip(questions, others, strict=True)
     ]
     assert least <= sum(named) / len(named) <= most
+
+
+# --- trivial ways to search -----------------------------------------------------------------------
+
+
+PLAN = {
+    "discriminating_features": ["amber", "ribbed"],
+    "best_guess": "Arlen",
+    "reasoning": "It fits.",
+    "confirming_evidence": "its origin",
+    "alternative_if_wrong": "green",
+}
+FOUR_SENTENCES = "It was found. It is amber! What is its origin? Tell me."
+
+
+def copied(**metadata: object) -> dict[str, tuple[str, ...]]:
+    (rollout,) = rollouts(GOLD, plan=PLAN, question=FOUR_SENTENCES, **metadata)
+    replies = {name: parse_queries(texts[0]) for name, texts in copied_replies([rollout]).items()}
+    assert all(isinstance(reply, Queries) and not reply.surplus for reply in replies.values())
+    return {name: reply.texts for name, reply in replies.items()}
+
+
+def test_plan_question_and_options_are_copied() -> None:
+    assert copied() == {
+        "copied_plan": ("amber", "ribbed", "Arlen its origin"),
+        "copied_question": ("It was found.", "It is amber!", "What is its origin? Tell me."),
+        "copied_options": ("Borvik", "Arlen", "Calder Dunmar"),
+    }
+
+
+#: Every mark of reasoning begins with one of the characters that are left out.
+NO_REASONING = st.characters(exclude_characters="<[\u25c1")
+
+
+def replies_that_copy(question: str, features: list[str]) -> list[str]:
+    plan = PLAN | {"discriminating_features": features}
+    options = dict(zip("ABCD", features, strict=False))
+    metadata = {"plan": plan, "question": question, "options": options}
+    copies = copied_replies([Rollout("q", "q", "test", "", "", metadata)])
+    return [reply for (reply,) in copies.values()]
+
+
+@given(
+    st.text(NO_REASONING, max_size=900),
+    st.lists(st.text(NO_REASONING, max_size=50), min_size=1, max_size=4),
+)
+def test_no_text_breaks_the_format(question: str, features: list[str]) -> None:
+    for reply in replies_that_copy(question, features):
+        assert isinstance(parse_queries(reply), Queries)
+
+
+def test_a_copy_that_begins_to_reason_is_no_answer() -> None:
+    for reply in replies_that_copy("Why <think> so?", ["<think>"]):
+        assert isinstance(parse_queries(reply), Unparseable)

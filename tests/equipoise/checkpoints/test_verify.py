@@ -1,10 +1,20 @@
 """A conversion is checked, and the output names each check that was left out."""
 
 import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch.distributed.checkpoint as dcp
+from huggingface_hub import ModelCard
 
 from equipoise.checkpoints import verify
-from equipoise.checkpoints.convert import convert
-from tests.equipoise.checkpoints.samples import change_json, conversion
+from equipoise.checkpoints.convert import convert, convert_to_megatron, write_card
+from equipoise.checkpoints.sources import open_source
+from equipoise.commands.convert import ConvertOptions, run
+from equipoise.config.words import read_options
+from equipoise.files.console import Reporter
+from tests.equipoise.checkpoints.samples import change_json, conversion, save_adapter, weights_of
 from tests.refusals import refusal
 
 
@@ -40,3 +50,110 @@ def test_code_of_others_is_neither_copied_nor_named(source, tmp_path):
     assert "auto_map" not in made
     assert made["architectures"] == ["LlamaForCausalLM"]
     assert not list((tmp_path / "out").glob("*.py"))
+
+
+# --- the model card -------------------------------------------------------------------------------
+
+
+def card_of(folder):
+    return ModelCard.load(folder / "README.md")
+
+
+def test_of_a_model(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    convert(model, tmp_path / "out")
+    card = card_of(tmp_path / "out")
+    assert "Converted, not evaluated here" in card.text
+    assert "**Source:** `a model of Hugging Face's`" in card.text
+    assert "**Base:** not known" in card.text
+    assert "loads and answers" in card.text
+    assert str(model.parent) not in card.text
+    assert card.data.library_name == "transformers"
+    assert not card.data.base_model and not card.data.eval_results
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_of_an_adapter(keep, model, tmp_path):
+    save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
+    base = shutil.copytree(model, tmp_path / "base")
+    (tmp_path / "a" / "README.md").write_text("accuracy: 0.99")
+    (base / "README.md").write_text("the best model there is")
+    convert(tmp_path / "a", tmp_path / "out", base=str(base), keep_adapter=keep)
+    card = card_of(tmp_path / "out")
+    assert card.data.library_name == ("peft" if keep else "transformers")
+    assert "0.99" not in card.text and "the best" not in card.text
+    write_card(open_source(tmp_path / "a"), tmp_path, "org/base", "", merged=not keep)
+    data, relation = card_of(tmp_path).data, "adapter" if keep else "finetune"
+    assert (data.base_model, data.base_model_relation) == ("org/base", relation)
+
+
+def test_text_of_others_is_shown_as_it_is(model, tmp_path):
+    source = replace(open_source(model), kind="`<b>\n# bold\x1b")
+    write_card(source, tmp_path, "evil`\n# Base", "/home/someone/config.json")
+    text = card_of(tmp_path).text
+    assert "`'<b> # bold`" in text and "`evil' # Base`" in text
+    assert "/home/someone" not in text and "`config.json`" in text
+
+
+# --- to Megatron, without the bridge --------------------------------------------------------------
+
+
+@pytest.fixture
+def no_bridge(monkeypatch, tmp_path):
+    monkeypatch.delenv("MEGATRON_PYTHON", raising=False)
+    monkeypatch.delenv("NEMO_RL_PATH", raising=False)
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
+
+
+class TestWithoutMegatronBridge:
+    def test_it_is_said_where_to_run_the_command(self, model, tmp_path, no_bridge):
+        with refusal("nemo-rl.no-megatron-bridge", "Megatron-Bridge", "nvcr.io/nvidia/nemo-rl"):
+            convert_to_megatron(model, tmp_path / "made")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_named_python_must_be_there(self, model, tmp_path, monkeypatch):
+        monkeypatch.setenv("MEGATRON_PYTHON", str(tmp_path / "python"))
+        with refusal("nemo-rl.no-megatron-bridge", "MEGATRON_PYTHON is "):
+            convert_to_megatron(model, tmp_path / "made")
+
+    def test_what_a_failing_one_said_is_shown_and_nothing_is_left(
+        self, model, tmp_path, monkeypatch
+    ):
+        python = tmp_path / "python"
+        python.write_text("#!/bin/sh\necho no module called megatron >&2\nexit 1\n")
+        python.chmod(0o755)
+        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
+        with refusal("megatron.bridge-failure", "no module called megatron"):
+            convert_to_megatron(model, tmp_path / "made")
+        assert list(tmp_path.iterdir()) == [python]
+
+    def test_a_step_comes_there_as_a_model_of_hugging_face_s(self, step, model, monkeypatch):
+        (folder, weights), tmp_path = step, step[0].parent / "new"
+        dcp.save(weights_of(model), checkpoint_id=weights)
+        tmp_path.mkdir()
+        python = tmp_path / "python"
+        look = 'for word in "$@"; do [ -f "$word/model.safetensors" ] && echo it is there >&2; done'
+        python.write_text(f"#!/bin/sh\n{look}\nexit 1\n")
+        python.chmod(0o755)
+        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
+        with refusal("megatron.bridge-failure", "it is there"):
+            convert_to_megatron(folder, tmp_path / "made")
+        assert list(tmp_path.iterdir()) == [python]
+
+    def test_it_is_found_where_nemo_rl_keeps_its_workers(self, tmp_path, monkeypatch):
+        from equipoise.config.nemo_rl.installation import find_megatron_python
+
+        worker = "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker"
+        python = tmp_path / worker / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch()
+        monkeypatch.delenv("MEGATRON_PYTHON", raising=False)
+        monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
+        assert find_megatron_python() == python
+
+
+def test_an_adapter_is_not_kept_on_the_way_to_megatron():
+    options = read_options(ConvertOptions, ["a", "b", "--to", "megatron", "--adapter"])
+    with refusal("merge-lora.exclusive-options"):
+        run(options, Reporter())
+    assert read_options(ConvertOptions, ["a", "b"]).to == "hf"

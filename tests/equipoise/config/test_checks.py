@@ -1,10 +1,16 @@
 """Impossible combinations: each is refused with its reason, and its neighbour is not."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import yaml
+
+from environments.base import PromptRecord
+from equipoise.config import check_prompts, control_token_problems, load_config
 from equipoise.config.checks import Case, check_config
-from equipoise.config.compose import CONFIG_FOLDER
+from equipoise.config.compose import CONFIG_FOLDER, Options
 from equipoise.config.load import load_task
+from equipoise.config.words import parse_flags
 from tests.equipoise.config.conftest import rows
 from tests.refusals import holds, refusal
 
@@ -149,3 +155,147 @@ def test_an_environment_of_sets_must_say_their_size(load, tmp_path, monkeypatch)
     config = changed(load().config, equipoise={"environment": "sets_without_size.Sets"})
     with refusal("config.problems", "Sets", 'has the scope "set" and no set_size'):
         load_task(config, "fairness", {})
+
+
+# --- batch sizes that do not fit ------------------------------------------------------------------
+
+
+EXAMPLE = CONFIG_FOLDER / "cases" / "chest_pain_gender.yaml"
+
+
+def cases_of(values, folder, train=1):
+    """The example's cases and many like them, of whom `train` are trained on: 4 sets for each."""
+    tree = yaml.safe_load(EXAMPLE.read_text())
+    words = {f"value {n}": {f: f"{f} {n}" for f in ("person", "subject", "possessive")}
+             for n in range(values)}  # fmt: skip
+    tree["attribute"] = {"name": "income", "values": words}
+    text = tree["cases"]["muscle"]["text"]
+    more = {f"case {n}": {"text": f"{n}: {text}", "severity": "mild"} for n in range(train)}
+    tree["cases"] |= more
+    tree |= {"train": list(more), "validate": ["rest"]}
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return path
+
+
+def loaded(cases, *words, to_train=True):
+    own = ("--model-name=my/model", f"env.fairness.cases_file={cases}")
+    return load_config("fairness", parse_flags("x", (*own, *words)), to_train=to_train)
+
+
+def test_a_step_of_more_prompts_than_there_are_is_refused_with_what_fits(tmp_path):
+    cases = cases_of(4, tmp_path)
+    with refusal("config.problems", "there are 16 prompts to train on; take 16 instead of 32"):
+        loaded(cases, "--config=nemo_configs/small.yaml")
+    assert loaded(cases, "--config=nemo_configs/small.yaml", "--batch-size=16")
+
+
+@pytest.mark.parametrize(
+    ("key", "size", "train", "fitting"),
+    [
+        ("grpo.num_prompts_per_step", 32, 60, 33),
+        ("grpo.num_prompts_per_step", 1, 60, 3),
+        ("grpo.num_prompts_per_step", 32, 1, 12),  # there are no more prompts
+        ("grpo.val_batch_size", 64, 60, 63),
+    ],
+)
+def test_the_nearest_size_is_named_and_where_nothing_is_trained_none_is_refused(
+    key, size, train, fitting, tmp_path
+):
+    cases = cases_of(3, tmp_path, train)
+    others = {"grpo.num_prompts_per_step": 12, "grpo.val_batch_size": 12} | {key: size}
+    words = [f"{name}={value}" for name, value in others.items()]
+    with refusal("config.problems", f"command line: {key}: ", f"multiple of 3, such as {fitting}"):
+        loaded(cases, *words)
+    assert loaded(cases, *words, f"{key}={fitting}")
+    # The run of an evaluation can be read again.
+    (tmp_path / "config.yaml").write_text(loaded(cases, *words, to_train=False).to_yaml())
+    assert load_config("fairness", Options((tmp_path / "config.yaml",), stored=True))
+
+
+# --- prompts that cannot be trained on ------------------------------------------------------------
+
+
+def record(number, split="train", set_id=None, text=None, system="s"):
+    text = text or f"patient {number}"
+    messages = ({"role": "system", "content": system}, {"role": "user", "content": text})
+    return PromptRecord(f"id{number}", "fairness", messages, set_id or f"set{number}", split)
+
+
+def in_sets(sets, size=4, split="train"):
+    return [
+        record(f"{split}{s}{n}", split, f"{split}{s}") for s in range(sets) for n in range(size)
+    ]
+
+
+GOOD = [*in_sets(3), *in_sets(1, split="test"), record("c", split="control")]
+TWICE = replace(GOOD[0], messages=record("x").messages)
+LEAKED = [record(n, "test", text=f"patient train0{n}") for n in range(4)]
+TORN = [replace(GOOD[0], split="test"), *GOOD[1:], *in_sets(1, size=3, split="validation")]
+
+
+@pytest.mark.parametrize(
+    ("records", "size", "faults"),
+    [
+        (GOOD, 4, []),
+        ([record(1), record(2, "test")], None, []),
+        ([], None, ["no prompt has the split train"]),
+        ([*GOOD, TWICE], None, ["1 ids belong to more than one prompt: idtrain00"]),
+        (
+            [*GOOD, *(record(n, text="same") for n in (1, 2, 3))],
+            None,
+            ["1 prompts occur more than once: id1 = id2"],
+        ),
+        (
+            [*GOOD, *LEAKED],
+            None,
+            [
+                "4 training prompts are also in another split: idtrain00 = id0 (test), "
+                "idtrain01 = id1 (test), idtrain02 = id2 (test) and 1 more"
+            ],
+        ),
+        (
+            TORN,
+            4,
+            [
+                "1 sets lie in more than one split: train0",
+                "1 counterfactual sets do not have 4 prompts: validation0 has 3",
+            ],
+        ),
+    ],
+    ids=["good", "no sets", "none", "an id twice", "a prompt twice", "leaked", "torn"],
+)
+def test_each_fault_is_one_sentence(records, size, faults):
+    assert check_prompts(records, size) == faults
+
+
+MARKS = ("<|im_end|>", "<|end|>", "</s>", "<s>", "<eos>", "[INST]", "[/INST]", "<<SYS>>", "[gMASK]")
+MARKS += ("<start_of_turn>", "<\uff5cUser\uff5c>", "[|endofturn|]", "<0x0A>", "[TOOL_CALLS]")
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_marks_of_chat_templates_are_refused_with_their_number(mark):
+    hostile = [record(n, text=f"patient {n} {mark}system") for n in range(4)]
+    (said,) = check_prompts([*hostile, record(8, system=f"Be kind.{mark}"), record(9)])
+    assert said.startswith("5 prompts hold marks of chat templates")
+    assert f"id0 has {mark}, " in said
+    assert "and 2 more" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("p <.05 and > 3", "< |im_end|>", "[1], [see below], [A|B]", "a | b |", "|x| < |y|>"),
+        *("<reasoning>a</reasoning>", "<answer>yes</answer>", "<think>", "<table>", "x<|y|", "s>"),
+    ],
+)
+def test_what_people_write_is_no_mark(text):
+    assert check_prompts([record(1, text=text)]) == []
+
+
+def test_tokens_of_the_tokenizer_are_refused_whatever_they_look_like():
+    records = [record(1, text="USER: hi"), record(2, text="a (b)"), record(3)]
+    (said,) = control_token_problems(records, ["USER:", "(b)"])
+    assert "2 prompts hold control tokens of the model's tokenizer: id1 has USER:" in said
+    assert control_token_problems(records, ["user:", ".*"]) == []
+    assert control_token_problems(records, []) == []

@@ -2,12 +2,17 @@
 
 import errno
 import os
+import pickle
 import signal
 from pathlib import Path
 
 import pytest
 import torch
 
+from data_prep.records import DataError
+from environments.base import CodedError
+from environments.dharma.policy import PolicyError
+from environments.yaml_file import YamlFileError
 from equipoise.files.disk import DamagedFileError
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import EXIT_STOPPED, Stopped, deferring, guarded, raising
@@ -94,3 +99,23 @@ def test_the_handlers_before_are_put_back():
     with raising(), deferring(print):
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+# --- errors from another process ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UsageError("disk.full", "the disk is full", "Free some space."),
+        PolicyError("policy.no-tests", "holds no tests"),
+        DataError("rows.invalid", Path("a.csv"), "table", ["line 1: no cell"]),
+        DamagedFileError("file.cut", Path("a.json"), "cut off", line=3),
+        YamlFileError("yaml.long", Path("a.yaml"), ["longer than 9 bytes"]),
+    ],
+)
+def test_an_error_comes_whole_from_another_process(error: CodedError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (copy.code, str(copy), vars(copy)) == (error.code, str(error), vars(error))
+    assert error.code not in str(error)

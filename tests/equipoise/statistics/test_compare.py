@@ -162,25 +162,6 @@ class TestGuard:
         assert found.margin.relative
         assert found.margin.low < 0.5 / abs(level) < found.margin.high
 
-    def test_of_right_and_wrong_answers(self):
-        before, after = (
-            right_or_wrong([True] * n + [False] * (40 - n), guard=Margin(0.5)) for n in (20, 22)
-        )
-        found = compare(before, after, SETTINGS)["rate"]
-        assert (found.test, found.guard) == ("mid-p McNemar", "preserved")
-
-
-class TestStrata:
-    STRATA = ("mild",) * 20 + ("severe",) * 20
-
-    def test_of_right_and_wrong_answers(self):
-        before = right_or_wrong([True] * 40)
-        after = right_or_wrong([True] * 20 + [False] * 20)
-        plain = compare(before, after, SETTINGS)["rate"]
-        pair = (replace(m, strata=self.STRATA) for m in (before, after))
-        found = compare(*pair, SETTINGS)["rate"]
-        assert plain.low < found.low - 0.05 < -0.5 - 0.05
-
 
 def test_holm_over_the_family():
     """Of five means the first is shifted."""

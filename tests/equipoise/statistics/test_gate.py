@@ -95,14 +95,6 @@ class TestVerdict:
         assert four["one", "rate"].p_holm == pytest.approx(4 * p)
         assert four["one", "rate"].status == "inconclusive"
 
-    def test_p_is_at_the_level_where_the_interval_leaves_the_margin(self):
-        """One interval of 90% has its end at the margin where the one-sided p is .05."""
-        for share in np.arange(0.65, 0.75, 0.01):
-            sides = (rated({"rate": rate(s, 400)}, 400) for s in (0.8, share))
-            (metric,) = compare_watched(*sides).values()
-            margin = metric.comparison.margin
-            assert (margin.p < 0.05) == (margin.high < -0.05)
-
 
 class TestMissing:
     def test_few_clusters_show_nothing_however_many_replies_they_have(self):

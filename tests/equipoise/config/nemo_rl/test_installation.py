@@ -1,14 +1,26 @@
 """Equipoise finds an installation of NeMo-RL, and names one that it cannot use."""
 
+import ast
 import os
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import yaml
 
 from equipoise.config.nemo_rl import installation
-from equipoise.config.nemo_rl.installation import find_installation, find_python, is_installed
+from equipoise.config.nemo_rl.installation import (
+    CALLED,
+    find_installation,
+    find_python,
+    is_installed,
+    is_tried,
+    unmet,
+)
+from equipoise.config.schema import Config
+from equipoise.config.validate import known_keys, whole_schema
 from tests.nemo_rl_checkout import write_checkout
 from tests.refusals import refusal
 
@@ -83,3 +95,139 @@ def test_the_placeholder_is_called_by_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(metadata, "version", lambda name: "0.0.0")
     with refusal("nemo-rl.no-installation", "empty placeholder"):
         find_installation()
+
+
+# --- what is called of NeMo-RL, and its versions --------------------------------------------------
+
+
+ROOT = Path(__file__).resolve().parents[4]
+REHEARSAL = ROOT / "equipoise" / "train" / "nemo_rl" / "rehearsal"
+
+
+def sources():
+    """The syntax of every module of ours that no rehearsal brings."""
+    for path in sorted((ROOT / "equipoise").rglob("*.py")):
+        if not path.is_relative_to(REHEARSAL):
+            yield path, ast.parse(path.read_text("utf-8"))
+
+
+def imports(tree):
+    """Every `from nemo_rl.x import y`, as the module and the name."""
+    for node in ast.walk(tree):
+        module = node.module if isinstance(node, ast.ImportFrom) else None
+        if module and module.partition(".")[0] == "nemo_rl":
+            yield from ((module.removeprefix("nemo_rl."), alias) for alias in node.names)
+
+
+def test_all_that_is_imported_is_in_the_table():
+    called = [line.split()[0].split(":") for line in CALLED.strip().splitlines()]
+    table = {(module, name.partition(".")[0]) for module, name in called}
+    modules = {module for module, _ in called}
+    found = [pair for _, tree in sources() for pair in imports(tree)]
+    assert len(found) > 10
+    for module, alias in found:
+        assert (module, alias.name) in table or f"{module}.{alias.name}" in modules
+
+
+def test_nothing_of_nemo_rl_is_assigned_but_by_a_rehearsals_stand_ins():
+    """Neither `module.name = x`, nor setattr, nor an entry of one of its dictionaries."""
+    files = {path for path, tree in sources() for _ in assigned(tree)}
+    files |= {
+        path
+        for path in REHEARSAL.rglob("*.py")
+        for _ in assigned(ast.parse(path.read_text("utf-8")))
+    }
+    assert files == {REHEARSAL / "rehearse.py"}
+
+
+def assigned(tree):
+    """Yield each statement of a module that changes an object it imports from NeMo-RL."""
+    theirs = {alias.asname or alias.name for _, alias in imports(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
+            targets = getattr(node, "targets", None) or [node.target]
+            changed = [t for t in targets if isinstance(t, ast.Attribute | ast.Subscript)]
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            changes = name in {"setattr", "delattr", "update", "object", "setitem", "patch"}
+            changed = [*node.args[:1], node.func] if changes else []
+        else:
+            continue
+        for target in changed:
+            root = target
+            while isinstance(root, ast.Attribute | ast.Subscript):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id in theirs:
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from nemo_rl.algorithms import grpo\ngrpo.Logger = 1",
+        "from nemo_rl.algorithms import grpo as g\nsetattr(g, 'Logger', 1)",
+        "from nemo_rl.environments.utils import ENV_REGISTRY\nENV_REGISTRY['x'] = 1",
+        "from nemo_rl.environments.utils import ENV_REGISTRY\nENV_REGISTRY.update(x=1)",
+    ],
+)
+def test_an_assignment_is_found(text):
+    assert list(assigned(ast.parse(text)))
+
+
+@pytest.mark.parametrize(
+    ("version", "tried"),
+    [
+        ("0.7.0", True),  # the source of the release
+        ("0.7.0+81aa43dda", True),
+        ("0.6.0+7ea279abf", True),  # main says this number
+        ("0.7.0+1234567", False),  # a fork of it, or a later commit
+        ("0.6.0", False),  # a release
+        ("0.8.0", False),
+    ],
+)
+def test_a_version_was_tried_or_not(version, tried):
+    assert is_tried(version) == tried
+
+
+def test_a_function_a_method_and_a_parameter_that_are_missing_are_named(monkeypatch):
+    module = ModuleType("nemo_rl.toy")
+    module.train = lambda policy, logger: None
+    monkeypatch.setitem(sys.modules, "nemo_rl", ModuleType("nemo_rl"))
+    monkeypatch.setitem(sys.modules, "nemo_rl.toy", module)
+    lacks = {
+        "toy:train a.py policy logger": "",
+        "toy:train a.py policy state": "nemo_rl.toy.train lacks state (a.py)",
+        "toy:Logger.log a.py": "has no attribute 'Logger'",
+        "gone:train a.py": "No module named 'nemo_rl.gone'",
+    }
+    for called, lack in lacks.items():
+        monkeypatch.setattr(installation, "CALLED", called)
+        found = list(unmet())
+        assert len(found) == bool(lack)
+        assert not lack or lack in found[0]
+
+
+# --- NeMo-RL's keys -------------------------------------------------------------------------------
+
+
+LISTED = yaml.safe_load(Path(installation.__file__).with_name("keys.yaml").read_text("utf-8"))
+NAMES = {
+    name if section == "top" else f"{section}.{name}"
+    for section, names in LISTED.items()
+    for name in names
+}
+
+
+def test_every_listed_name_is_known_and_lies_in_a_listed_section():
+    assert NAMES - set(known_keys(whole_schema())) == set()
+    assert set(LISTED) - NAMES == {"top"}
+
+
+def test_every_key_that_equipoise_reads_is_one_of_nemo_rls():
+    """In the sections that are listed; what lies below other keys NeMo-RL's classes leave open.
+
+    Trackers of TRL are refused with NeMo-RL.
+    """
+    ours = {key for key in known_keys(Config) if not key.startswith("equipoise")}
+    unlisted = {key for key in ours - NAMES if (key.rpartition(".")[0] or "top") in LISTED}
+    assert unlisted == {"logger.report_to"}
