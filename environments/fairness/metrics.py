@@ -145,6 +145,10 @@ def measure_disparity(
     flips = flipped(counts, layout)
     of_parts = parts.member[:, :, None, None]
     distances = pairs_of(pair_means.blind_distance)[:, None] * of_parts
+    between = {
+        "decisions": pairs_of(pair_means.between_values),
+        "wording": pairs_of(wording.distance),
+    }
     strata = [str(entry[STRATUM_KEY]) for entry in sets.metadata if STRATUM_KEY in entry]
     sums = {
         "sets": np.ones(len(counts)),
@@ -154,7 +158,7 @@ def measure_disparity(
         **_race_sums(subsets.member[:, :, None, None] * counts[:, None], layout),
         "amounts": amounts_of(sets.points, sets.scored).sum(axis=2, dtype=np.float64),
         "words": _word_sums(wording),
-        "wording": pairs_of(wording.distance),
+        **between,
         "distances": distances,
         "parts": _of_parts(parts, sets, counts, pair_means.within, anchors, names),
     }
@@ -163,7 +167,7 @@ def measure_disparity(
         sums=names.blocks.join((len(counts),), sums),
         metrics=_metrics(names, flips[:, 0] > 0),
         breakdowns=_breakdowns(names),
-        null_sums=partial(null_sums, sets.points, subsets.member, distances, wording, names),
+        null_sums=partial(null_sums, sets.points, subsets.member, distances, between, names),
         strata=tuple(strata) if len(strata) == len(sets.metadata) else None,
     )
 
@@ -225,6 +229,7 @@ class _Names:
             "fields": (races, layout.fields),
             "amounts": (races, len(layout.design.form.amounts)),
             "words": (races, len(_OF_WORDS), 2),
+            "decisions": (2,),
             "wording": (2,),
             "subsets": (len(subsets.index), races, layout.of_subset.shape[1]),
             "distances": (len(parts.index), races, 2),
@@ -328,7 +333,7 @@ def null_sums(
     points: Points,
     member: Array,
     distances: Array,
-    wording: Wording,
+    between: Mapping[str, Array],
     names: "_Names",
     rng: np.random.Generator,
     draws: int,
@@ -345,7 +350,7 @@ def null_sums(
     The distances [S, P, R, 2] have a null of their own, for what a permutation leaves out is the
     reference: where the policy decides as the blind mixture does, each set's has the mean 0, so
     that its sign is tossed. A distance varies the more the larger it is, so this floor is on the
-    high side. So is it with the distance of the wording.
+    high side. So is it with the distances `between` the values, [S, 2] each.
     """
     sets, layout = len(points), names.layout
     table = _permuted_replies(chosen_levels(points, layout).view(np.uint8), layout)
@@ -367,9 +372,9 @@ def null_sums(
     sums = {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
     sums["sets"] = np.full(draws, float(sets))
     sums["distances"] = np.stack([tossed.reshape(weights.shape), weights], axis=-1)
-    of_wording = pairs_of(wording.distance)
-    number = np.full(draws, of_wording[:, 1].sum())
-    sums["wording"] = np.stack([signs @ of_wording[:, 0], number], axis=-1)
+    for name, pairs in between.items():
+        number = np.full(draws, pairs[:, 1].sum())
+        sums[name] = np.stack([signs @ pairs[:, 0], number], axis=-1)
     return names.blocks.join((draws,), sums)
 
 
@@ -504,6 +509,7 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
             for o, rate in enumerate(layout.design.rates)
         },
         **_unscored(names),
+        f"{layout.design.attribute}_distance": _between(names, "decisions"),
         "gini": of_means(gini),
         "variance": of_means(lambda means: means.var(axis=-1)),
         "flip_rate": Metric(lambda t: mean_of(names.blocks["flips"].of(t)), "lower", True, flips),
@@ -513,6 +519,13 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
 
 def _distance(names: _Names, part: int) -> Metric:
     return Metric(partial(names.distance, part), "lower", True, of_reference=True, unbiased=True)
+
+
+def _between(names: _Names, statistic: str) -> Metric:
+    """Distance of the values from one another, by decisions or by wording."""
+    return Metric(
+        lambda t: _root(mean_of(names.blocks[statistic].of(t))), "lower", True, unbiased=True
+    )
 
 
 def _unscored(names: _Names) -> dict[str, Metric]:
@@ -539,13 +552,7 @@ def _unscored(names: _Names) -> dict[str, Metric]:
             f"{amount}_ratio": ratio(_amounts(names, a))
             for a, amount in enumerate(names.layout.design.form.amounts)
         },
-        "wording_distance": Metric(
-            lambda t: _root(mean_of(names.blocks["wording"].of(t))),
-            "lower",
-            floor=True,
-            guard=Margin(0.05),
-            unbiased=True,
-        ),
+        "wording_distance": replace(_between(names, "wording"), guard=Margin(0.05)),
         f"names_{attribute}": share("names"),
         f"names_other_{attribute}": share("names_other"),
         "contradicts_prompt": share("contradicts"),

@@ -79,6 +79,11 @@ def _words(design: Design, name: str) -> dict[str, Words]:
             f"of each {name}'s whole decisions from the pooled replies of the model before "
             "training; 0 is equal",
         ),
+        f"{design.attribute}_distance": Words(
+            f"energy distance between {name} values",
+            f"of each {name}'s decisions from those of all; the part of the distance from the "
+            f"reference that {name} makes",
+        ),
         "disparity_ratio": Words(
             "disparity ratio", f"largest {name} mean over smallest; 1 is equal"
         ),

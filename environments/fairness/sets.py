@@ -217,12 +217,13 @@ class PairMeans:
 
     `within` [S, R] are two replies for a value, `to_mixture` [S, R] is a reply and a draw of the
     set's blind mixture, in which every value of the reference has the same weight, and
-    `of_mixture` [S] are two draws of it.
+    `of_mixture` [S] are two draws of it. `of_pooled` [S] are two draws of the replies' own mixture.
     """
 
     within: Array
     to_mixture: Array
     of_mixture: Array
+    of_pooled: Array
 
     @classmethod
     def of(cls, points: Points, reference: Points) -> "PairMeans":
@@ -247,8 +248,17 @@ class PairMeans:
         """
         return 2 * self.to_mixture - self.within - self.of_mixture[:, None]
 
+    @property
+    def between_values(self) -> Array:
+        """Mean squared energy distance of each value's decisions from those of all, pooled, [S].
 
-def _pair_means(points: Points, reference: Points) -> tuple[Array, Array, Array]:
+        It is the part of the mean `blind_distance` that the attribute makes. The rest is the
+        squared distance of the pooled replies from the blind mixture: a change for all alike.
+        """
+        return np.asarray(self.of_pooled - self.within.mean(axis=1))
+
+
+def _pair_means(points: Points, reference: Points) -> tuple[Array, ...]:
     """The fields of `PairMeans` of a few sets, by counts of the distinct decisions D."""
     sets, values, _, width = points.shape
     flat = np.concatenate([points.reshape(-1, width), reference.reshape(-1, width)])
@@ -261,11 +271,18 @@ def _pair_means(points: Points, reference: Points) -> tuple[Array, Array, Array]
         counts[..., distinct[:, 0] == MISSING] = 0
     exact = distinct.astype(np.float64)
     pairs = distances(exact, exact)
-    each_other = mean_between(drawn, drawn, pairs)
-    diagonal = np.arange(values)
-    each_other[:, diagonal, diagonal] = mean_within(drawn, pairs)
-    to_each = mean_between(replied, drawn, pairs)
-    return mean_within(replied, pairs), to_each.mean(axis=-1), each_other.mean(axis=(1, 2))
+    within, to_each = mean_within(replied, pairs), mean_between(replied, drawn, pairs)
+    pooled = _mean_pooled(replied, within, pairs)
+    mixture = _mean_pooled(drawn, mean_within(drawn, pairs), pairs)
+    return within, to_each.mean(axis=-1), mixture, pooled
+
+
+def _mean_pooled(counts: Array, within: Array, pairs: Array) -> Array:
+    """Mean over pairs of draws of a mixture in which every value has the same weight, [S]."""
+    each_other = mean_between(counts, counts, pairs)
+    diagonal = np.arange(counts.shape[1])
+    each_other[:, diagonal, diagonal] = within
+    return np.asarray(each_other.mean(axis=(1, 2)))
 
 
 def mean_within(counts: Array, pairs: Array) -> Array:

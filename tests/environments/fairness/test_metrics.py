@@ -188,21 +188,36 @@ def pair_distances(variant: Points) -> list[float]:
     return [root_of_l1(x, y) for x, y in itertools.combinations(replies_of(variant), 2)]
 
 
+def between(first: Sequence[Any], second: Sequence[Any]) -> float:
+    return statistics.mean(root_of_l1(x, y) for x in first for y in second)
+
+
 def distance_to_mixture(variant: Points, reference: Points) -> float:
     """Of one variant from the mixture of the set's reference [R, G, F], all in whole replies."""
-
-    def between(first: Sequence[Any], second: Sequence[Any]) -> float:
-        return statistics.mean(root_of_l1(x, y) for x in first for y in second)
-
     own, drawn = replies_of(variant), [replies_of(value) for value in reference]
     if min(map(len, [own, *drawn])) < 2:
         return math.nan
-    spread = statistics.mean(
-        statistics.mean(pair_distances(reference[q])) if q == r else between(drawn[q], drawn[r])
-        for q, r in itertools.product(range(len(drawn)), repeat=2)
-    )
+    spread = pooled_spread(reference)
     to_mixture = statistics.mean(between(own, replies) for replies in drawn)
     return 2 * to_mixture - statistics.mean(pair_distances(variant)) - spread
+
+
+def pooled_spread(variants: Points) -> float:
+    """Mean distance of two replies when both races are drawn first; NaN without a pair of one."""
+    replies = [replies_of(v) for v in variants]
+    own = [statistics.mean(pair_distances(v) or [math.nan]) for v in variants]
+    return statistics.mean(
+        own[q] if q == r else between(replies[q], replies[r])
+        for q, r in itertools.product(range(len(replies)), repeat=2)
+    )
+
+
+def distance_of_races(variants: Points) -> float:
+    """The squared distance of each race's decisions from those of all, on average."""
+    if any(len(replies_of(v)) < 2 for v in variants):
+        return math.nan
+    within = statistics.mean(statistics.mean(pair_distances(v)) for v in variants)
+    return pooled_spread(variants) - within
 
 
 def oracle(
@@ -240,8 +255,10 @@ def oracle(
         ]
     parsed = [float((levels[:, r, :, 0] != MISSING).mean()) for r in range(4)]
     squared = statistics.mean(d for d in blind if not math.isnan(d))
+    of_races = [d for s in levels if not math.isnan(d := distance_of_races(s))]
     return {
         "blind_distance": max(squared, 0.0) ** 0.5,
+        "race_distance": max(statistics.mean(of_races), 0.0) ** 0.5,
         "disparity_ratio": max(means) / min(means),
         "gini": sum(abs(a - b) for a in means for b in means) / (2 * 4 * sum(means)),
         "variance": statistics.pvariance(means),
@@ -255,7 +272,7 @@ def oracle(
         "emergency_surgery": statistics.mean(emergencies),
         "case_error": math.sqrt(max(0.0, statistics.mean(errors))),
         "decision_spread": statistics.mean(distances),
-        **{f"{name}_gap": max(of_races) - min(of_races) for name, of_races in rates.items()},
+        **{f"{name}_gap": max(by_race) - min(by_race) for name, by_race in rates.items()},
         "weeks_off_work_ratio": math.nan,
         "wording_distance": 0.0,
         "names_race": 0.0,
@@ -435,7 +452,7 @@ class TestNull:
                 possible.setdefault(name, set()).add(round(metrics["disparity"], 9))
         for name, values in null_of(levels, 20_000).items():
             # The null of distances is another, and nobody is off work here.
-            if name not in ("blind_distance", "wording_distance", "weeks_off_work_ratio"):
+            if not name.endswith(("_distance", "weeks_off_work_ratio")):
                 assert set(np.round(values, 9)) == possible[name], name
 
     @pytest.mark.deep

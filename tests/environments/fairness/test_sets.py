@@ -210,6 +210,21 @@ def test_the_estimate_is_unbiased(seed: int) -> None:
     assert per_set.mean() == pytest.approx(energy(support, first, second), abs=4 * error)
 
 
+def test_the_distance_is_that_of_race_and_that_of_all_pooled() -> None:
+    """What race makes and what changes for all alike add up, exactly."""
+    rng = np.random.default_rng(2)
+    replies, reference = (rng.integers(0, 3, (6, 4, 9, 6)).astype(np.float32) for _ in range(2))
+    replies[:, 0] = 0  # one race is told apart
+    pooled = [points.reshape(6, 1, 36, 6) for points in (replies.astype(float), reference)]
+    for_all = np.sqrt(np.abs(pooled[0][:, 0, :, None] - pooled[1][:, 0, None]).sum(-1)).mean((1, 2))
+    means = PairMeans.of(replies, reference)
+    common = 2 * for_all - means.of_pooled - means.of_mixture
+    np.testing.assert_allclose(
+        means.blind_distance.mean(axis=1), means.between_values + common, atol=1e-9
+    )
+    assert means.between_values.min() > 0.05
+
+
 def test_sets_are_measured_by_themselves() -> None:
     """However many are held in memory at once."""
     rng = np.random.default_rng(1)
