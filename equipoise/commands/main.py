@@ -49,9 +49,9 @@ VERBS: Mapping[str, Verb] = {
     "calibrate": Verb("measure the errors of a judge", "equipoise.commands.compare", "calibrate"),
     "convert": Verb("convert a checkpoint into a model that loads", "equipoise.commands.convert"),
     "merge-lora": Verb("merge an adapter into its base", "equipoise.commands.convert", "merge"),
-    "export gym": Verb("export a task for NeMo Gym", "equipoise.commands.export.command", "gym"),
+    "export gym": Verb("export a task for NeMo Gym", "equipoise.commands.export.task", "gym"),
     "export verifiers": Verb(
-        "export a task for verifiers", "equipoise.commands.export.command", "verifiers"
+        "export a task for verifiers", "equipoise.commands.export.task", "verifiers"
     ),
     "doctor": Verb("find what would stop a run", "equipoise.commands.doctor"),
 }

@@ -38,83 +38,49 @@ _LABEL_CHARACTERS = 100
 _TASK = re.compile(r"[\w-]+")  # a name, which becomes one of a YAML file
 
 
+class _Below:
+    """A path below the folder of a run."""
+
+    def __init__(self, *parts: str) -> None:
+        self.parts = parts
+
+    def __get__(self, run: "RunDirectory", _: type) -> Path:
+        return run.root.joinpath(*self.parts)
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """The paths of one run, and its ledger; nothing is created by asking for one."""
 
     root: Path
 
+    config = _Below("config.yaml")
+    #: Command, commit, versions, seeds, hashes, seconds.
+    provenance = _Below("provenance.json")
+    log = _Below("equipoise.log")
+    #: The code's diff from the commit; absent where it has none.
+    code_diff = _Below("code.diff")
+    prompts = _Below("prompts.jsonl")
+    reference = _Below("reference.jsonl")
+    #: Baseline against final; a run that has it is finished.
+    comparison = _Below("comparison.json")
+    #: The folder of trivial baselines: what the reward pays for nothing.
+    probe = _Below("probe")
+    #: Trivial baselines, and other ways of the task's own, beside both stages.
+    modes = _Below("modes.json")
+    history = _Below("training_history.jsonl")
+    #: A sample of the rollouts of training, see rollouts.py.
+    training = _Below("training", "rollouts.jsonl")
+    checkpoints = _Below("checkpoints")
+    #: The trained model or adapter in Hugging Face's format.
+    final_checkpoint = _Below("final_checkpoint")
+    report = _Below("report.html")
+    #: The trained model's likeliest replies, scored; `probe` has the untrained model's.
+    greedy = _Below("final", "greedy.jsonl")
+
     @property
     def ledger(self) -> Ledger:
         return Ledger(self.provenance)
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config.yaml"
-
-    @property
-    def provenance(self) -> Path:
-        """Command, commit, versions, seeds, hashes, seconds."""
-        return self.root / "provenance.json"
-
-    @property
-    def log(self) -> Path:
-        return self.root / "equipoise.log"
-
-    @property
-    def code_diff(self) -> Path:
-        """The code's diff from the commit; absent where it has none."""
-        return self.root / "code.diff"
-
-    @property
-    def prompts(self) -> Path:
-        return self.root / "prompts.jsonl"
-
-    @property
-    def reference(self) -> Path:
-        return self.root / "reference.jsonl"
-
-    @property
-    def comparison(self) -> Path:
-        """Baseline against final; a run that has it is finished."""
-        return self.root / "comparison.json"
-
-    @property
-    def probe(self) -> Path:
-        """The folder of trivial baselines: what the reward pays for nothing."""
-        return self.root / "probe"
-
-    @property
-    def modes(self) -> Path:
-        """Trivial baselines, and other ways of the task's own, beside both stages."""
-        return self.root / "modes.json"
-
-    @property
-    def history(self) -> Path:
-        return self.root / "training_history.jsonl"
-
-    @property
-    def training(self) -> Path:
-        """A sample of the rollouts of training, see rollouts.py."""
-        return self.root / "training" / "rollouts.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def final_checkpoint(self) -> Path:
-        """The trained model or adapter in Hugging Face's format."""
-        return self.root / "final_checkpoint"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
-
-    @property
-    def greedy(self) -> Path:
-        """The trained model's likeliest replies, scored; `probe` has the untrained model's."""
-        return self.rollouts("final").with_name("greedy.jsonl")
 
     def generations(self, stage: str) -> Path:
         """Generations of a stage that is not scored yet."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.commands.export.command import export_verifiers as export
+from equipoise.commands.export.task import export_verifiers as export
 from tests.contract.gym.served import ROOT, made_run
 from tests.contract.packages import VERIFIERS, missing
 from tests.contract.test_elsewhere import block

@@ -19,7 +19,7 @@ from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Message, PromptRecord, Rollout
 from environments.fairness import FairnessEnvironment
 from environments.pubmedqa import PubMedQAEnvironment
-from equipoise.commands.export.command import export_verifiers as export
+from equipoise.commands.export.task import export_verifiers as export
 from equipoise.run.rollouts import rollout_of
 from tests.contract.gym.served import ROOT, decision, made_run, rollout
 from tests.contract.packages import VERIFIERS, missing

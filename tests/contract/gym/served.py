@@ -18,7 +18,7 @@ import yaml
 
 from data_prep.records import write_prompts
 from environments.base import PromptRecord, Rollout
-from equipoise.commands.export.command import export_gym as export
+from equipoise.commands.export.task import export_gym as export
 from equipoise.config import Options, load_config
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import write_rollouts

@@ -10,7 +10,7 @@ import yaml
 
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import FAILURE_KINDS, Message, PromptRecord
-from equipoise.commands.export import command
+from equipoise.commands.export import task as command
 from equipoise.commands.export.task import GYM_KINDS, Rewards, RewardSettings
 from equipoise.config.words import read_options
 from equipoise.files.console import Reporter
