@@ -3,11 +3,10 @@
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from environments.base import Rollout
 from equipoise.commands.tracking import Tracker
 from equipoise.config import LoadedConfig
 from equipoise.config.nemo_rl.installation import find_installation
@@ -25,15 +24,19 @@ from equipoise.run.job import (
     Display,
     Job,
     Watch,
-    evaluate,
-    take_reference,
 )
 from equipoise.run.ledger import Meter, Provenance, now, owning
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import seal
 from equipoise.run.start import Setup, prepare_run, record_prompts, reported, start_run
 from equipoise.statistics.compare import Halves, MetricComparison, compare, comparison_dict
-from equipoise.train.probe import draw_greedy, probe, score_greedy, write_modes
+from equipoise.train.probe import (
+    after_training,
+    before_training,
+    is_drawn,
+    score_final,
+    write_modes,
+)
 
 _LOG = logging.getLogger(__name__)
 #: Does the stages of a job up to its final evaluation that its directory does not hold yet.
@@ -163,10 +166,7 @@ def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
     from equipoise.run.policy import give_memory_back, record_policy, sampler
 
     record_policy(job, loaded)
-    frozen = sampler(job, loaded)
-    take_reference(job, frozen)
-    evaluate(job, BASELINE, frozen)
-    probe(job, frozen)
+    before_training(job, sampler(job, loaded))
     if probe_only:
         return
     if not job.run.final_checkpoint.exists():
@@ -176,20 +176,11 @@ def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
         give_memory_back()
         train(job, loaded, watch)
         give_memory_back()
-
-    @cache
-    def final_model() -> Any:
-        """Loaded when it is asked, which a finished evaluation does not."""
-        return load_trained(loaded, job.run.final_checkpoint, loaded.model.device)
-
-    def trained(*request: Any) -> list[Rollout]:
-        return sampler(job, final_model())(*request)
-
-    if not job.run.is_evaluated(FINAL):  # its folder is sealed with all that is in it
-        with job.timed(FINAL):
-            draw_greedy(job, trained)
-            score_greedy(job)
-    evaluate(job, FINAL, trained)
+    if not is_drawn(job):
+        trained = load_trained(loaded, job.run.final_checkpoint, loaded.model.device)
+        after_training(job, sampler(job, trained))
+        del trained
+    score_final(job)
     give_memory_back()
 
 

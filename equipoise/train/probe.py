@@ -1,4 +1,4 @@
-"""Probe of trivial baselines, on the prompts of the evaluation.
+"""The stages around training: reference, evaluations, and the probe of trivial baselines.
 
 The constant reply is searched on training prompts; every baseline is measured on the evaluation
 split, as the untrained and the trained model are. `probe/` in the run directory has the scored
@@ -27,7 +27,20 @@ from equipoise.config.schedule import (
 )
 from equipoise.files.disk import seeded_digest, write_folder
 from equipoise.run.directory import Modes, Probe, RunDirectory, read_content, write_content
-from equipoise.run.job import BASELINE, FINAL, Job, Sample, refuse_failures, scores_of
+from equipoise.run.job import (
+    BASELINE,
+    FINAL,
+    Job,
+    Sample,
+    as_draw,
+    evaluate,
+    generate,
+    refuse_failures,
+    score,
+    scores_of,
+    take_reference,
+    use_reference,
+)
 from equipoise.run.rollouts import (
     read_generations,
     read_scored_rollouts,
@@ -276,6 +289,39 @@ def compare_with_trained(
 def _file(baseline: str) -> str:
     """A task may call a baseline what it likes."""
     return f"{re.sub('[^A-Za-z0-9_-]+', '-', baseline)}.jsonl"
+
+
+# --- the stages around training -------------------------------------------------------------------
+# In the order of both engines; what a run has already is left out.
+
+
+def before_training(job: Job, frozen: Sample) -> None:
+    """Draw the reference, evaluate the baseline and probe, all with the frozen model."""
+    take_reference(job, frozen)
+    evaluate(job, BASELINE, frozen)
+    probe(job, frozen)
+
+
+def is_drawn(job: Job) -> bool:
+    """Whether the trained model has written all that is asked of it."""
+    return job.run.is_evaluated(FINAL) or job.run.generations(FINAL).exists()
+
+
+def after_training(job: Job, trained: Sample) -> None:
+    """Draw what the trained model writes, which is saved by now."""
+    with job.timed(FINAL):
+        draw_greedy(job, trained)
+        generate(job, FINAL, as_draw(trained))
+
+
+def score_final(job: Job) -> None:
+    """Score what the trained model wrote, where that is not done yet."""
+    if job.run.is_evaluated(FINAL):
+        return
+    use_reference(job)
+    with job.timed(FINAL):
+        score_greedy(job)  # before the folder is sealed
+        score(job, FINAL)
 
 
 # --- modes ----------------------------------------------------------------------------------------

@@ -35,11 +35,11 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.history import keep_steps, read_history
 from equipoise.run.job import Display, Job, Watch
 from equipoise.run.ledger import Provenance
-from equipoise.train.nemo_rl.evaluations import is_drawn, score_final
 from equipoise.train.nemo_rl.history import usable_checkpoint
 from equipoise.train.nemo_rl.process import before_nemo_rl
 from equipoise.train.nemo_rl.recipe import Rehearsal, run_grpo
 from equipoise.train.nemo_rl.scoring import templated
+from equipoise.train.probe import is_drawn, score_final
 
 _LOG = logging.getLogger(__name__)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -4,7 +4,6 @@ Not by `validate()` itself: it never samples at temperature 0, as the probe does
 in place of replies and their tokens.
 """
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -13,21 +12,10 @@ from typing import Any
 from environments.base import PromptRecord, Rollout
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
-from equipoise.run.job import (
-    BASELINE,
-    FINAL,
-    Job,
-    as_draw,
-    evaluate,
-    generate,
-    score,
-    take_reference,
-    use_reference,
-)
+from equipoise.run.job import Job
 from equipoise.run.rollouts import read_rollouts, write_rollouts
 from equipoise.statistics.trivial import GREEDY
 from equipoise.train.nemo_rl.scoring import MessageLog, datum, single_turn_return, to_rollouts
-from equipoise.train.probe import draw_greedy, probe, score_greedy
 
 #: The folder of replies that no stage has taken yet.
 PARTS = "parts"
@@ -70,8 +58,12 @@ class Sampler:
 
     def _generate(self, records: Sequence[PromptRecord], *, greedy: bool) -> list[Rollout]:
         """Generate a reply to each prompt; an environment without rewards ends its conversation."""
+        import ray
         from nemo_rl.data.collate_fn import rl_collate_fn
         from nemo_rl.experience import rollouts
+
+        def end_conversations(_: Any, metadata: list[Any]) -> Any:
+            return ray.put(single_turn_return([0.0] * len(metadata), metadata))
 
         config, task = self.job.config, self.job.environment.name
         run: Callable[..., Any] = rollouts.run_multi_turn_rollout
@@ -82,7 +74,7 @@ class Sampler:
             self.generation,
             rl_collate_fn(data),
             self.tokenizer,
-            {task: SimpleNamespace(step=SimpleNamespace(remote=_end_conversations))},
+            {task: SimpleNamespace(step=SimpleNamespace(remote=end_conversations))},
             max_seq_len=config.policy.max_total_sequence_length,
             max_rollout_turns=1,
             greedy=greedy,
@@ -98,42 +90,3 @@ class Sampler:
         read, written = map(sum, zip(*lengths, strict=True))
         self.job.meter.add_tokens(read, written)
         return to_rollouts(self.last, batch["extra_env_info"])
-
-
-def _end_conversations(_: Any, metadata: list[Any]) -> Any:
-    import ray
-
-    return ray.put(single_turn_return([0.0] * len(metadata), metadata))
-
-
-def before_first_step(job: Job, frozen: Sampler, environment: Any) -> None:
-    """Draw the reference and the baseline from the frozen model, where they are missing."""
-    had_reference = job.run.reference.exists()
-    take_reference(job, frozen)
-    evaluate(job, BASELINE, frozen)
-    if not had_reference:
-        environment.load_reference()
-    probe(job, frozen)
-    shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
-
-
-def after_last_step(job: Job, trained: Sampler) -> None:
-    """Draw what the trained model writes, which is saved by now."""
-    with job.timed(FINAL):
-        draw_greedy(job, trained)
-        generate(job, FINAL, as_draw(trained))
-    shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
-
-
-def is_drawn(job: Job) -> bool:
-    return job.run.is_evaluated(FINAL) or job.run.generations(FINAL).exists()
-
-
-def score_final(job: Job) -> None:
-    """Score what the trained model wrote, where that is not done yet."""
-    if job.run.is_evaluated(FINAL):
-        return
-    use_reference(job)
-    with job.timed(FINAL):
-        score_greedy(job)  # before the folder is sealed
-        score(job, FINAL)

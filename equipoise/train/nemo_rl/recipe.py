@@ -6,6 +6,7 @@ environment's actor, a policy factory and a logger. Evaluations are rollouts of 
 
 import logging
 import os
+import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -20,10 +21,11 @@ from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped, StopRequest, deferring
 from equipoise.run.history import Row
 from equipoise.run.job import Job, begin_training, use_reference
-from equipoise.train.nemo_rl.evaluations import Sampler, after_last_step, before_first_step
+from equipoise.train.nemo_rl.evaluations import PARTS, Sampler
 from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.process import WAITING, with_room_to_wait
 from equipoise.train.nemo_rl.scoring import MessageLog
+from equipoise.train.probe import after_training, before_training
 
 #: Seconds of a Slurm job that are kept for the end of a step and for its checkpoint.
 _TO_SAVE = 300
@@ -59,8 +61,10 @@ def run_grpo(
         with deferring(logging.getLogger(__name__).warning) as stop:
             use_reference(job)  # the actor of a resumed run has read it itself
             if done == 0:
-                before_first_step(job, _sampler(job, nemo, 0, stop), nemo.environment)
+                before_training(job, _sampler(job, nemo, 0, stop))
+                nemo.environment.load_reference()
                 nemo.generation.finish_generation()
+                shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
             if done < steps:
                 begin_training(job, steps)
                 ours = (job, steps, on_row, stop, rehearsal.stop_at)
@@ -69,7 +73,8 @@ def run_grpo(
                 if job.config.grpo.is_asynchronous:
                     return  # NeMo-RL has ended its workers
             trained = _sampler(job, nemo, steps, stop)
-            after_last_step(job, trained)
+            after_training(job, trained)
+            shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
             rehearsal.replies.extend(trained.last)
     finally:
         _end(nemo)

@@ -7,31 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
+from environments.base import UNPARSEABLE, Failure, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 from equipoise.run import job as evaluation
 from equipoise.run.job import Job, begin_training, evaluate, take_reference
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
 from equipoise.run.seals import Manifest, damage_of
+from tests.equipoise.train.toy import Model
 from tests.refusals import refusal
 
 Capture = pytest.CaptureFixture[str]
-
-
-class Model:
-    """Writes the same reply to every prompt, and remembers for which stage it was asked."""
-
-    def __init__(self, reply: str = "A") -> None:
-        self.reply = reply
-        self.stages: list[str] = []
-
-    def __call__(
-        self, records: Sequence[PromptRecord], generations: int, stage: str
-    ) -> list[Rollout]:
-        self.stages.append(stage)
-        every = [record for record in records for _ in range(generations)]
-        return [Rollout(r.id, r.set_id, r.split, "<Q>", self.reply) for r in every]
 
 
 def test_a_reference_is_drawn_once_and_is_that_of_the_first_start(job: Job) -> None:
@@ -39,7 +25,7 @@ def test_a_reference_is_drawn_once_and_is_that_of_the_first_start(job: Job) -> N
     take_reference(job, model)
     resumed = replace(job, environment=type(job.environment)())
     take_reference(resumed, never)
-    assert model.stages == ["reference"]
+    assert [stage for stage, *_ in model.asked] == ["reference"]
     assert [r.completion for r in resumed.environment.reference] == ["A"] * 10
     job.run.reference.write_text(job.run.reference.read_text().replace('"A"', '"B"'))
     with refusal("run.changed-source", "reference"):

@@ -1,27 +1,28 @@
 """The probe: which baselines a run samples, scores and keeps, and what it says of them later."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from data_prep.splits import sample_names
-from environments.base import Failure, PromptRecord, Rollout, Score
+from environments.base import Failure, PromptRecord, Score
 from equipoise.files.disk import read_json
-from equipoise.run.job import BASELINE, Job, evaluate, take_reference
-from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.run.job import Job
+from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import damage_of
 from equipoise.train.probe import (
+    after_training,
+    before_training,
     compare_with_trained,
-    draw_greedy,
-    probe,
-    score_greedy,
+    is_drawn,
+    score_final,
     training_sample,
     write_modes,
 )
 from tests.equipoise.conftest import Toy
+from tests.equipoise.train.toy import Model
 from tests.refusals import refusal
 
 
@@ -44,40 +45,50 @@ class Skilled(Toy):
         return ({"role": "user", "content": "blind"},)
 
 
-class Model:
-    """Replies with `reply` to what it sees and with `blind` where it sees nothing.
-
-    At temperature 0 it replies with `greedy`.
-    """
-
-    def __init__(self, reply: str = "A", blind: str = "nothing", greedy: str = "") -> None:
-        self.reply, self.blind, self.greedy = reply, blind, greedy or reply
-        self.asked: list[tuple[str, int, int]] = []
-
-    def __call__(self, records, generations: int, stage: str) -> list[Rollout]:
-        self.asked.append((stage, len(records), generations))
-        return [
-            Rollout(r.id, r.set_id, r.split, "<Q>", self._reply(r.messages, stage))
-            for r in records
-            for _ in range(generations)
-        ]
-
-    def _reply(self, messages: Sequence, stage: str) -> str:
-        if stage == "greedy":
-            return self.greedy
-        return self.blind if messages[-1]["content"] == "blind" else self.reply
-
-
 @pytest.fixture
 def skilled(job: Job) -> Job:
     return replace(job, environment=Skilled())
 
 
 def probed(job: Job, model: Model) -> dict:
-    take_reference(job, model)
-    evaluate(job, BASELINE, model)
-    probe(job, model)
+    before_training(job, model)
     return read_json(job.run.probe / "probe.json")
+
+
+def test_the_stages_of_both_engines_draw_in_this_order(job: Job) -> None:
+    model = Model()
+    before_training(job, model)
+    assert not is_drawn(job)
+    after_training(job, model)
+    assert is_drawn(job)
+    score_final(job)
+    assert is_drawn(job)
+    assert model.asked == [
+        ("reference", 5, 2),
+        ("baseline", 2, 3),
+        ("probe", 2, 4),
+        ("greedy", 2, 1),
+        ("greedy", 2, 1),
+        ("final", 2, 3),
+    ]
+    assert len(job.environment.reference) == len(read_rollouts(job.run.reference)) == 10
+    for stage in ("baseline", "final"):
+        evaluation = read_json(job.run.evaluation(stage))
+        assert evaluation["metrics"]["accuracy"]["value"] == 1
+        assert evaluation["watched"] == {"metric": "accuracy", "better": "higher"}
+
+
+def test_another_process_scores_what_the_trained_model_wrote_last(job: Job) -> None:
+    before_training(job, Model())
+    for reply in "BA":  # the first process was lost
+        after_training(job, Model(reply))
+    assert not job.run.evaluation("final").exists()
+    resumed = replace(job, environment=type(job.environment)())
+    for _ in range(2):  # then nothing is left to do
+        score_final(resumed)
+        for path in (job.run.rollouts("final"), job.run.greedy):
+            assert {rollout.completion for rollout in read_rollouts(path)} == {"A"}
+        assert damage_of(job.run, "final") == []
 
 
 def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None:
@@ -147,9 +158,7 @@ def test_none_is_made_where_none_is_wanted(job: Job) -> None:
     none = section.probe.model_copy(update={"prompts": 0})
     config = job.config.model_copy(update={"equipoise": section.model_copy(update={"probe": none})})
     job = replace(job, loaded=replace(job.loaded, config=config))
-    take_reference(job, Model())
-    evaluate(job, BASELINE, Model())
-    probe(job, Model())
+    before_training(job, Model())
     assert not job.run.probe.exists()
     statistics = job.config.equipoise.evaluation.statistics
     assert compare_with_trained(job.run, job.environment, statistics) is None
@@ -174,9 +183,8 @@ class TestBesideTheTrainedModel:
     def trained(job: Job, reply: str, greedy: str = "") -> dict:
         probed(job, Model())
         model = Model(reply, greedy=greedy)
-        draw_greedy(job, model)
-        score_greedy(job)
-        evaluate(job, "final", model)
+        after_training(job, model)
+        score_final(job)
         write_modes(job)
         return read_json(job.run.modes)
 

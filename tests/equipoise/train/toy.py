@@ -1,8 +1,10 @@
-"""A task whose replies are right, wrong or cannot be scored."""
+"""A task whose replies are right, wrong or cannot be scored, and a model that writes some."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
-from environments.base import Failure, Score
+from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 
@@ -26,3 +28,29 @@ class Toy(Environment):
         sums = np.array([[s.value or 0.0, s.value is not None] for s in scores], dtype=float)
         rate = Metric(lambda total: total[..., 0] / total[..., 1], "higher")
         return Measurement(tuple(r.prompt_id for r in rollouts), sums, {"accuracy": rate})
+
+
+class Model:
+    """Replies with `reply` to what it sees, with `blind` where it sees nothing.
+
+    At temperature 0 it replies with `greedy`. It remembers what it was asked.
+    """
+
+    def __init__(self, reply: str = "A", blind: str = "nothing", greedy: str = "") -> None:
+        self.reply, self.blind, self.greedy = reply, blind, greedy or reply
+        self.asked: list[tuple[str, int, int]] = []
+
+    def __call__(
+        self, records: Sequence[PromptRecord], generations: int, stage: str
+    ) -> list[Rollout]:
+        self.asked.append((stage, len(records), generations))
+        return [
+            Rollout(r.id, r.set_id, r.split, "<Q>", self._reply(r.messages, stage))
+            for r in records
+            for _ in range(generations)
+        ]
+
+    def _reply(self, messages: Sequence, stage: str) -> str:
+        if stage == "greedy":
+            return self.greedy
+        return self.blind if messages[-1]["content"] == "blind" else self.reply

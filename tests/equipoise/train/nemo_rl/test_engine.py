@@ -14,8 +14,8 @@ from equipoise.report.run_files import read_run
 from equipoise.run.history import append_row
 from equipoise.run.ledger import Provenance
 from equipoise.train.nemo_rl import engine
-from equipoise.train.nemo_rl.evaluations import before_first_step
-from tests.equipoise.train.nemo_rl.test_evaluations import Environment, Replies
+from equipoise.train.probe import before_training
+from tests.equipoise.train.toy import Model
 
 STEPS = 12
 #: A checkpoint is there after so many of them, and the run is stopped.
@@ -35,7 +35,7 @@ def nemo_rl(job, monkeypatch, tmp_path):
     def train(job, last):
         def run_grpo(job, path, done, steps, on_row, rehearsal):
             if not done:
-                before_first_step(job, Replies(), Environment())
+                before_training(job, Model())
             for step in range(done + 1, last + 1):
                 row = {"step": step, "reward": step / 2, "env/accuracy": -step / 3, "loss": 0.5}
                 append_row(job.run.history, row)

@@ -1,108 +1,15 @@
-"""Evaluations by a validation of NeMo-RL's: what is drawn when, in parts that a kill leaves."""
+"""Replies by NeMo-RL's rollouts, in parts that a kill leaves."""
 
-import json
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from environments.base import Rollout
 from equipoise.files.exits import Stopped
-from equipoise.run.rollouts import read_rollouts
-from equipoise.run.seals import damage_of
 from equipoise.train.nemo_rl import evaluations
-from equipoise.train.nemo_rl.evaluations import (
-    PARTS,
-    Sampler,
-    after_last_step,
-    before_first_step,
-    is_drawn,
-    score_final,
-)
+from equipoise.train.nemo_rl.evaluations import PARTS, Sampler
 from tests.refusals import refusal
-
-
-class Environment:
-    """The actor's answers, by plain calls."""
-
-    def __init__(self):
-        self.loaded = 0
-
-    def load_reference(self):
-        self.loaded += 1
-
-
-@pytest.fixture
-def environment():
-    return Environment()
-
-
-class Replies:
-    """Draws the same replies for every prompt and remembers what it was asked for."""
-
-    def __init__(self, replies="ABA"):
-        self.asked, self.replies = [], replies
-
-    def __call__(self, records, generations, label):
-        self.asked.append((label, [record.id for record in records], generations))
-        return [
-            Rollout(r.id, r.set_id, r.split, "<Q>", self.replies[n % len(self.replies)])
-            for r in records
-            for n in range(generations)
-        ]
-
-
-# --- stages ---------------------------------------------------------------------------------------
-
-
-def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(job, environment):
-    sample = Replies()
-    before_first_step(job, sample, environment)
-    assert not is_drawn(job)
-    after_last_step(job, sample)
-    assert is_drawn(job)
-    score_final(job)
-    assert is_drawn(job)
-    assert [(label, sorted(ids), n) for label, ids, n in sample.asked] == [
-        ("reference", ["p0", "p1", "p2", "p3", "p4"], 2),
-        ("baseline", ["p3", "p4"], 3),
-        ("probe", ["p0", "p1"], 4),
-        ("greedy", ["p3", "p4"], 1),
-        ("greedy", ["p3", "p4"], 1),
-        ("final", ["p3", "p4"], 3),
-    ]
-    assert environment.loaded == 1
-    assert len(job.environment.reference) == len(read_rollouts(job.run.reference)) == 10
-    for stage in ("baseline", "final"):
-        evaluation = json.loads(job.run.evaluation(stage).read_text())
-        assert evaluation["metrics"]["accuracy"]["value"] == pytest.approx(2 / 3)
-        assert evaluation["watched"] == {"metric": "accuracy", "better": "higher"}
-    assert "reference" in json.loads(job.run.provenance.read_text())["hashes"]
-
-
-def test_another_process_scores_what_the_trained_model_wrote(job, environment):
-    before_first_step(job, Replies(), environment)
-    after_last_step(job, Replies())
-    assert not job.run.evaluation("final").exists()
-    resumed = replace(job, environment=type(job.environment)())
-    score_final(resumed)
-    accuracy = json.loads(job.run.evaluation("final").read_text())["metrics"]["accuracy"]["value"]
-    assert accuracy == pytest.approx(2 / 3)
-    score_final(resumed)  # nothing is left to do
-
-
-def test_what_a_lost_model_wrote_is_drawn_again(job, environment):
-    before_first_step(job, Replies(), environment)
-    after_last_step(job, Replies("BBB"))
-    after_last_step(job, Replies("AAA"))
-    score_final(job)
-    for path in (job.run.rollouts("final"), job.run.greedy):
-        assert {rollout.completion for rollout in read_rollouts(path)} == {"A"}
-    assert damage_of(job.run, "final") == []
-
-
-# --- sampling -------------------------------------------------------------------------------------
 
 
 class Rollouts:

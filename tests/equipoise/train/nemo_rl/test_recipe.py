@@ -50,15 +50,15 @@ def nemo(job, monkeypatch):
             checkpointing={"checkpoint_must_save_by": None, "save_period": 2},
             policy={"generation": {"colocated": {"enabled": True}}},
         ),
-        environment=None,
+        environment=SimpleNamespace(load_reference=note("reference")),
         task_to_env={},
         loop=lambda history: None,
         **dict.fromkeys(("loader", "val_loader", "tokenizer", "loss", "state")),
     )
     monkeypatch.setattr(recipe, "_set_up", lambda *_: nemo)
-    monkeypatch.setattr(recipe, "before_first_step", note("before"))
+    monkeypatch.setattr(recipe, "before_training", note("before"))
     monkeypatch.setattr(recipe, "begin_training", note("begin"))
-    monkeypatch.setattr(recipe, "after_last_step", note("after"))
+    monkeypatch.setattr(recipe, "after_training", note("after"))
 
     def run(done=0, saves=STEPS):
         (folder := job.run.checkpoints / f"step_{saves}").mkdir(parents=True)
@@ -71,7 +71,7 @@ def nemo(job, monkeypatch):
 
 def test_a_run_is_evaluated_before_and_after_training(nemo):
     nemo.run()
-    before = ["refit", "before", "finish", "begin"]
+    before = ["refit", "before", "reference", "finish", "begin"]
     assert nemo.calls == [*before, "train", "refit", "after", *ENDED]
 
 
