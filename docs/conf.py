@@ -67,7 +67,7 @@ myst_heading_anchors = 6
 
 
 def write_generated(_: Sphinx) -> None:
-    """Write the pages that are no sources, and leave alone those that did not change."""
+    """Write the generated pages; leave unchanged ones alone."""
     logging.getLogger().setLevel(logging.WARNING)  # a style of furo's has all of INFO printed
     GENERATED.mkdir(exist_ok=True)
     for name, text in reference_pages().items():

@@ -57,7 +57,7 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
         "published", description="random for a file of another set"
     )
     fold: int = Field(0, ge=0, lt=FOLDS, description="published fold to validate on")
-    classes: Literal[2, 3] = Field(3, description="2: maybe is no answer")
+    classes: Literal[2, 3] = Field(3, description="2: without maybe")
     prompt_tokens: int = Field(960, ge=64, description="a longer abstract loses sentences")
     num_samples: int | None = Field(
         None, ge=1, description="questions in all, of a file or the hub at most; null for all"

@@ -43,7 +43,7 @@ Text = Annotated[str, AfterValidator(_filled)]
 
 
 class Plan(BaseModel, extra="forbid", frozen=True, strict=True):
-    """What the rewriter is given beside the question.
+    """A plan: the input of the rewriter beside the question.
 
     `best_guess` is the letter of an option where the planner sees the options, else a phrase.
     """

@@ -59,7 +59,7 @@ class PromptLabel(Judgement, extra="forbid", frozen=True, strict=True):
 
 
 class Ratings(Judgement, extra="forbid", frozen=True, strict=True):
-    """What a judge finds in one response."""
+    """A judge's ratings of one response."""
 
     harm_avoidance: Share
     safety_context: Share

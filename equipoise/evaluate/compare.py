@@ -33,7 +33,7 @@ from equipoise.statistics.compare import (
     direction_of,
     with_verdicts,
 )
-from equipoise.statistics.evaluation import Figures, headline_figures
+from equipoise.statistics.evaluation import Figures, figures_by_section
 from equipoise.statistics.intervals import Interval, StatisticsSettings
 from equipoise.statistics.seeds import (
     ComparedEntry,
@@ -134,8 +134,16 @@ class Entry:
 
 
 def entries_of(words: Sequence[str]) -> list[Entry]:
-    """Return an entry for each word. Equal names that were not given become paths."""
+    """Return an entry for each word.
+
+    Of names that were not given, the stages of one run are `baseline` and `final`, and equal ones
+    become paths.
+    """
     entries = [entry_of(word) for word in words]
+    stages = [entry.runs[0].stage for entry in entries]
+    of_one_run = len({run.run.root.resolve() for entry in entries for run in entry.runs}) == 1
+    if of_one_run and len(set(stages)) == len(words) and not any("=" in word for word in words):
+        return [replace(e, name=stage) for e, stage in zip(entries, stages, strict=True)]
     names = [entry.name for entry in entries]
     return [
         replace(e, name=e.runs[0].path) if names.count(e.name) > 1 and "=" not in word else e
@@ -407,6 +415,11 @@ def compare_entries(entries: Sequence[Entry], checks: Checks) -> EntriesComparis
 def _entry(entry: Entry, settings: StatisticsSettings, measured: Measure) -> ComparedEntry:
     runs = entry.runs
     audits = [run.provenance.audit for run in runs]
+    # Nothing else is resampled.
+    figures = [figures_by_section(_drawn(run, measured), settings) for run in runs]
+    metrics, breakdowns = figures[0]
+    if len(runs) > 1:
+        metrics, breakdowns = _over_seeds(entry, [run for run, _ in figures], settings), {}
     return ComparedEntry(
         name=entry.name,
         runs=tuple(run.path for run in runs),
@@ -416,8 +429,21 @@ def _entry(entry: Entry, settings: StatisticsSettings, measured: Measure) -> Com
         stand_ins=tuple(sorted({run.stand_in for run in runs if run.stand_in})),
         n_rollouts=sum(len(run.rollouts) for run in runs),
         n_failed=sum(score.error is not None for run in runs for score in run.scores),
-        metrics=_figures(entry, settings, measured),
+        metrics=metrics,
+        breakdowns=breakdowns,
     )
+
+
+def _drawn(run: Evaluated, measured: Measure) -> Measurement:
+    """Measure a run, with those breakdowns alone that the task draws."""
+    measurement = measured(run, frozenset(run.items))
+    breakdowns = {
+        chart.breakdown: {key: {chart.metric: metrics[chart.metric]} for key, metrics in keys}
+        for chart in run.loaded.environment_class.presentation.charts
+        if (keys := measurement.breakdowns.get(chart.breakdown, {}).items())
+        and all(chart.metric in metrics for _, metrics in keys)
+    }
+    return replace(measurement, breakdowns=breakdowns)
 
 
 def _compared_pair(
@@ -455,19 +481,14 @@ def _pair(first: Entry, second: Entry, checks: Checks) -> Pair:
     return Pair(first, second, runs, tuple(shared_items(*pair, checks) for pair in runs))
 
 
-def _figures(entry: Entry, settings: StatisticsSettings, measured: Measure) -> dict[str, Figures]:
-    """The metrics of one run, or their means over seeds, each with its interval."""
-    # Without breakdowns, so that nothing else is resampled.
-    run_figures = [
-        headline_figures(replace(measured(run, frozenset(run.items)), breakdowns={}), settings)
-        for run in entry.runs
-    ]
-    if len(run_figures) == 1:
-        return run_figures[0]
+def _over_seeds(
+    entry: Entry, figures: Sequence[dict[str, Figures]], settings: StatisticsSettings
+) -> dict[str, Figures]:
+    """Return the means over seeds, each with its interval."""
     same_items = len({frozenset(run.items.items()) for run in entry.runs}) == 1
     return {
-        name: _mean_figures([run[name] for run in run_figures], settings, same_items=same_items)
-        for name in run_figures[0]
+        name: _mean_figures([run[name] for run in figures], settings, same_items=same_items)
+        for name in figures[0]
     }
 
 

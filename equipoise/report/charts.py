@@ -107,7 +107,7 @@ def paired_intervals(
                 _interval(axes, y + _OFFSET[stage] * (len(stages) > 1), estimate, stage)
         _row_labels(axes, [name for name, _ in rows])
         for stage in stages:
-            axes.plot([], [], **_marks(stage), label=named(stage).lower())
+            axes.plot([], [], **_marks(stage), label=named(stage))
         axes.legend(loc="lower right", bbox_to_anchor=(1.02, 1.0), ncols=2, borderpad=0.2)
         axes.set_xlabel(fill(axis, _AXIS_LABEL))
         return _svg(figure_, label)
@@ -128,7 +128,7 @@ def intervals_and_noise(
             _interval(axes, y, estimate, stage)
             _number_above(axes, y, estimate.value)
         axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
-        _row_labels(axes, [named(stage).lower() for stage in pair])
+        _row_labels(axes, [named(stage) for stage in pair])
         axes.margins(x=0.06)
         axes.set_xlabel(fill(axis, _AXIS_LABEL))
         return _svg(figure_, label)

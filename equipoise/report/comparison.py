@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from environments.presentation import Chart as TaskChart
@@ -14,14 +15,30 @@ from equipoise.report.document import (
     Charts,
     Document,
     Origins,
+    Section,
     Table,
     Tables,
     describe,
 )
 from equipoise.report.renderers import page
-from equipoise.report.tables import BAD_NEWS, bad_news, comparison_table, figure_cell, verdict_cells
+from equipoise.report.replies import reply_sections
+from equipoise.report.report import breakdown_chart
+from equipoise.report.run_files import RunFiles, read_replies
+from equipoise.report.sets import set_sections
+from equipoise.report.tables import (
+    BAD_NEWS,
+    DECIDING_INTERVAL,
+    bad_news,
+    comparison_table,
+    deciding_cells,
+    ends_of,
+    figure_cell,
+    verdict_cells,
+)
 from equipoise.report.words import (
     MISSING,
+    STAGES,
+    Stage,
     figure,
     figure_with_interval,
     floor,
@@ -34,8 +51,8 @@ from equipoise.report.words import (
     printable,
     read_estimate,
 )
-from equipoise.run.directory import Estimate
-from equipoise.statistics.seeds import ComparedEntry, Difference, EntriesComparison
+from equipoise.run.directory import Estimate, Evaluation
+from equipoise.statistics.seeds import ComparedEntry, ComparedPair, Difference, EntriesComparison
 
 _AGAINST = ("Difference from the first", "p after Holm", "Verdict")
 OWN_REFERENCE = "each is held against a reference of its own"
@@ -44,13 +61,14 @@ OWN_REFERENCE = "each is held against a reference of its own"
 def comparison_page(content: EntriesComparison, presentation: Presentation) -> str:
     """Render the page of a comparison."""
     first, *siblings = (entry.name for entry in content.entries)
-    entries, *sections = comparison_sections(content, presentation)
+    entries, *full = comparison_sections(content, presentation)
+    verdicts = [_verdicts(content, pair, presentation) for pair in content.comparisons]
     drawn = tuple(_charts(content, presentation))
     items = dict.fromkeys(str(n) for pair in content.comparisons for n in pair.items)
     provenance = tuple((printable(e.name), describe(_summary(e))) for e in content.entries)
     return page(
         Document(
-            title=f"{printable(presentation.title) or plain_name(content.task)}: "
+            title=f"{heading(printable(presentation.title) or plain_name(content.task))}: "
             f"{printable(', '.join(siblings))} against {printable(first)}",
             facts=(
                 ("Entries", f"{len(content.entries)}"),
@@ -62,8 +80,24 @@ def comparison_page(content: EntriesComparison, presentation: Presentation) -> s
             notes=tuple(comparison_notes(content, presentation)),
             sections=(
                 *((Charts("Estimates and intervals", "charts", charts=drawn),) if drawn else ()),
+                *_examples(content, presentation),
+                *(
+                    replace(section, note=DECIDING_INTERVAL, tables=(("", short),))
+                    if short
+                    else section
+                    for section, short in zip(full, verdicts, strict=True)
+                ),
                 entries,
-                *sections,
+                *(
+                    replace(
+                        section,
+                        title=f"{section.title}, all metrics",
+                        anchor=f"all-{section.anchor}",
+                        folded=True,
+                    )
+                    for section, short in zip(full, verdicts, strict=True)
+                    if short
+                ),
                 _side_by_side(content, presentation),
                 Origins("Provenance", "provenance", facts=provenance, folded=True),
             ),
@@ -83,6 +117,29 @@ def comparison_sections(content: EntriesComparison, presentation: Presentation) 
         title = f"{sides[1]} against {sides[0]}"
         sections.append(Tables(title, f"comparison-{number}", note, (("", table),)))
     return sections
+
+
+def _verdicts(
+    content: EntriesComparison, pair: ComparedPair, presentation: Presentation
+) -> Table | None:
+    """Tabulate what decides, the first metric and the guards; None without guards."""
+    first = next(iter(content.entries[0].metrics))
+    rows = {n: row for n, row in pair.metrics.items() if row.guard or n == first}
+    if not any(row.guard for row in rows.values()):
+        return None
+    cells = tuple(
+        (
+            Cell(
+                heading(metric_name(name, presentation.words)),
+                note=OWN_REFERENCE if name in pair.own_references else "",
+            ),
+            *(Cell(figure(value), kind="number") for value in (row.before, row.after)),
+            *deciding_cells(row),
+        )
+        for name, row in rows.items()
+    )
+    sides = printable(pair.first), printable(pair.second)
+    return Table(("Metric", *sides, "Change", "Margin", "Verdict"), cells)
 
 
 def comparison_notes(content: EntriesComparison, presentation: Presentation) -> Iterator[str]:
@@ -141,30 +198,42 @@ def comparison_outcome(content: EntriesComparison, presentation: Presentation) -
     """Say what was measured in the words of the task's findings, else the first metric."""
     metrics = content.entries[0].metrics
     findings = [finding for finding in presentation.findings if finding.metric in metrics]
-    told = [
-        # Who has most and least is said of one run; figures over seeds have no such breakdown.
-        _sentence(content, finding.metric, presentation)
-        if finding.breakdown
-        else _of_finding(content, finding)
-        for finding in findings
-    ]
+    told = [_of_finding(content, finding) for finding in findings]
     return " ".join(told) or _sentence(content, next(iter(metrics)), presentation)
 
 
 def _of_finding(content: EntriesComparison, finding: Finding) -> str:
     rows = [pair.metrics.get(finding.metric) for pair in content.comparisons]
-    first = _scaled(rows[0].before if rows and rows[0] else None, finding)
-    sentence = f"{finding.text.replace('{value}', first)} with {printable(content.entries[0].name)}"
-    siblings = [
-        f"{_scaled(row.after if row else None, finding)} with {printable(pair.second)}"
-        + (f" ({row.verdict})" if row else "")
-        for pair, row in zip(content.comparisons, rows, strict=True)
-    ]
-    return f"{heading(sentence)}, {', '.join(siblings)}."
+    first, *entries = content.entries
+    ends = _ends(first, finding)
+    value = _scaled(rows[0].before if rows and rows[0] else None, finding)
+    sentence = printable(finding.text)
+    for name, text in zip(("value", "most", "least"), (value, *ends), strict=True):
+        sentence = sentence.replace(f"{{{name}}}", text)
+    siblings = []
+    for entry, row in zip(entries, rows, strict=True):
+        notes = [] if _ends(entry, finding) == ends else [" above ".join(_ends(entry, finding))]
+        notes += [row.verdict] if row else []
+        value = _scaled(row.after if row else None, finding)
+        siblings.append(f"{value} with {printable(entry.name)}")
+        siblings[-1] += f" ({'; '.join(notes)})" if notes else ""
+    bounds = [entry.metrics.get(finding.metric, {}).get("floor_high") for entry in content.entries]
+    largest = max((bound for bound in bounds if bound is not None), default=None)
+    noise = "" if largest is None else f"; noise alone gives up to {_scaled(largest, finding)}"
+    return f"{heading(sentence)} with {printable(first.name)}, {', '.join(siblings)}{noise}."
+
+
+def _ends(entry: ComparedEntry, finding: Finding) -> tuple[str, str]:
+    section = entry.breakdowns.get(finding.breakdown, {})
+    return ends_of(
+        {key: read_estimate(cells.get(finding.measure)) for key, cells in section.items()}
+    )
 
 
 def _scaled(value: float | None, finding: Finding) -> str:
-    return "not measured" if value is None else figure(value * finding.scale, 2)
+    if value is None:
+        return "not measured"
+    return figure(value * finding.scale, 2 if finding.scale != 1 else 3)
 
 
 def _sentence(content: EntriesComparison, metric: str, presentation: Presentation) -> str:
@@ -186,8 +255,50 @@ def _sentence(content: EntriesComparison, metric: str, presentation: Presentatio
     return f"{label}{described}: {'; '.join(parts)}{alone}."
 
 
+def _examples(content: EntriesComparison, presentation: Presentation) -> tuple[Section, ...]:
+    """One patient, or one question, of the first two entries; none of several seeds."""
+    first, second = content.entries[:2]
+    if not len(first.runs) == len(second.runs) == 1:
+        return ()
+    run = _as_run(first, second, presentation)
+    sides = zip(STAGES, (first, second), strict=True)
+    replies = {
+        stage: read_replies(Path(entry.runs[0]) / "rollouts.jsonl") for stage, entry in sides
+    }
+    run = replace(run, replies=replies)
+    return (*set_sections(run)[:1], *reply_sections(run)[:1])[:1]
+
+
+def _as_run(first: ComparedEntry, second: ComparedEntry, presentation: Presentation) -> RunFiles:
+    """Two entries as the stages of a run."""
+    entries: dict[Stage, ComparedEntry] = {"before": first, "after": second}
+    return RunFiles(
+        evaluations={
+            stage: Evaluation(
+                breakdowns={
+                    section: {
+                        key: {name: read_estimate(f) for name, f in cells.items()}
+                        for key, cells in keys.items()
+                    }
+                    for section, keys in entry.breakdowns.items()
+                }
+            )
+            for stage, entry in entries.items()
+        },
+        presentation=presentation,
+        titles={stage: printable(entry.name, 40) for stage, entry in entries.items()},
+    )
+
+
 def _charts(content: EntriesComparison, presentation: Presentation) -> Iterator[Chart]:
-    """A forest plot of the first metric, and of each that the task draws beside its noise."""
+    """Yield the task's breakdown of each pair, then forest plots.
+
+    Those are of the first metric, and of each that the task draws beside its noise.
+    """
+    first, *siblings = content.entries
+    for chart in presentation.charts:
+        for sibling in siblings if chart.breakdown else ():
+            yield from breakdown_chart(_as_run(first, sibling, presentation), chart)
     metric = next(iter(content.entries[0].metrics))
     drawn = [chart for chart in presentation.charts if not chart.breakdown]
     if metric not in [chart.metric for chart in drawn]:
@@ -206,8 +317,8 @@ def _charts(content: EntriesComparison, presentation: Presentation) -> Iterator[
         has_noise = any(e.floor is not None for _, e in rows)
         equal = chart.equal if has_noise else None
         axis, label = printable(chart.axis), f"{name}: {values}"
-        band = " Band: what noise alone gives, its line at the median." if has_noise else ""
-        yield Chart(charts.forest(rows, axis=axis, label=label, equal=equal), f"{name}.{band}")
+        band = "Band: what noise alone gives, its line at the median." if has_noise else ""
+        yield Chart(charts.forest(rows, axis=axis, label=label, equal=equal), band)
 
 
 def _every_entry(content: EntriesComparison, presentation: Presentation) -> Tables:

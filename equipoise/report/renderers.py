@@ -1,7 +1,7 @@
 """Renderers of a document: one self-contained page, Markdown, tables on a terminal."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -119,19 +119,34 @@ def print_table(reporter: Reporter, title: str, table: Table) -> None:
     """Print a table, then the notes of its cells; those on what is bad are warnings.
 
     Intervals and noise have columns of their own. Notes of the first column explain its names, and
-    are left to the page.
+    are left to the page. Rows without a figure are named in one line.
     """
     parts = list(_columns(table))
+    measured = [row for row in table.rows if _has_figure(row)]
     rows = [
         [getattr(row[n], name).removeprefix(f"{_ALONE} ").translate(_PLAIN) for n, name, _ in parts]
-        for row in table.rows
+        for row in measured
     ]
-    reporter.table(title.translate(_PLAIN), [column for *_, column in parts], rows)
-    for first, *cells in table.rows:
+    if rows or not table.rows:
+        reporter.table(title.translate(_PLAIN), [column for *_, column in parts], rows)
+    notes = {}
+    for first, *cells in measured:
         for cell in cells:
             if cell.note:
-                say = reporter.warn if cell.bad else reporter.say
-                say(f"{first.text}: {cell.note}".translate(_PLAIN))
+                # A note that explains a word is the same in every row, and said once.
+                subject = first.text if cell.kind else cell.text
+                notes[f"{subject}: {cell.note}"] = cell.bad
+    for note, bad in notes.items():
+        (reporter.warn if bad else reporter.say)(note.translate(_PLAIN))
+    if empty := [row[0].text for row in table.rows if not _has_figure(row)]:
+        named = "" if rows else f"{title}: "
+        reporter.warn(f"{named}not measured: {', '.join(empty)}".translate(_PLAIN))
+
+
+def _has_figure(row: Sequence[Cell]) -> bool:
+    """Whether a row has a figure, or needs none."""
+    figures = [cell.text for cell in row if cell.kind == "number"]
+    return not figures or any(text != MISSING for text in figures)
 
 
 def _columns(table: Table) -> Iterator[tuple[int, str, Column]]:

@@ -197,7 +197,7 @@ def viewer(run: RunFiles) -> Viewer | None:
 
 def address(run: RunFiles, reply: Reply) -> str:
     """Return the address of the first reply to the prompt at the last stage, see viewer.js."""
-    return _address(run.stages[-1], reply)
+    return "" if run.titles else _address(run.stages[-1], reply)
 
 
 def _address(stage: str, reply: Reply) -> str:

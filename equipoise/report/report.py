@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from statistics import fmean
 
+from environments.presentation import Chart as TaskChart
 from equipoise.files.disk import write_text
 from equipoise.report import charts
 from equipoise.report.document import (
@@ -113,21 +114,11 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
         name, caption = heading(run.name_of(chart.metric)), printable(chart.caption, 500)
         axis = printable(chart.axis)
         if chart.breakdown:
-            rows = [
-                (printable(key, 40), run.cell(chart.breakdown, key, chart.metric))
-                for key in run.latest.breakdowns.get(chart.breakdown, {})
-            ]
-            summary = "; ".join(f"{key} {_describe(pair)}" for key, pair in rows)
-            label = f"{name}. {section_title(chart.breakdown, run.presentation.words)}: {summary}"
-            if any(pair for _, pair in rows):
-                yield Chart(
-                    charts.paired_intervals(rows, axis=axis, label=label, named=run.title_of),
-                    caption,
-                )
+            yield from breakdown_chart(run, chart)
         elif pair := run.pair(chart.metric):
             label = f"{name}: {_describe(pair)}"
             svg = charts.intervals_and_noise(
-                pair, equal=chart.equal, axis=axis, label=label, named=run.title_of
+                pair, equal=chart.equal, axis=axis, label=label, named=run.legend_of
             )
             drawn = f", from {printable(chart.null)}" if chart.null else ""
             yield Chart(
@@ -135,6 +126,25 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
                 f"{caption} The band is what sampling noise alone gives{drawn}: {confidence(run)} "
                 "of permutations lie in it, half of them below its line.",
             )
+
+
+def breakdown_chart(run: RunFiles, chart: TaskChart) -> Iterator[Chart]:
+    """Draw a row for each key of the breakdown; nothing without figures."""
+    rows = [
+        (printable(key, 40), run.cell(chart.breakdown, key, chart.metric))
+        for key in run.latest.breakdowns.get(chart.breakdown, {})
+    ]
+    if not any(e.value is not None for _, pair in rows for e in pair.values()):
+        return
+    name, words = heading(run.name_of(chart.metric)), run.presentation.words
+    described = "; ".join(f"{key} {_describe(pair)}" for key, pair in rows)
+    svg = charts.paired_intervals(
+        rows,
+        axis=printable(chart.axis),
+        label=f"{name}. {section_title(chart.breakdown, words)}: {described}",
+        named=run.legend_of,
+    )
+    yield Chart(svg, printable(chart.caption, 500))
 
 
 def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
@@ -149,7 +159,7 @@ def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
     ]
     label = "; ".join(f"{name} {_describe(pair)}" for name, pair in rows)
     axis = "from 0 to 1" if share else rows[0][0]
-    svg = charts.paired_intervals(rows, axis=axis, label=label, named=run.title_of)
+    svg = charts.paired_intervals(rows, axis=axis, label=label, named=run.legend_of)
     intervals = f"{level} intervals" if (level := confidence(run)) else "intervals"
     left_out = len(pairs) - len(rows)
     remainder = f" The table below has {left_out} more." if left_out else ""

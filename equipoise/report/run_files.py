@@ -79,8 +79,9 @@ class Reply:
 class RunFiles:
     """The contents of a run directory. `evaluations` and `replies` go by stage.
 
-    `probe` is what trivial baselines earn, with the trained model beside them where there is
-    one. `training` is the sample of the steps' rollouts, in their order.
+    Two entries of a comparison are one too: `titles` has their names by stage, and there is no
+    viewer of their replies. `probe` is what trivial baselines earn, with the trained model beside
+    them where there is one. `training` is the sample of the steps' rollouts, in their order.
     """
 
     name: str = ""
@@ -94,6 +95,7 @@ class RunFiles:
     probe: Probe = Probe()
     presentation: Presentation = Presentation()
     training: tuple[Reply, ...] = ()
+    titles: Mapping[Stage, str] = field(default_factory=dict)
 
     @property
     def objective(self) -> str:
@@ -123,7 +125,12 @@ class RunFiles:
         return "evaluated" if self.audited else stage
 
     def title_of(self, stage: Stage) -> str:
+        if stage in self.titles:
+            return self.titles[stage]
         return "Evaluated" if self.audited else f"{heading(stage)} training"
+
+    def legend_of(self, stage: Stage) -> str:
+        return self.titles.get(stage) or self.title_of(stage).lower()
 
     def pair(self, metric: str) -> Pair:
         """A metric at each stage that measured it."""
@@ -167,7 +174,7 @@ def read_run(root: Path, *, replies: bool = True) -> RunFiles:
         comparison=(read_content(run.comparison, Comparison) or Comparison()).metrics,
         history=read_history(run.history),
         replies={
-            stage: _read_replies(run.rollouts(name)) if replies else ()
+            stage: read_replies(run.rollouts(name)) if replies else ()
             for stage, name in FOLDERS.items()
         },
         modes=modes,
@@ -177,5 +184,5 @@ def read_run(root: Path, *, replies: bool = True) -> RunFiles:
     )
 
 
-def _read_replies(path: Path) -> tuple[Reply, ...]:
+def read_replies(path: Path) -> tuple[Reply, ...]:
     return tuple(map(Reply.of, *read_scored_rollouts(path))) if path.is_file() else ()

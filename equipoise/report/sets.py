@@ -81,8 +81,9 @@ def set_sections(run: RunFiles) -> tuple[SetExamples, ...]:
     )
     name = run.name_of(view.figure)
     kind = f" of each {run.name_of(group)}" if group else ""
+    when = "" if run.audited else f"{' with' * bool(run.titles)} {run.legend_of('before')}"
     note = (
-        f"Chosen{kind}{'' if run.audited else ' before training'}: the set whose means of {name} "
+        f"Chosen{kind}{when}: the set whose means of {name} "
         "lie furthest apart. Part of what changes here is therefore chance."
     )
     legend = (

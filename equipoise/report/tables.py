@@ -40,6 +40,7 @@ _WITHIN, _UNCLEAR = f"{_WORSE}, but within its margin", f"{_WORSE}, perhaps by m
 BAD_NEWS = (_NOT_PRESERVED, _WORSE, _UNCLEAR, _WITHIN, _INCONCLUSIVE)
 _UNKNOWN = MetricComparison()
 #: Columns of one comparison.
+DECIDING_INTERVAL = "The interval of a guard's change is the 90% one that decides."
 CHANGE = ("Change", "p after Holm", "Test", "Verdict")
 
 
@@ -102,9 +103,12 @@ def _in_unit(estimate: Estimate, scale: float) -> str:
 
 
 def _ends(run: RunFiles, finding: Finding, stage: Stage) -> tuple[str, str]:
-    """The keys of the finding's breakdown with the largest and the smallest measure."""
     section = run.evaluations[stage].breakdowns.get(finding.breakdown, {})
-    estimates = {key: cells.get(finding.measure) for key, cells in section.items()}
+    return ends_of({key: cells.get(finding.measure) for key, cells in section.items()})
+
+
+def ends_of(estimates: Mapping[str, Estimate | None]) -> tuple[str, str]:
+    """Return the keys with the largest and the smallest value."""
     values = {key: e.value for key, e in estimates.items() if e and e.value is not None}
     if not values:
         return "some", "other"
@@ -114,12 +118,16 @@ def _ends(run: RunFiles, finding: Finding, stage: Stage) -> tuple[str, str]:
 
 def _guards_sentence(run: RunFiles) -> str:
     """Count the guards that are preserved and name the others; empty without guards."""
-    guards = {name: row.guard for name, row in run.comparison.items() if row.guard}
+    guards = {
+        name: "not measured" if row.verdict == "not measured" else row.guard
+        for name, row in run.comparison.items()
+        if row.guard
+    }
     if not guards:
         return ""
     preserved = sum(guard == "preserved" for guard in guards.values())
     parts = [f"{preserved} of {len(guards)} guards are preserved"]
-    for outcome_ in ("not preserved", "inconclusive"):
+    for outcome_ in ("not preserved", "inconclusive", "not measured"):
         names = ", ".join(run.name_of(name) for name, g in guards.items() if g == outcome_)
         parts += [f"{outcome_}: {names}"] if names else []
     return "; ".join(parts) + "."
@@ -235,24 +243,31 @@ def verdict_sections(run: RunFiles) -> tuple[Tables, ...]:
     if not deciding:
         return (every,)
     columns = ("Metric", "Before", "After", "Change", "Margin", "Verdict")
-    rows = tuple(_deciding_row(run, name, run.comparison[name]) for name in deciding)
+    rows = tuple(
+        (
+            Cell(heading(run.name_of(name))),
+            *_estimates(run, run.pair(name)),
+            *deciding_cells(run.comparison[name]),
+        )
+        for name in deciding
+    )
     short = Table(columns, rows, confidence(run))
     note = (
-        "The objective, and the guards: what training must not move beyond a margin. The interval "
-        "of a guard's change is the 90% one that decides."
+        f"The objective, and the guards: what training must not move beyond a margin. "
+        f"{DECIDING_INTERVAL}"
     )
     return Tables("Verdicts", "verdicts", note, (("", short),)), every
 
 
-def _deciding_row(run: RunFiles, name: str, row: MetricComparison) -> tuple[Cell, ...]:
+def deciding_cells(row: MetricComparison) -> tuple[Cell, ...]:
+    """Change, margin and verdict of the objective or a guard."""
     margin = signed_margin(row.margin) if row.margin else MISSING
     verdict: str = row.guard or row.verdict
-    values = _estimates(run, run.pair(name))
     change = figure_cell(Estimate(row.difference, row.low, row.high), signed=True)
     if row.margin:  # the change and the interval that decide, in the margin's unit
         change = margin_cell(row, row.margin)
     kind = f"verdict {verdict.split(' ')[0]}"
-    return Cell(heading(run.name_of(name))), *values, change, Cell(margin), Cell(verdict, kind=kind)
+    return change, Cell(margin), Cell(verdict, kind=kind)
 
 
 def margin_cell(row: MetricComparison, margin: GuardMargin) -> Cell:

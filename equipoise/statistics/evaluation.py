@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -80,11 +80,21 @@ def evaluation_dict(
 
 def headline_figures(measurement: Measurement, settings: StatisticsSettings) -> dict[str, Figures]:
     """The headline metrics alone, each with its interval."""
-    return {
-        name: figure
-        for (section, _, name), figure in _figures(measurement, settings).items()
-        if section == _HEADLINES
-    }
+    return figures_by_section(replace(measurement, breakdowns={}), settings)[0]
+
+
+def figures_by_section(
+    measurement: Measurement, settings: StatisticsSettings
+) -> tuple[dict[str, Figures], dict[str, dict[str, dict[str, Figures]]]]:
+    """Return the headline metrics, and section, key and metric of every breakdown."""
+    headlines: dict[str, Figures] = {}
+    sections: dict[str, dict[str, dict[str, Figures]]] = {}
+    for (section, key, name), figure in _figures(measurement, settings).items():
+        target = headlines
+        if section != _HEADLINES:
+            target = sections.setdefault(section, {}).setdefault(key, {})
+        target[name] = figure
+    return headlines, sections
 
 
 def json_number(value: float | None) -> float | None:

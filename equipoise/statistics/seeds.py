@@ -174,7 +174,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ComparedEntry:
-    """A row of a comparison: one run, or the runs of several seeds of one configuration."""
+    """A row of a comparison: one run, or the runs of several seeds of one configuration.
+
+    `breakdowns` are those that the task draws: section, key and metric. Several seeds have none.
+    """
 
     name: str
     runs: tuple[str, ...]
@@ -185,6 +188,7 @@ class ComparedEntry:
     n_rollouts: int
     n_failed: int
     metrics: Mapping[str, Figures]
+    breakdowns: Mapping[str, Mapping[str, Mapping[str, Figures]]]
 
 
 @dataclass(frozen=True, slots=True)

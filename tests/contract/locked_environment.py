@@ -22,7 +22,7 @@ def wanted(exported: Iterable[str]) -> tuple[list[str], list[str]]:
     for line in exported:
         requirement = line.partition(" ;")[0]
         if " @ git+" in line:
-            differences.append(f"{requirement}: left out, its source is no package index")
+            differences.append(f"{requirement}: left out, its source is not a package index")
             continue
         if _LOCAL_BUILD.search(requirement):
             differences.append(f"{requirement}: the package index's build of the same version")

@@ -109,7 +109,7 @@ def test_the_page_s_part_of_a_configuration_is_taken(loaded):
 
 
 def test_what_the_page_says_is_refused_is(loaded):
-    """Also a key that is no one's: what is taken above is read."""
+    """Also an unknown key: so the keys above are read."""
     reason = "'hierarchical_grpo' requires a proposer-solver env|needs a proposer-solver env"
     assert re.search(reason, loaded["hierarchical"]["refused"])
     assert "centred" in loaded["no such key"]["refused"]

@@ -40,7 +40,9 @@ def its_stages_compare_as_they_did(run: Path, folder: Path) -> None:
     """`equipoise compare` finds of a run what the run itself found, and the gate takes it."""
     own = json.loads((run / "comparison.json").read_text())["metrics"]
     started("compare", f"{run / 'baseline'}", f"{run / 'final'}", f"--output-dir={folder / 'c'}")
-    compared = json.loads((folder / "c" / "compare.json").read_text())["comparisons"]
+    content = json.loads((folder / "c" / "compare.json").read_text())
+    assert [entry["name"] for entry in content["entries"]] == ["baseline", "final"]
+    compared = content["comparisons"]
     assert [pair["metrics"] for pair in compared] == [own]
     sides = (f"{run / 'baseline'}", f"{run / 'final'}")
     started("gate", *sides, f"--output-dir={folder / 'g'}", code=4)  # so few prompts show nothing

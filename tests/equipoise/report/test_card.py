@@ -71,7 +71,7 @@ def test_a_whole_model_and_a_local_one(run):
     notice = {"local_model": True, "model": "local", "local_model_notice": "It says nothing."}
     change(run / "provenance.json", **notice)
     card = card_of(run)
-    assert card.data.base_model is None, "the hub refuses a base that is no name on it"
+    assert card.data.base_model is None, "the hub refuses a base that is not a name on it"
     assert card.text.index("> **It says nothing.**") < card.text.index("sent to surgery")
 
 

@@ -2,11 +2,14 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from environments.presentation import Chart, Presentation, Words
+from environments.base import Rollout, Score
+from environments.presentation import Chart, Column, Finding, Presentation, ReplyTable, Words
 from equipoise.report.comparison import OWN_REFERENCE, comparison_page
-from equipoise.statistics.compare import MetricComparison
+from equipoise.run.rollouts import write_rollouts
+from equipoise.statistics.compare import GuardMargin, MetricComparison
 from equipoise.statistics.seeds import ComparedEntry, ComparedPair, EntriesComparison
 from tests.equipoise.report.test_report import Page
 
@@ -18,6 +21,7 @@ SAID = Presentation(
 
 def entry(name: str, figures: Any, **more: Any) -> ComparedEntry:
     told = {"runs": (), "models": (), "seeds": (), "variants": (), "stand_ins": ()} | more
+    told["breakdowns"] = told.get("breakdowns", {})
     return ComparedEntry(name, n_rollouts=1, n_failed=0, metrics={"flip_rate": figures}, **told)
 
 
@@ -58,7 +62,51 @@ def test_the_headline_and_the_plot_come_first_then_the_tables() -> None:
     headline = "Flip rate (sets whose usual choice differs): one 0.900, two not measured"
     assert text.index(headline) < text.index("<section")
     assert "Noise alone" not in text
-    assert Page(text).headings[:3] == ["Estimates and intervals", "Every entry", "two against one"]
+    assert Page(text).headings[:3] == ["Estimates and intervals", "two against one", "Every entry"]
+
+
+def test_the_headline_names_who_has_most_and_the_breakdown_is_drawn_for_each_pair() -> None:
+    finding = Finding("flip_rate", "{most} is {value} above {least}", 100, "by_race", "surgery")
+    chart = Chart("surgery", "percent", "By race.", breakdown="by_race")
+    rates = ({"White": 30.0, "Black": 20.0}, {"White": 24.0, "Black": 25.0})
+    entries = [
+        entry(
+            name,
+            {"value": value, "floor_high": 0.01},
+            breakdowns={"by_race": {k: {"surgery": {"value": v}} for k, v in by_race.items()}},
+        )
+        for name, value, by_race in zip(("one", "two"), (0.1, 0.015), rates, strict=True)
+    ]
+    row = {"before": 0.1, "after": 0.015, "verdict": "better"}
+    said = replace(SAID, findings=(finding,), charts=(*SAID.charts, chart))
+    text = page(*entries, row=row, presentation=said)
+    headline = "White is 10.0 above Black with one, 1.5 with two (Black above White; better); noise"
+    assert headline in text and f"{headline} alone gives up to 1.00." in text
+    assert text.count("<svg ") == 2 and "By race." in text
+    unknown = [replace(each, breakdowns={}) for each in entries]
+    assert "Some is 10.0 above other with one" in page(*unknown, row=row, presentation=said)
+
+
+def test_the_verdicts_are_shown_and_all_metrics_folded() -> None:
+    margin = GuardMargin(0.1, relative=False, better="higher", low=-0.2, high=0.0)
+    row = {"before": 0.9, "after": 0.5, "guard": "inconclusive", "margin": margin}
+    text = page(entry("one", {"value": 0.9}), entry("two", {"value": 0.5}), row=row)
+    headings = ["two against one", "Every entry", "two against one, all metrics"]
+    assert Page(text).headings[1:4] == headings
+    folded = re.findall(r'<details class="folded"><summary><h2 id="([\w-]+)"', text)
+    assert folded == ["all-comparison-1", "side-by-side", "provenance"]
+
+
+def test_two_runs_show_one_question_of_both(tmp_path: Path) -> None:
+    entries = []
+    for name, reply in (("one", "It is yes."), ("two", "It is no.")):
+        rollout = Rollout("q", "q", "test", "Is it?", reply)
+        write_rollouts(tmp_path / name / "rollouts.jsonl", [rollout], [Score(1.0)])
+        entries.append(entry(name, {"value": 0.5}, runs=(str(tmp_path / name),)))
+    table = ReplyTable("Questions", "Each", (Column("Reply", "reply"),))
+    text = page(*entries, presentation=replace(SAID, table=table))
+    assert Page(text).headings[1] == "Questions"
+    assert "It is yes." in text and "It is no." in text and "#reply/" not in text
 
 
 def test_a_metric_that_the_task_does_not_draw_is_drawn_without_a_band() -> None:

@@ -108,7 +108,7 @@ def test_ties_are_counted_by_prompt():
     assert found.spread == pytest.approx(0.125)
     assert not found.none
     assert signal([(1, 1), (0, 0)]).none
-    assert signal([(1, None, 1), (None, None)]).none, "what could not be scored is no reward"
+    assert signal([(1, None, 1), (None, None)]).none, "an unscored reply has no reward"
 
 
 @pytest.mark.parametrize(("second", "broken", "none"), [(1, 2, True), (1, 0, False), (0, 2, False)])
