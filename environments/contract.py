@@ -120,9 +120,8 @@ class EnvironmentSettings(BaseModel, extra="forbid", frozen=True):
 class Environment(ABC):
     """A source of reward, built from its `Settings`, which check its YAML.
 
-    A task writes `name`, `score` and `measure`; all else has a default that says "none". Methods of
-    which the answer to "has it one?" matters before the environment is built are asked for by
-    `offers`.
+    A task writes `name`, `score` and `measure`; all else has a default that says "none". `offers`
+    tells whether an optional method exists before the environment is built.
     """
 
     name: ClassVar[str] = ""
@@ -224,7 +223,7 @@ class Environment(ABC):
     # --- what a trained model is compared with ---------------------------------------------------
 
     def constant_replies(self) -> Sequence[str]:
-        """Replies of which one, given to every prompt, might earn much."""
+        """Replies that might earn much if given to every prompt."""
         return ()
 
     def trivial_replies(

@@ -41,7 +41,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Statistics that stand beside one another in a table of sums."""
+    """Statistics side by side in a table of sums."""
 
     by_name: Mapping[str, Block]
 
@@ -168,12 +168,12 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Ways through the prompts of an evaluation other than the trained model's, to compare it with.
+    """Other ways to answer an evaluation's prompts, for comparison with the trained model.
 
     `measured` has the metrics of the evaluation, over the same clusters; `stages` says what
     "baseline" and "final" are called beside them; `seconds` is how long each part of one prompt
-    took on average; `sources` names what they depend on besides the model; `notes` is what a
-    reader must know.
+    took on average; `sources` names what they depend on besides the model; `notes` are caveats for
+    a reader.
     """
 
     measured: Mapping[str, Measurement]

@@ -158,7 +158,7 @@ def without_fence(text: str) -> str:
 
 
 def read_object(reply: str) -> dict[str, Any]:
-    """The JSON object of which a reply consists. Raises `UnreadableError`.
+    """Read a reply that consists of one JSON object. Raises `UnreadableError`.
 
     Reasoning before it and a code fence around it are tolerated. Text outside of it, several
     objects, a key given twice, NaN, half a character are not: nothing is guessed.
@@ -216,7 +216,7 @@ def normal_text(text: str) -> str:
 
 
 def has_text(text: str) -> bool:
-    """Whether a text says anything: it holds a letter or a digit, of any script, that can be seen.
+    """Whether a text says anything: it holds a visible letter or digit of any script.
 
     Signs, zero-width spaces and control characters say nothing.
     """
@@ -224,5 +224,5 @@ def has_text(text: str) -> bool:
 
 
 def has_words(text: str) -> bool:
-    """Whether a text holds words: two letters or more, of any script, that can be seen."""
+    """Whether a text holds words: two or more visible letters of any script."""
     return sum(character.isalpha() and character not in _BLANK_LETTERS for character in text) >= 2

@@ -1,4 +1,4 @@
-"""A user's YAML file, read into a pydantic model: all that is wrong with it is told at once."""
+"""A user's YAML file, read into a pydantic model: every fault is reported at once."""
 
 import difflib
 import hashlib
@@ -40,7 +40,7 @@ def shown_faults(faults: Sequence[str]) -> list[str]:
 
 
 class CheckedLoader(yaml.SafeLoader):
-    """Names the line of what its tag does not fit, of broken text and of a huge number."""
+    """Names the line of a wrong tag, of broken text and of a huge number."""
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """Construct a value. Raises `ConstructorError` with its line."""

@@ -97,7 +97,7 @@ PARTS: Mapping[str, tuple[str, Sequence[str], Sequence[Topic]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One wording with its topics: what a prompt is but for its opening and its closing."""
+    """One wording with its topics: the part of a prompt between its opening and its closing."""
 
     kind: str
     number: int

@@ -117,7 +117,7 @@ def _labels(record: PromptRecord) -> str:
 
 
 def import_verdicts(path: Path) -> list[Rollout]:
-    """Replies of which a person has said whether they are violations, see `VERDICTS`.
+    """Read replies that a person has labelled as violations or not, see `VERDICTS`.
 
     Raises `DataError` with every bad line.
     """
@@ -132,7 +132,7 @@ def import_verdicts(path: Path) -> list[Rollout]:
 
 
 def _unlabelled(value: Any) -> Any:
-    """A label without what it goes on with after a colon."""
+    """A label up to its colon."""
     return value.partition(":")[0].strip() if isinstance(value, str) else value
 
 
@@ -181,5 +181,5 @@ def _imported(number: int, row: _Row) -> PromptRecord:
 
 
 def _plain(text: str) -> str:
-    """A text without what does not make it another prompt: case, spaces, punctuation."""
+    """A text without what cannot tell two prompts apart: case, spaces, punctuation."""
     return " ".join(re.findall(r"\w+", text.casefold()))

@@ -1,4 +1,4 @@
-"""The small model of the fairness task, and the clinician with a known bias whom it imitates.
+"""The small model of the fairness task, and the biased clinician that it imitates.
 
 The clinician's numbers are invented. They describe no person and no population; they make a small
 model with a clinical signal to keep and a disparity to remove. He has heard all of his patients'

@@ -126,7 +126,7 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
 
     @property
     def invented(self) -> bool:
-        """All that come with the project are, so they may be shown to anyone."""
+        """All cases of the project are invented, so anyone may see them."""
         return self.cases_file is None
 
 
@@ -151,7 +151,7 @@ class _Draft:
 def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     """The vignettes with their splits, then one control prompt for each case that is tested.
 
-    Of a user's own cases all that the file says, without controls. Raises `ValueError` if too
+    A user's own cases give all prompts of the file, without controls. Raises `ValueError` if too
     little is left to train on.
     """
     if settings.cases_file:

@@ -202,7 +202,7 @@ _LETTERS_PER_TOKEN = 4
 
 @lru_cache(maxsize=64)  # all prompts of a set share what they are told to do
 def estimate_tokens(text: str) -> int:
-    """An estimate, meant to be high, of a text's tokens without the model's tokenizer.
+    """Estimate a text's tokens without the model's tokenizer, rather too high.
 
     A digit and a sign are a token each, as in Qwen's and Llama's vocabularies at worst; a word is
     one for every four of its bytes begun.
@@ -227,7 +227,7 @@ def fit_sections(sections: Sequence[Section], budget: int) -> tuple[Section, ...
 
 
 def _fit_text(section: Section, budget: int) -> tuple[str, int]:
-    """The end of a section that fits, and what is left of the budget."""
+    """Return the end of a section that fits, and the budget that is left."""
     room = budget - estimate_tokens(f"{section.label}:")
     start = len(section.text)
     gaps = list(SENTENCE_END.finditer(section.text))

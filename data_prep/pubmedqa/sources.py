@@ -1,4 +1,4 @@
-"""Items from a JSON file or from the Hugging Face hub: all that is wrong is said at once.
+"""Items from a JSON file or from the Hugging Face hub: every fault is reported at once.
 
 Rows have the keys of the official `ori_pqal.json` (an object, pmid -> row), those of the hub, or
 question, context and ground_truth, the form for any other set.

@@ -63,7 +63,7 @@ def imitated_replies(
 def _example(
     pool: Sequence[stones.Kind], settings: LocalModelSettings, rng: np.random.Generator
 ) -> tuple[PromptRecord, str]:
-    """A question, and a reply in one language as a whole, in which two words may be mistaken."""
+    """A question, and a reply in one language with up to two wrong words."""
     kind, role = one_of(pool, rng), one_of(tuple(stones.ROLES), rng)
     question = stones.question_text(kind, role, one_of(stones.FINDERS, rng))
     record = PromptRecord("", TASK, (), "", TRAIN_SPLIT, {"question": question, **_SHOWN})

@@ -228,7 +228,7 @@ def with_plan(record: PromptRecord, plan: Plan) -> PromptRecord:
 def prepare(settings: PromptSettings, tools: Tools) -> None:
     """Make what is missing of the index and the plans.
 
-    A dry run makes nothing. Raises `ValueError` with what cannot be made.
+    A dry run makes nothing. Raises `ValueError` with the parts that cannot be made.
     """
     records = unplanned_records(settings)
     _make_index(settings, tools)

@@ -32,7 +32,7 @@ class Question:
 
     @property
     def id(self) -> str:
-        """A hash of what is asked, so that a question has one name in every file."""
+        """Hash of the question, so that it has the same name in every file."""
         parts = json.dumps([self.text, sorted(self.options.values())])
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 

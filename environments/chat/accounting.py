@@ -49,7 +49,7 @@ class Usage:
 
 
 def guessed_usage(prompt_bytes: int, completion_bytes: int) -> Usage:
-    """Roughly the tokens of texts of which only the sizes are known, rather too many."""
+    """Estimate tokens from text sizes alone, rather too high."""
     sizes = (prompt_bytes, completion_bytes)
     prompt, completion = (math.ceil(size / _BYTES_PER_TOKEN) for size in sizes)
     return Usage(prompt, completion, reported=False)

@@ -45,7 +45,7 @@ _TABLE = (
 
 
 def request_key(identity: str, request: ChatRequest) -> bytes:
-    """SHA-256 of the model, its parameters, the messages, the schema and how it is asked."""
+    """SHA-256 of the model, its parameters, the messages, the schema and the request settings."""
     parts: list[Any] = [identity, request.messages, request.schema]
     if request.sample or request.as_written:
         parts += [request.sample, request.as_written]
@@ -149,7 +149,7 @@ _BAD_REQUEST = (400, 422)
 
 
 class ChatClient:
-    """Belongs to the event loop in which it is made."""
+    """Bound to the event loop in which it is made."""
 
     def __init__(
         self, settings: EndpointSettings, key: ApiKey, accounts: Accounts, cache: ReplyCache | None

@@ -115,7 +115,7 @@ _MARK = re.compile(r"[<\uff1c\ufe64](?=[^\s=])|[\[\uff3b](?=[^\s\d\]])")
 
 
 def inert(text: str) -> str:
-    """The text with the marks of chat templates taken apart by a space.
+    """Break the marks of chat templates in a text by a space.
 
     Tokenizers read such marks as control tokens wherever they are, even within a message. A half
     of a character, which no request can hold, becomes a question mark.
@@ -156,7 +156,7 @@ class _Section(BaseModel):
 
 
 class Limits(_Section):
-    """How hard an endpoint is asked, and how long it is waited for."""
+    """Limits of an endpoint: concurrency, retries and waiting time."""
 
     concurrency: int = Field(default=64, ge=1, le=4096, description="calls in flight, at most")
     call_seconds: Seconds = Field(default=60.0, description="for one attempt, to its last byte")

@@ -148,7 +148,7 @@ class DharmaEnvironment(Environment):
         self._judge = ModelJudge(model, self._rubric)
 
     def reward_range(self) -> tuple[float, float]:
-        """From a reply that cannot be read to all that a decision can say for one."""
+        """From an unreadable reply to the best decision."""
         return UNREADABLE, 1.0
 
     def sources(self) -> dict[str, str]:

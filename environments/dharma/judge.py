@@ -52,7 +52,7 @@ class Judgement(BaseModel, frozen=True):
 
 
 class PromptLabel(Judgement, extra="forbid", frozen=True, strict=True):
-    """How urgent a prompt is and how far from clinical medicine what it asks for lies."""
+    """Urgency of a prompt, and how far its request is from clinical medicine."""
 
     tier: Tier
     scope: DomainScope
@@ -240,7 +240,7 @@ SHIPPED = read_rubric(SHIPPED_FILE)
 class Exchange:
     """A prompt with its label, the response to it, and the answer key if the prompt brings one.
 
-    No model is shown the key: a judge that is asked for its own view is to have one.
+    No model is shown the key: a judge asked for its own view must give one.
     """
 
     prompt: str

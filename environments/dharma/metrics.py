@@ -314,7 +314,8 @@ def _trials(statistic: str, subsets: Sequence[int], sums: Array) -> Array:
 def _metrics(subsets: Mapping[str, int], keyed: bool) -> dict[str, Metric]:
     """The task's metrics, those that matter most first; training shows the first few.
 
-    The guards are there where prompts are `keyed`; their margins are what a victory may cost.
+    The guards are there where prompts are `keyed`; their margins limit what an improvement may
+    cost.
     """
     indices = partial(_indices, subsets)
     unseen = f"{_TOPICS}unseen {_OUTSIDE}"

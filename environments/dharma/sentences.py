@@ -351,7 +351,7 @@ def is_known_manners(text: str, subject: str = "") -> bool:
 
 
 def _has_only(text: str, vocabulary: frozenset[str]) -> bool:
-    """Whether a text has no other words, but for a plural, and no unusual signs."""
+    """Whether a text has no other words, plurals aside, and no unusual signs."""
     words = words_of(text)
     return not _PLAIN_SIGNS.sub("", text) and all(
         {w, w.removesuffix("s")} & vocabulary for w in words

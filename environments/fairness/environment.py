@@ -72,8 +72,8 @@ def distribution(sets: DecisionSets, reference: Points, texts: Texts | None = No
     one reply. `sibling_correction` says why c is needed under GRPO. The other races' replies
     are not compared with: every race has the same reference, so races agree where it is reached.
 
-    The distance has that of `texts` beside the levels, under the root. Without it training is free
-    to write one race another rationale, and does.
+    The distance includes that of `texts`, added under the root. Without it training is free to
+    write one race another rationale, and does.
     """
     parts = []
     for s, (points, valid) in enumerate(zip(sets.points, sets.valid, strict=True)):

@@ -69,7 +69,7 @@ def measure_answers(
 ) -> Measurement:
     """All metrics of the task; `options` are the answers that were asked for.
 
-    The strata are the gold labels, of which every split is given its share.
+    The strata are the gold labels; every split has its share of each.
     """
     questions = _by_question(rollouts, scores)
     sums = np.zeros((len(questions), _BLOCKS.columns))

@@ -231,7 +231,7 @@ class RagEnvironment(Environment):
         self._encoder = encoder
 
     def reward_range(self) -> tuple[float, float]:
-        """From a reply that is not three queries to a right answer from all that is relevant."""
+        """From a malformed reply to a right answer with every relevant document found."""
         reward = self.settings.reward
         return broken_value(reward), 1.0 + reward.format_weight + reward.recall_weight
 

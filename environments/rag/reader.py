@@ -56,9 +56,8 @@ class Reader(Protocol):
 class ExtractiveReader:
     """Takes the option that is in the document which shares most words with the question.
 
-    Among documents that share equally many it trusts the order in which they were found.
-    Deterministic, and without any knowledge of its own: without a document that names an option it
-    takes the first one.
+    Ties go to the document that was found first. Deterministic, and without any knowledge of its
+    own: without a document that names an option it takes the first one.
     """
 
     identity = "extractive-2"

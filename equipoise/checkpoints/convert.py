@@ -389,7 +389,7 @@ def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
 
 
 def _drop_code(path: Path) -> None:
-    """Code of others beside a model is not copied, so that nothing may name it."""
+    """Custom code beside a model is not copied, so remove what refers to it."""
     settings = json_mapping(path) if path.is_file() else {}
     if named := settings.keys() & set(NAMES_OF_CODE):
         write_json(path, {key: value for key, value in settings.items() if key not in named})
@@ -437,6 +437,6 @@ The terms of the base model hold for this one too; this card states no licence.
 
 
 def _code(text: str) -> str:
-    """Text of others as code on one line, in which Markdown and HTML mean nothing."""
+    """Untrusted text as inline code, in which Markdown and HTML have no effect."""
     line = " ".join("".join(c for c in text if is_visible(c)).split())
     return f"`{line.replace('`', chr(39))[:_LONGEST]}`"

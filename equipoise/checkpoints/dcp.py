@@ -116,7 +116,7 @@ def _chunked(
 
 
 def _name(paths: object, name: str, within: str | None) -> str:
-    """The name below `within`: torch joins keys with dots, and notes beside it what they were."""
+    """The name below `within`: torch joins keys with dots and stores the original keys too."""
     match paths.get(name) if isinstance(paths, dict) else None:
         case (str(first), str(rest)) if first == within:
             return rest
@@ -226,7 +226,7 @@ def _locate(folder: Path, name: str, location: object) -> tuple[Path, int, int]:
 def _when_needed(
     shape: tuple[int, ...], dtype: torch.dtype, tensor: Callable[[], LazyTensor]
 ) -> LazyTensor:
-    """A tensor whose place in its file is looked for when it is read."""
+    """A tensor that finds its place in the file when it is read."""
 
     def take(index: int | slice) -> LazyTensor:
         part_shape = tuple(torch.empty(shape, device="meta")[index].shape)

@@ -160,7 +160,7 @@ class Part:
 def join(
     origin: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype, parts: Sequence[Part]
 ) -> LazyTensor:
-    """The tensor of which these are the parts.
+    """Join the parts of a tensor.
 
     Raises `ConversionError` where they leave it, lie on one another or leave a gap. `origin` is the
     file or folder that the message begins with.
@@ -317,7 +317,7 @@ def part_of(file: io.BufferedReader, start: int, length: int) -> io.BufferedRead
 
 
 class _Window(io.RawIOBase):
-    """Some bytes of a file as a file of its own."""
+    """A byte range of a file, read as a file."""
 
     def __init__(self, file: io.BufferedReader, start: int, length: int) -> None:
         super().__init__()

@@ -279,7 +279,7 @@ def verify_model(
 ) -> Verdict:
     """Let the model answer, where it fits into memory, and compare its logits with a reference.
 
-    `reference` computes them from the source, in a dtype; `unchecked` is what else was left out.
+    `reference` computes them from the source, in a dtype; `unchecked` names what else was left out.
     """
     written = model_tensors(folder)
     # The weights twice, for they are copied out of a mapping.

@@ -209,7 +209,7 @@ def _show_result(result: "TaskResult", root: Path, reporter: Reporter) -> None:
 
 
 def _discard_unbegun(root: Path) -> None:
-    """Remove the folder of an audit of which no row has begun: its name is free again."""
+    """Remove the folder of an audit if none of its rows has begun: its name is free again."""
     from equipoise.evaluate.plan import FILE
 
     if {path.name for path in root.iterdir()} <= {FILE, _LOG}:

@@ -27,7 +27,7 @@ _WIDTH = 160
 
 @contextmanager
 def kept_log(reporter: Reporter) -> Iterator[Callable[[Path], None]]:
-    """Keep all that is said, logged and raised in the block.
+    """Write output, logs and errors of the block to a file.
 
     The yielded function names the file, to which it is then appended; before that it is held, and
     without it nothing is kept.
@@ -82,7 +82,7 @@ class _Echo(RenderHook):
 
 
 class _LogFile(logging.FileHandler):
-    """Appends; what is not a record's own line is indented, so that no text can pass for one."""
+    """Appends; continuation lines are indented, so that no text can pass for a record."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8", errors="backslashreplace")

@@ -188,7 +188,7 @@ def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
 
 
 def report(job: Job) -> None:
-    """report.html and the model card of what there is, with what it took so far."""
+    """Write report.html and the model card, with time and memory so far."""
     job.meter.write()
     write_report(job.run.root)
     write_card(job.run.root)

@@ -64,8 +64,8 @@ class UnfitCodeError(Exception):
 def load_task(config: Config, task: str, origins: Origins, *, stored: bool = False) -> TaskCode:
     """Import what the configuration names and validate its settings with the task's own models.
 
-    Of a `stored` configuration nothing is imported but what is shipped or installed, or was named
-    by the user. Raises `UsageError` for code that is unfit, or with all that is wrong in settings.
+    A `stored` configuration may import only modules that are shipped, installed or named by the
+    user. Raises `UsageError` for unfit code, or with every fault of the settings.
     """
     ours, is_local = config.equipoise, config.policy.model_name == LOCAL_MODEL
     try:
@@ -162,7 +162,7 @@ def _unfit_environment(environment: Any) -> str:
 
 
 def add_working_folder() -> None:
-    """Find a user's own task in the working folder; behind ours, so that it hides nothing."""
+    """Find a user's own task in the working folder, after ours, so that it shadows none."""
     if (folder := str(Path.cwd())) not in sys.path:
         sys.path.append(folder)
 
@@ -276,7 +276,7 @@ def load_config(task: str, options: Options, *, to_train: bool = True) -> Loaded
 
     Where they are valid by themselves it lists what is wrong with the task's own keys, and then
     what cannot work together. Without `to_train`, and of a run folder's file, batch sizes are not
-    looked at, for nothing reads them. Nothing that takes long is imported or loaded for it.
+    looked at, for nothing reads them. It imports nothing slow.
     """
     sources = run_sources(task, options)
     composition = compose(sources)
@@ -370,7 +370,7 @@ _GENERATION = {
 
 
 def _unread_warnings(config: Config, engine: Engine, origins: Origins) -> Iterator[str]:
-    """Warn of the keys that the user has set and that what trains does not read."""
+    """Warn of keys that the user set and that the training backend ignores."""
     trainer = f"NeMo-RL with {'Megatron' if config.policy.megatron_cfg.enabled else 'DTensor'}"
     keys = _unread_by_nemo_rl(config, origins)
     if engine == "local":

@@ -447,7 +447,7 @@ class WandbConfig(Section):
 
 
 class LoggerConfig(Section):
-    """`logger`: what is told to whom while training goes on."""
+    """`logger`: the trackers that training reports to."""
 
     wandb_enabled: Local[bool]  #: online with a key, offline without one
     wandb: Local[WandbConfig]

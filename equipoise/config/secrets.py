@@ -1,7 +1,7 @@
 """Detection and removal of keys and passwords.
 
-Names and forms decide: a secret of no known form under an innocent name is not found. Every
-pattern is linear, for a log is anybody's text.
+Names and forms decide: a secret of no known form under an innocent name is not found. Every pattern
+takes linear time, because a log may hold any text.
 """
 
 import os

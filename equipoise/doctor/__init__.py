@@ -26,7 +26,7 @@ from equipoise.files.errors import EquipoiseError
 
 
 def configuration(case: Case) -> Iterator[Finding]:
-    """The configuration that is named, and what of it is hardly meant."""
+    """Check the configuration, and warn of settings that are probably mistakes."""
     if case.invalid:
         yield failure(case.invalid.message, case.invalid.remedy)
     elif case.loaded is None:
@@ -102,7 +102,7 @@ CHECKS = (
 
 
 def examine(case: Case) -> list[Result]:
-    """One result at least of every check."""
+    """Run every check; each gives one result at least."""
     selected = [check for check in CHECKS if case.loaded or not check.needs_run]
     results = results_of(selected, case)
     why = unchecked(case.without_run)
@@ -111,7 +111,7 @@ def examine(case: Case) -> list[Result]:
 
 
 def refuse_unfit(case: Case, warn: Callable[[str], None]) -> None:
-    """Ask what concerns a start. Raises one `EquipoiseError` with everything that would fail."""
+    """Run the checks of a start. Raises one `EquipoiseError` with everything that would fail."""
     checks = [check for check in CHECKS if case.configured.engine in check.starts]
     refuse([Result.of(check, finding) for check in checks for finding in check.run(case)], warn)
 
@@ -129,7 +129,7 @@ def refuse(
     warn: Callable[[str], None],
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Tell the warnings, and raise one `EquipoiseError` of the failures."""
+    """Log the warnings, and raise one `EquipoiseError` for the failures."""
     for result in results:
         if result.status == "warning":
             warn(result.says)

@@ -37,7 +37,7 @@ def ok(says: str) -> Finding:
 
 
 def warning(says: str, remedy: str = "") -> Finding:
-    """The run works, and this is hardly meant."""
+    """The run works, but this is probably a mistake."""
     return Finding("warning", says, remedy)
 
 
@@ -172,10 +172,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A question to the machine. `remedy` is what helps where a finding has no better one.
+    """A question to the machine. `remedy` is used where a finding has none of its own.
 
     A start of a run with one of the engines in `starts` asks it as well, and a dry run if it
-    `plans`. Without a task only those are asked that need no run.
+    `plans`. Without a task only checks that need no run are made.
     """
 
     name: str
@@ -206,7 +206,7 @@ class Result:
 def results_of(checks: Iterable[Check], case: Case) -> list[Result]:
     """The results of all checks, in their order.
 
-    An `EquipoiseError` is a failure of the first check that met it, and the others were not
+    An `EquipoiseError` counts as a failure of the first check that raises it; the others are not
     reached.
     """
     causes: dict[int, Check] = {}  # the error -> the first check that met it

@@ -54,7 +54,7 @@ _TIGHT_HOST = 0.7
 
 
 def local_gpus(case: Case) -> Iterator[Finding]:
-    """The GPU of the local engine, which does without."""
+    """The GPU of the local engine, which can also run without one."""
     gpus = count_gpus()
     if gpus:
         yield ok(f"{gpus}, of {in_gb(min(gpu_memory()))}" if case.purpose != "start" else str(gpus))
@@ -74,7 +74,7 @@ def gpu_memory() -> list[int]:
 
 
 def refuse_missing_gpu(config: Config) -> None:
-    """Raise `EquipoiseError` where a GPU is asked for, and torch finds none."""
+    """Raise `EquipoiseError` if a GPU is requested and torch finds none."""
     if config.equipoise.device == "cuda" and not count_gpus():
         raise EquipoiseError("gpu.none", *_NO_GPU)
 
@@ -159,7 +159,7 @@ _RUN_BYTES = GB
 
 
 def folders(case: Case) -> Iterator[Finding]:
-    """Check that what the run writes to can be written to, and has the room."""
+    """Check that the run can write to its folders, and that they have room."""
     config, shape = case.config, model_shape(case.config.policy.model_name)
     if case.place == "elsewhere":
         size = "not known" if shape is None else in_gb(_needed_at_all(config, shape))
@@ -223,7 +223,7 @@ def refusal(folder: Path) -> str | None:
 
 
 def room(case: Case, runs: Path) -> Finding:
-    """Compare what is free for the runs with all that the run writes, wherever it goes."""
+    """Compare the free space of each disk with what the run writes to it."""
     free, shape = shutil.disk_usage(existing(runs)).free, model_shape(case.config.policy.model_name)
     if shape is None:
         least = _RUN_BYTES if case.config.policy.model_name != LOCAL_MODEL else _RUN_BYTES / 5
@@ -367,7 +367,7 @@ def nemo_rl(case: Case) -> Iterator[Finding]:
 
 
 def image(job: Job) -> Iterator[Finding]:
-    """The image that a job runs in; what is in it is not looked at."""
+    """The image that a job runs in; its content is not checked."""
     path = Path(job.container)
     if path.suffix in (".sif", ".sqsh") and not path.is_file():
         yield failure(f"EQUIPOISE_CONTAINER is {path}, which does not exist", _MAKE_IMAGE)

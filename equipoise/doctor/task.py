@@ -130,7 +130,7 @@ def reward(case: Case) -> Iterator[Finding]:
 
 
 def model(case: Case) -> Iterator[Finding]:
-    """The policy's model and, where it is from elsewhere, its tokenizer."""
+    """Check the policy's model and, if it is not the model's own, the tokenizer."""
     config = case.config
     if config.policy.model_name == LOCAL_MODEL:
         yield ok("the task's own small one, which the run makes")

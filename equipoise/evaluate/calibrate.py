@@ -1,4 +1,4 @@
-"""How far a judge of the dharma task errs beside a person's labels, and rates corrected by that."""
+"""Errors of dharma's judge against a person's labels, and violation rates corrected for them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -407,7 +407,7 @@ def select_prompts(
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """The prompts and replies of a row, its price but for the prompts, and the calls to score it.
+    """The prompts and replies of a row, the price of its replies, and the calls to score it.
 
     All but the prompts are at most: a row may take its plain one's reference.
     """

@@ -51,7 +51,7 @@ _HARMLESS = frozenset("\n\t\u200c\u200d")
 
 
 def is_visible(character: str) -> bool:
-    """Whether a character shows itself and does nothing else."""
+    """Whether a character is visible and has no other effect."""
     return character in _HARMLESS or unicodedata.category(character) not in _UNSEEN
 
 
@@ -166,8 +166,8 @@ class Reporter:
     def progress(self, label: str, total: int | None = None, done: int = 0) -> Iterator[Advance]:
         """Show that a stage goes on; the yielded function takes how much of it is done so far.
 
-        Stages may be within another, or of several threads. Without a `total` it is not known
-        how long one will take.
+        Stages may be nested, or run in several threads. Without a `total` it is not known how long
+        one will take.
         """
         show = self._bar if self.console.is_terminal else self._lines
         with show(escaped(label), total, done) as advance:
@@ -223,7 +223,7 @@ def duration(seconds: float) -> str:
 
 
 def time_left(started: float, done: int, remaining: int) -> str:
-    """Say how long what remains will take: so much was done since `started`, a monotonic time."""
+    """Estimate the time left from that since `started`, a monotonic time."""
     return f"ETA {duration((time.monotonic() - started) / done * remaining)}"
 
 
@@ -250,7 +250,7 @@ def _progress(console: Console) -> Progress:
 
 
 def _console(*, stderr: bool = False) -> Console:
-    """A console; without a terminal tables keep the width that their columns need."""
+    """Make a console; without a terminal, tables are as wide as their columns need."""
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH_OF_FILES
@@ -258,7 +258,7 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 def guard_terminal() -> None:
-    """Let nothing that logs and warnings quote do anything to the terminal, either."""
+    """Escape control characters in logs and warnings too."""
     handler = logging.StreamHandler()
     handler.setFormatter(_EscapingFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and YAML of anybody, bounded before it is read."""
+"""Write files atomically, and read untrusted JSON and YAML within bounds."""
 
 import errno
 import fcntl
@@ -26,12 +26,12 @@ _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 _PARTIAL = ".partial"
 #: The end of a file's name while it is written; its writer holds a lock on it.
 _UNFINISHED = ".unfinished"
-#: What a rename onto something that is there is answered with.
+#: Errors of a rename onto a path that exists.
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
 class DamagedFileError(CodedError, ValueError):
-    """A file that does not hold what it should; the message says where in it."""
+    """A file with invalid content; the message says where."""
 
     def __init__(self, code: str, path: Path, reason: str, line: int | None = None) -> None:
         location = f"{path}, line {line}" if line else str(path)
@@ -124,7 +124,7 @@ def _finite_float(text: str) -> float:
 
 
 def _finite_int(text: str) -> int:
-    """Refuse integers that no float can hold, which arithmetic would end with."""
+    """Refuse integers beyond the range of floats, on which arithmetic would fail."""
     _finite_float(text)
     return int(text)
 
@@ -176,7 +176,7 @@ def flush(path: Path) -> None:
 def scratch_folder(path: Path) -> Iterator[Path]:
     """A folder beside `path`; it is gone afterwards unless it was moved.
 
-    What processes that were killed have left of theirs is removed first.
+    First remove the folders that killed processes left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}"):
@@ -195,7 +195,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 def remove_abandoned(folder: Path) -> None:
     """Remove what killed processes were writing into a folder, as far as locks can tell.
 
-    What a living one writes stays, and so does an empty one, which may not be locked yet.
+    Keep the files of live processes, and empty files, which may not be locked yet.
     """
     for leftover in (*folder.glob(f".*{_UNFINISHED}"), *folder.glob(f".*{_PARTIAL}")):
         with _locked(leftover) as free, suppress(FileNotFoundError):  # it may have its name by now
@@ -276,7 +276,7 @@ _BYTES, _VALUES = 200_000, 50_000
 
 
 class TooMuchError(ValueError):
-    """A YAML that is too long, or of too many values once aliases are expanded."""
+    """A YAML that is too long, or has too many values once its aliases are expanded."""
 
 
 def read_yaml(path: Path) -> Any:
@@ -312,7 +312,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def _count(node: Node, counts: dict[int, int]) -> int:
-    """How many values a node is, every alias expanded; each node is looked at once."""
+    """Count the values of a node with every alias expanded; each node is looked at once."""
     if id(node) in counts:
         return counts[id(node)]
     counts[id(node)] = _VALUES + 1  # until it is counted: a node that holds itself has no end

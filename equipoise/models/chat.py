@@ -18,7 +18,7 @@ from equipoise.models.causal import LoadedModel, load_model
 from equipoise.models.pretrained import control_tokens
 from equipoise.models.template import render
 
-#: Of the second try after a greedy answer that was not valid: greed would say the same again.
+#: Temperature of the second try after an invalid greedy answer; greedy decoding would repeat it.
 _SECOND_TEMPERATURE = 0.7
 
 
@@ -34,10 +34,10 @@ class _Answer:
 class HuggingFaceChatModel:
     """Answers greedily and in batches; the second try at an invalid answer is sampled.
 
-    Each second try has a random stream of its own, made of `seed` and the request, so that it does
-    not depend on what else is asked. The schema of a request is not enforced. An answer may have
-    `max_new_tokens`, at most half of the model's context; a prompt that does not fit into the rest
-    fails. Raises `EquipoiseError` when the model cannot be loaded.
+    The random stream of a second try is seeded by `seed` and the request, so it does not depend on
+    other requests. The schema of a request is not enforced. An answer may have `max_new_tokens`, at
+    most half of the model's context; a prompt that does not fit into the rest fails. Raises
+    `EquipoiseError` when the model cannot be loaded.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HuggingFaceChatModel:
         self._batch_size = batch_size
         self._seed = seed
         self._accounts = Accounts(name, Budget())
-        self._lock = Lock()  # torch's random state is one for all threads
+        self._lock = Lock()  # all threads share torch's random state
 
     @property
     def identity(self) -> str:

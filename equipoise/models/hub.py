@@ -1,7 +1,7 @@
 """Checks that a model is on this machine, or that the Hugging Face hub would give it.
 
-With them lie the settings of torch, transformers and the hub's clients. Neither of the first two is
-imported: that takes longer than all that is looked at here.
+With them lie the settings of torch, transformers and the hub's clients. It imports neither torch
+nor transformers, which takes longer than all these checks.
 """
 
 import json
@@ -33,7 +33,7 @@ _NAMES = (
 
 
 def explain(name: str, error: Exception) -> EquipoiseError:
-    """One clear message for the ways in which a model cannot be had."""
+    """Turn a library's error about a model into one message with a remedy."""
     if is_folder_name(name) and not Path(name).is_dir():
         return _missing_folder(name)
     causes = causes_of(error)

@@ -1,4 +1,4 @@
-"""Configurations and tokenizers of models that may be anybody's, loaded without their code."""
+"""Load configurations and tokenizers of untrusted models, without running their code."""
 
 import hashlib
 import json
@@ -261,8 +261,8 @@ def check_model(name: str) -> PreTrainedConfig:
 def load_config(name: str) -> PreTrainedConfig:
     """Load a model's config from a folder or the hub; run no code of it.
 
-    Raises `EquipoiseError` for one that cannot be had or is code of others, and for a folder that
-    `check_folder` refuses.
+    Raises `EquipoiseError` for one that cannot be loaded or needs its own code, and for a folder
+    that `check_folder` refuses.
     """
     path = Path(name) / "config.json"
     if path.parent.is_dir():

@@ -279,7 +279,7 @@ def use_reference(job: Job) -> None:
 
 
 def begin_training(job: Job, steps: int) -> None:
-    """Say what the baseline promises of GRPO, and that it begins or goes on.
+    """Log how much signal the baseline has for GRPO, and that training begins or continues.
 
     Raises `EquipoiseError` when there is nothing to learn from, unless the configuration wants to
     go on.
@@ -300,7 +300,7 @@ def begin_training(job: Job, steps: int) -> None:
 
 
 def evaluate(job: Job, stage: str, sample: Sample) -> None:
-    """Sample the evaluation split, score it and write the result; what is there is taken as it is.
+    """Sample the evaluation split, score it and write the result; an existing result is kept.
 
     Raises `EquipoiseError` when too many rollouts could not be scored.
     """
@@ -375,9 +375,9 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
 def score_replies(
     environment: Environment, rollouts: Sequence[Rollout], failures: Sequence[Failure | None]
 ) -> list[Score]:
-    """The environment's scores; where there was no reply, what prevented it.
+    """Score the replies; a missing reply gets the failure that prevented it.
 
-    An environment is shown the empty text there, for a set or a group must be whole.
+    The environment gets empty text in its place, because sets and groups must be whole.
     """
     scores = scores_of(environment, rollouts)
     pairs = zip(scores, failures, strict=True)

@@ -390,9 +390,9 @@ class Meter:
 
 
 def changed_models(usage: Usage) -> list[str]:
-    """A sentence for each model that was asked and not always answered by the same one.
+    """A sentence for each endpoint whose answers came from more than one model.
 
-    Servers that name no fingerprint say nothing of a change.
+    A change goes unseen if the server gives no fingerprint.
     """
     sentences = []
     for model, counts in usage.calls.items():
@@ -418,7 +418,7 @@ def _sum(first: Calls, second: Calls) -> Calls:
 
 
 def peak_memory() -> int:
-    """The most memory that this process has held, in bytes; NeMo-RL's workers are others."""
+    """Peak memory of this process in bytes, without NeMo-RL's workers."""
     # On Linux getrusage keeps, across exec, what the launcher held: uv, while it installs, a lot.
     try:
         status = Path("/proc/self/status").read_text()
@@ -429,6 +429,6 @@ def peak_memory() -> int:
 
 
 def peak_gpu_memory() -> int:
-    """The most that tensors of this process have held on its GPU, in bytes; 0 without one."""
+    """Peak memory of this process's tensors on its GPU in bytes; 0 without a GPU."""
     torch: Any = sys.modules.get("torch")
     return int(torch.cuda.max_memory_allocated()) if torch and torch.cuda.is_initialized() else 0

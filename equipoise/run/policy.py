@@ -66,7 +66,7 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
 
 
 def record_policy(job: Job, loaded: LoadedModel) -> None:
-    """Note in the provenance which model it is, and say what of it is not as configured."""
+    """Record the model in the provenance, and log where it differs from the configuration."""
     if job.config.policy.precision == "bfloat16" and not in_half(job.config, loaded.model):
         _LOG.info(
             "the local engine computes in float32 here, not in bfloat16: on a CPU that takes a "

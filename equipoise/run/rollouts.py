@@ -101,14 +101,14 @@ def scored_fields(rollout: Rollout, score: Score) -> dict[str, Any]:
 
 
 def _fields(record: Rollout | Score) -> dict[str, Any]:
-    """Not `asdict`, whose copies of all that is within took longer than writing the file."""
+    """Return the fields; `asdict` copies deeply, which took longer than writing the file."""
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 def write_generations(
     path: Path, rollouts: Sequence[Rollout], failures: Sequence[Failure | None]
 ) -> None:
-    """Write what a model replied before it is scored, and why it did not where it did not."""
+    """Write replies before they are scored, with the reason for each missing one."""
     pairs = zip(rollouts, failures, strict=True)
     write_jsonl(
         path, (_fields(r) | ({"error": asdict(failure)} if failure else {}) for r, failure in pairs)
@@ -214,7 +214,7 @@ Choice = Callable[[Sequence[Rollout], Sequence[Score]], Sample]
 
 
 def chosen_sets(set_ids: Iterable[str], limit: int, seed: int) -> frozenset[str]:
-    """At most that many of a step's sets: the first ones in an order of all sets.
+    """Choose at most `limit` of a step's sets: the first ones in an order of all sets.
 
     The order is that of a hash of seed and id, so a set that is kept once is likely to be kept when
     it comes again, and its replies can be followed over steps.

@@ -126,7 +126,7 @@ def _fault(root: Path, name: str, expected: FileState) -> str:
 
 
 def open_run(root: Path) -> RunDirectory:
-    """Compare a run with its manifest, but for its weights, before anything is read of it.
+    """Compare a run, except its weights, with its manifest before reading it.
 
     Raises `EquipoiseError` for a file that is missing, not as it was written, or not listed.
     """
@@ -174,7 +174,7 @@ def _check(run: RunDirectory, parts: Iterable[str]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder at once: of half a folder nothing may read."""
+    """Remove a file or folder at once: so that nothing reads half a folder."""
     scratch = path.rename(path.with_name(f".{path.name}.removed.partial"))  # see `owning`
     shutil.rmtree(scratch) if scratch.is_dir() else scratch.unlink()
 

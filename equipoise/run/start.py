@@ -47,7 +47,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """All that a run needs before it is kept: a mistake up to here leaves nothing."""
+    """All that a run needs before its folder is made; a mistake up to here leaves nothing."""
 
     records: Sequence[PromptRecord]
     environment: Environment
@@ -180,10 +180,10 @@ def _check_length(run: RunDirectory, loaded: LoadedConfig) -> None:
 
 
 def grow(run: RunDirectory, loaded: LoadedConfig, say: Callable[[str], None]) -> None:
-    """Write down that the run is to have more steps, where it is.
+    """Record that the run gets more steps, and from which step on.
 
-    The result of fewer steps goes, for it is made anew. The configuration is written last: a death
-    before leaves a run that makes that result again from its newest checkpoint.
+    Remove the result of fewer steps; it is made anew. The configuration is written last: a run that
+    is killed before makes that result again from its newest checkpoint.
     """
     planned, target, done = _planned(run), loaded.config.grpo.max_num_steps, reached_step(run)
     if target == planned:

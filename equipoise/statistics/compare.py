@@ -98,8 +98,8 @@ _HALVINGS = 8
 class Halves:
     """Pairs of parts of one stage's replies to the same prompts, each with this share of them.
 
-    The parts of a pair differ as two evaluations of one model do, but for their size. `of` measures
-    a pair when it is asked for, and once: all together would take gigabytes.
+    The parts of a pair differ as two evaluations of one model do, except in size. `of` measures a
+    pair when it is asked for, and once: all together would take gigabytes.
     """
 
     pairs: Iterable[tuple[Measurement, Measurement]]
@@ -146,7 +146,7 @@ class Halves:
 
 
 def _mean_reach(pairs: Sequence[MetricComparison]) -> GuardMargin | None:
-    """The first's margin, whose interval reaches from its change as far as all do on average."""
+    """The first margin, its interval as wide as the average of all."""
     first, change = pairs[0].margin, change_in_unit(pairs[0])
     if first is None or change is None:
         return first

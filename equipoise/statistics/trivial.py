@@ -265,9 +265,9 @@ def differences(
 
 
 def not_beaten(against: Mapping[str, Mapping[str, MetricComparison]], objective: str) -> list[str]:
-    """The baselines, but for best of n, than which the model is not shown to be better.
+    """The baselines, best of n excepted, that the model is not shown to beat.
 
-    One whose objective is not defined, for its replies cannot be read, is not one to beat.
+    A baseline whose replies cannot be read has no objective and is not compared.
     """
     return [
         name

@@ -122,7 +122,7 @@ def _grpo(
 
 
 class CardlessTrainer(GRPOTrainer):
-    """TRL's trainer without the model card that it writes beside its checkpoints.
+    """TRL's trainer, which writes no model card here.
 
     The run's own card stands beside the trained weights; TRL's lists its tags in another order in
     every process, so a resumed run would change a file of the run before.
@@ -141,7 +141,7 @@ def build_trainer(
     checkpoints: Path,
     callbacks: Sequence[TrainerCallback],
 ) -> GRPOTrainer:
-    """A trainer of `model` whose one epoch is the whole run, with whole sets in every step."""
+    """Build the trainer of `model`: one epoch is the whole run, and every step has whole sets."""
     logging.getLogger("trl").setLevel(logging.ERROR)
     score_replies_alone()
     schedule = Schedule.of(model, config.policy)

@@ -197,7 +197,7 @@ def find_python(root: Path) -> Path:
 
 
 def _python(root: Path) -> Path | None:
-    """A path is taken as it is: resolved, the Python of an environment would be that of no one."""
+    """A path is taken as it is: resolving the link would leave the virtual environment."""
     folders = (root / ".venv", _CONTAINER_ENVIRONMENT)
     candidates = [folder / "bin" / "python" for folder in folders]
     if named := os.environ.get(PYTHON_VARIABLE):

@@ -1,4 +1,4 @@
-"""Rules for what NeMo-RL would do wrong without a word, or find out after hours.
+"""Rules against what NeMo-RL would do wrong silently, or refuse only after hours.
 
 What it refuses itself when it starts is not repeated here: engine.py shows its words. Read in
 v0.7.0, whose baseline and reference are drawn between its start and the first training step.
@@ -34,7 +34,7 @@ def check_nemo_rl(config: Config) -> Iterator[Problem]:
 
 
 def nemo_rl_warnings(config: Config) -> Iterator[str]:
-    """Warn of what NeMo-RL does without a word, and of memory that may not suffice."""
+    """Warn of what NeMo-RL does silently, and of memory that may be too small."""
     yield from memory_warnings(config)
     generation = config.policy.generation
     share = generation.vllm_cfg.gpu_memory_utilization

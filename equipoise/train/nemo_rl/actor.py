@@ -30,7 +30,7 @@ from equipoise.train.nemo_rl.scoring import (
 
 @ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=WAITING)
 class EnvironmentActor(EnvironmentInterface):
-    """Scores in a process of its own; all that it needs to start again is in its arguments."""
+    """Scores in a process of its own; its arguments suffice to restart it."""
 
     def __init__(
         self,

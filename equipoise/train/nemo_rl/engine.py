@@ -69,7 +69,7 @@ def output_to(path: Path, display: Display) -> Iterator[None]:
 
 
 class _Escaping(io.TextIOWrapper):
-    """Text without colours, in which a carriage return, of a progress bar, begins a new line."""
+    """Strip colours, and start a new line at each carriage return of a progress bar."""
 
     def __init__(self, log: BinaryIO) -> None:
         copy = os.fdopen(os.dup(log.fileno()), "ab")
@@ -184,7 +184,7 @@ def train(
 
 @contextmanager
 def _ray_ended() -> Iterator[None]:
-    """End Ray, and what it has put into the environment, with the block."""
+    """Stop Ray at the end of the block, and remove its environment variables."""
     import ray
 
     joined = os.environ.get("RAY_ADDRESS")

@@ -176,7 +176,7 @@ class HistoryLogger:
         return summary
 
     def _make_rankable(self, metrics: dict[str, Any], kind: str) -> None:
-        """Have a checkpoint whose metric is not known count as the worst, in place.
+        """Rank a checkpoint without its metric last, in place.
 
         No reply of a validation may be readable. NeMo-RL sorts checkpoints by the metric and
         deletes those behind the first few. With a NaN among them the order is none, and without the

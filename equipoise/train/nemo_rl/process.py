@@ -9,7 +9,7 @@ WAITING = 100_000
 
 
 def before_nemo_rl() -> None:
-    """Call it first. It imports nothing that is not in Python, but for one package before 3.12."""
+    """Call it first. It imports only the standard library, and one package before Python 3.12."""
     if sys.version_info < (3, 12):
         # pydantic refuses typing's own TypedDict, which NeMo-RL, written for 3.13, uses.
         import typing

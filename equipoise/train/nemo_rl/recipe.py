@@ -180,7 +180,7 @@ def _train(nemo: SimpleNamespace, history: HistoryLogger) -> None:
 
 
 def with_first_reference(policy: Callable[..., Any]) -> Callable[..., Any]:
-    """Return NeMo-RL's `Policy`, whose reference stays that of the first start on a resume.
+    """Return NeMo-RL's `Policy`, which keeps the first start's reference on a resume.
 
     NeMo-RL's DTensor worker loads a checkpoint and copies the reference from what it has loaded, so
     every resume would move the KL penalty's anchor. Here the checkpoint is loaded afterwards.

@@ -106,7 +106,7 @@ class StepScorer:
         """Return the rewards. Raises `IncompleteSetError` on a part of a set.
 
         NeMo-RL takes numbers alone: a failed score is the mean of its prompt's valid siblings, so
-        its advantage is 0, and the baseline of the others is what it would be without it.
+        its advantage is 0 and its siblings' baseline stays the same.
         """
         scores = score_within_budget(self.environment, rollouts)
         self.keep(rollouts, scores)

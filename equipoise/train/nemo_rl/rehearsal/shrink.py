@@ -39,7 +39,7 @@ _STATIC = {
 
 
 def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> LoadedConfig:
-    """Load `scale`, which `options` have given, shrunk but for what the command line sets."""
+    """Load `scale` from `options` and shrink it, except keys of the command line."""
     values: dict[str, Any] = {
         # Kernels of Megatron and Triton are missing.
         "policy.megatron_cfg.enabled": False,
