@@ -43,8 +43,8 @@ class Setting:
 class Options:
     """The options of a command line.
 
-    `stored` says that the file is a run folder's, which may be somebody else's: no code is
-    imported because it names it, and no key of the environment is read because it names one.
+    `stored` says that the file is a run folder's, which may be somebody else's: it cannot cause
+    code to be imported or an API key to be read.
     """
 
     config_files: tuple[Path, ...]

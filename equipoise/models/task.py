@@ -37,7 +37,7 @@ def build_environment(class_name: str, settings: Mapping[str, Any], cache_dir: s
 
 
 def make_environment(environment_class: type[Environment], settings: BaseModel) -> Environment:
-    """The environment alone. Raises `EquipoiseError` when what it needs cannot be had."""
+    """The environment alone. Raises `EquipoiseError` when something it needs is missing."""
     try:
         return environment_class(settings)
     except SetupError as error:
