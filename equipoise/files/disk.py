@@ -235,16 +235,6 @@ def _lock(descriptor: int, operation: int) -> bool | None:
     return True
 
 
-def below(root: Path, name: str) -> Path:
-    """Join a name that a file holds to a folder. Raises `ValueError` where it leads out of it."""
-    path = root / name
-    if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
-        raise ValueError(f"{name!r} leads out of its folder")
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise ValueError(f"{name!r} is a link that leads out of its folder")
-    return path
-
-
 def hash_file(path: Path) -> str:
     """SHA-256 of a file's content."""
     with path.open("rb") as file:

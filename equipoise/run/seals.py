@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from data_prep.records import manifest_path
-from equipoise.files.disk import below, flush, hash_file, write_json
+from equipoise.files.disk import flush, hash_file, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory
 
@@ -105,22 +105,17 @@ def damage_of(run: RunDirectory, *parts: str) -> list[str]:
     gone = {part for part in parts if not (run.root / part).exists()}
     names = sorted(name for name in listed if _part(name) in parts and _part(name) not in gone)
     with ThreadPoolExecutor(_READERS) as pool:
-        faults = pool.map(lambda name: _fault(run.root, name, listed[name]), names)
+        faults = pool.map(lambda name: _fault(run.root / name, listed[name]), names)
         damage = [f"{name} {fault}" for name, fault in zip(names, faults, strict=True) if fault]
     return [f"{part} is missing" for part in sorted(gone)] + damage
 
 
-def _fault(root: Path, name: str, expected: FileState) -> str:
+def _fault(path: Path, expected: FileState) -> str:
     try:
-        path = below(root, name)
-        if not path.exists():
-            return "is missing"
         if not path.is_file():
-            return "is not a file"
+            return "is not a file" if path.exists() else "is missing"
         same = path.stat().st_size == expected.bytes and hash_file(path) == expected.hash
         return "" if same else "was changed since it was written"
-    except ValueError:
-        return "is a link, or not a name of a file in this folder"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
 

@@ -41,17 +41,6 @@ def lines_of_calls(method: ast.FunctionDef, name: str) -> list[int]:
     return [call.lineno for call in calls if ast.unparse(call.func).split(".")[-1] == name]
 
 
-def test_milestones_are_bound_by_their_entry_alone():
-    tree = ast.parse((ROOT / "models" / "automodel" / "setup.py").read_text("utf-8"))
-    (setup,) = [n for n in tree.body if getattr(n, "name", "") == "setup_model_and_optimizer"]
-    loops = [node for node in ast.walk(setup) if isinstance(node, ast.For)]
-    inside = {id(node) for loop in loops for node in ast.walk(loop)}
-    named = [n for n in ast.walk(setup) if isinstance(n, ast.Name) and n.id == "milestones"]
-    bound = [node for node in named if isinstance(node.ctx, ast.Store)]
-    assert [id(node) in inside for node in bound] == [True]
-    assert "SequentialLR(optimizer, schedulers, milestones)" in ast.unparse(setup)
-
-
 def test_a_policy_is_built_from_these_words():
     policy = method_of(class_of("models/policy/lm_policy", "Policy"), "__init__")
     assert set(stood_in(stand_ins.Policy.__init__)) <= set(words(policy))

@@ -34,8 +34,6 @@ def test_help_names_every_verb_and_imports_nothing_that_takes_long(words: tuple[
 def test_a_verb_that_is_gone_says_what_to_use(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if verb in VERBS:
-        pytest.skip("it goes in a later commit")
     with pytest.raises(SystemExit, match="2"):
         main([verb])
     assert capsys.readouterr().err == f"error: there is no verb {verb}: {GONE[verb]}\n"

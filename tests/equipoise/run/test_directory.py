@@ -11,7 +11,6 @@ from equipoise.run.directory import (
     RunDirectory,
     model_label,
     open_run_directory,
-    task_of,
 )
 from tests.refusals import refusal
 
@@ -97,16 +96,3 @@ def test_only_a_run_can_be_resumed(lacks: str, tmp_path: Path) -> None:
     (root / lacks).unlink()
     with refusal("resume.no-run", lacks):
         open_run_directory(root)
-
-
-#: A task of 46,656 words with as many lists above, once its aliases are followed.
-BOMB = "a: &a [x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{below}'] * 6)}]\n"
-    for below, name in zip("abcdef", "bcdefg", strict=True)
-)
-
-
-def test_a_configuration_that_expands_without_end_names_no_task(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(f"{BOMB}equipoise: {{task: *g}}\n")
-    with refusal("entry.no-task"):
-        task_of(RunDirectory(tmp_path))

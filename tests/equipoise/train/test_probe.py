@@ -1,22 +1,26 @@
-"""The probe: which baselines a run samples, scores and keeps, and what it says of them later."""
+"""The stages around training: their order, the probe of trivial baselines, and modes.json."""
 
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from data_prep.splits import sample_names
 from environments.base import Failure, PromptRecord, Score
+from environments.measurement import Measurement, Metric, Modes
 from equipoise.files.disk import read_json
 from equipoise.run.job import Job
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import damage_of
+from equipoise.statistics.intervals import StatisticsSettings, holm, mcnemar
 from equipoise.train.probe import (
     after_training,
     before_training,
     compare_with_trained,
     is_drawn,
+    modes_dict,
     score_final,
     training_sample,
     write_modes,
@@ -204,3 +208,58 @@ class TestBesideTheTrainedModel:
         told = " ".join(capsys.readouterr().out.split())
         assert "greedy: compared with the trained model at temperature 0, which has 1.000" in told
         assert "greedy (both models)" in told, "two prompts show nothing"
+
+
+SETTINGS = StatisticsSettings(bootstrap_draws=500)
+
+
+def answered(outcomes: list[int]) -> Measurement:
+    right = np.array(outcomes, dtype=bool)
+    sums = np.column_stack([right, np.ones(len(right))])
+    rate = Metric(lambda t: t[..., 0] / t[..., 1], "higher", outcomes=right)
+    recall = Metric(lambda t: t[..., 0] * np.nan, "higher")
+    names = tuple(f"q{n}" for n in range(len(right)))
+    return Measurement(names, sums, {"accuracy": rate, "recall": recall})
+
+
+MODES = {
+    "nothing": answered([0] * 30 + [1] * 10),
+    "question": answered([0] * 22 + [1] * 18),
+}
+STAGES = {"trained": answered([0] * 2 + [1] * 38)}
+
+
+@pytest.fixture(scope="module")
+def found() -> dict:
+    modes = Modes(MODES, {"final": "trained"}, {"search": 0.1}, {"index": "x"}, ("a note",))
+    return modes_dict(modes, STAGES, SETTINGS)
+
+
+def test_every_mode_has_its_figures_with_intervals(found: dict) -> None:
+    assert list(found["modes"]) == ["nothing", "question", "trained"]
+    figure = found["modes"]["trained"]["accuracy"]
+    assert figure["value"] == 38 / 40
+    assert figure["low"] < 38 / 40 < figure["high"]
+    assert found["modes"]["trained"]["recall"]["value"] is None
+    assert (found["seconds"], found["notes"]) == ({"search": 0.1}, ["a note"])
+    assert found["sources"] == {"index": "x"}
+
+
+def test_pairs_are_tested_exactly_and_corrected_together(found: dict) -> None:
+    pairs = {tuple(row["modes"]): row for row in found["comparisons"]}
+    assert len(pairs) == 3
+    p = {
+        pair: mcnemar(*((MODES | STAGES)[name].metrics["accuracy"].outcomes for name in pair))
+        for pair in pairs
+    }
+    assert {pair: row["p"] for pair, row in pairs.items()} == p
+    assert {pair: row["p_holm"] for pair, row in pairs.items()} == holm(p)
+    assert all(row["test"] == "mid-p McNemar" for row in pairs.values())
+    assert pairs["nothing", "trained"]["verdict"] == "better"
+    assert pairs["nothing", "question"]["difference"] == pytest.approx(0.2)
+
+
+def test_only_questions_of_both_modes_are_compared() -> None:
+    few = Modes({"first": answered([0] * 10)}, {"final": "second"})
+    (row,) = modes_dict(few, {"second": answered([1] * 30)}, SETTINGS)["comparisons"]
+    assert row["p"] == mcnemar(np.zeros(10, bool), np.ones(10, bool))

@@ -6,77 +6,13 @@ there still is checked in tests/contract/test_nemo_rl_stand_ins.py; what NeMo-RL
 Equipoise, in the other tests there.
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
-import pytest
 import torch
-
-from equipoise.train import nemo_rl
-from equipoise.train.nemo_rl import process
-
-
-class EnvironmentReturn(NamedTuple):
-    """`nemo_rl.environments.interfaces.EnvironmentReturn`."""
-
-    observations: list[dict[str, str]]
-    metadata: list[Any]
-    next_stop_strings: list[Any]
-    rewards: torch.Tensor
-    terminateds: torch.Tensor
-    answers: list[str | None] | None
-
-
-class EnvironmentInterface:
-    """`nemo_rl.environments.interfaces.EnvironmentInterface`."""
-
-
-def modules() -> dict[str, ModuleType]:
-    """Modules of NeMo-RL that are imported, and their parent packages, for `sys.modules`."""
-    held = {
-        "nemo_rl.environments.interfaces": (EnvironmentInterface, EnvironmentReturn),
-    }
-    parts = [name.split(".") for name in held]
-    packages = {".".join(names[:n]) for names in parts for n in range(1, len(names))}
-    made = {name: ModuleType(name) for name in sorted(packages | held.keys())}
-    for name, classes in held.items():
-        for one in classes:
-            setattr(made[name], one.__name__, one)
-    return made
-
-
-def import_ours(name: str, patch: pytest.MonkeyPatch) -> ModuleType:
-    """Our module of that name with these in place of NeMo-RL, as long as `patch` holds."""
-    for theirs, stand_in in modules().items():
-        patch.setitem(sys.modules, theirs, stand_in)
-    patch.setattr(process, "before_nemo_rl", lambda: None)
-    module = f"{nemo_rl.__name__}.{name}"  # with NeMo-RL itself it is another one
-    patch.setitem(sys.modules, module, None)
-    patch.delitem(sys.modules, module)
-    patch.setattr(nemo_rl, name, None, raising=False)
-    return import_module(module)
-
-
-def scheduler_of(
-    optimizer: torch.optim.Optimizer, entries: Sequence[Mapping[str, Any]]
-) -> torch.optim.lr_scheduler.SequentialLR:
-    """The scheduler of `nemo_rl.models.automodel.setup.setup_model_and_optimizer` of a list.
-
-    Without an entry of milestones that name is unbound, there as here.
-    """
-    chain = []
-    for entry in entries:
-        if "name" in entry:
-            module, _, name = entry["name"].rpartition(".")
-            chain.append(getattr(import_module(module), name)(optimizer, **entry["kwargs"]))
-        else:
-            milestones = entry["milestones"]
-    return torch.optim.lr_scheduler.SequentialLR(optimizer, chain, milestones)
 
 
 class Worker:
