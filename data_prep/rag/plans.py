@@ -6,9 +6,10 @@ A plan is a line under a hash of planner, prompt version and question, appended 
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from filelock import FileLock
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
@@ -63,6 +64,13 @@ class Plan(BaseModel, extra="forbid", frozen=True, strict=True):
         )
 
 
+class _Kept(BaseModel, extra="forbid", frozen=True):
+    """A line of the file of plans."""
+
+    key: str
+    value: Plan
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """The plans by question id, and how many questions have none and why."""
@@ -75,18 +83,14 @@ class Planned:
 def parse_plan(reply: str, *, with_options: bool) -> Plan | None:
     """The plan of a reply, see `read_object`; None for anything that is not of the schema."""
     try:
-        return _read_plan(read_object(reply), with_options=with_options)
-    except UnreadableError:
+        plan = Plan.model_validate(read_object(reply))
+    except (UnreadableError, ValidationError):
         return None
+    return plan if _fits(plan, with_options=with_options) else None
 
 
-def _read_plan(value: Any, *, with_options: bool) -> Plan | None:
-    """The plan in an object that a reply or the file of plans holds."""
-    try:
-        plan = Plan.model_validate(value)
-    except ValidationError:
-        return None
-    return None if with_options and plan.best_guess not in LETTERS else plan
+def _fits(plan: Plan, *, with_options: bool) -> bool:
+    return plan.best_guess in LETTERS or not with_options
 
 
 def request_of(question: Question, *, with_options: bool) -> ChatRequest:
@@ -118,13 +122,15 @@ class PlanCache:
         self._with_options = with_options
 
     def read(self, questions: Sequence[Question]) -> dict[str, Plan]:
-        """The kept plans of these questions; one that is damaged is not a plan."""
-        entries = self._entries()
-        plans = {
-            q.id: _read_plan(entries.get(self._key(q)), with_options=self._with_options)
-            for q in questions
-        }
-        return {name: plan for name, plan in plans.items() if plan}
+        """The kept plans of these questions; a line that was cut off or damaged is made again."""
+        kept: dict[str, Plan] = {}
+        for line in self._path.read_bytes().splitlines() if self._path.exists() else ():
+            with suppress(ValidationError):
+                row = _Kept.model_validate_json(line)
+                kept[row.key] = row.value
+        plans = {q.id: kept.get(self._key(q)) for q in questions}
+        options = self._with_options
+        return {name: p for name, p in plans.items() if p and _fits(p, with_options=options)}
 
     def check(self, questions: Sequence[Question], model: ChatModel) -> str | None:
         """Ask for one plan where some are missing; what is wrong with the planner, if anything.
@@ -164,30 +170,18 @@ class PlanCache:
         replies = model.ask(
             [request_of(question, with_options=self._with_options) for question in questions]
         )
-        plans, reasons = {}, []
+        plans, rows, reasons = {}, [], []
         for question, reply in zip(questions, replies, strict=True):
             plan = parse_plan(reply.text or "", with_options=self._with_options)
             if plan:
                 plans[question.id] = plan
+                rows.append(_Kept(key=self._key(question), value=plan).model_dump_json())
             else:
                 reasons.append(reply.error.text if reply.error else "no plan of the schema")
-        new_plans = {self._key(q): plans[q.id].model_dump() for q in questions if q.id in plans}
-        rows = ({"key": key, "value": plan} for key, plan in new_plans.items())
         with self._path.open("a", encoding="utf-8") as file:
             # It begins with a new line: a kill may have cut off the last one.
-            file.write("".join(f"\n{json.dumps(row)}" for row in rows))
+            file.write("".join(f"\n{row}" for row in rows))
         return plans, reasons
-
-    def _entries(self) -> dict[str, Any]:
-        """The value of each key; a line that was cut off is passed over and made again."""
-        entries = {}
-        for line in self._path.read_bytes().splitlines() if self._path.exists() else ():
-            try:
-                row = json.loads(line)
-                entries[row["key"]] = row["value"]
-            except (ValueError, KeyError, TypeError):
-                continue
-        return entries
 
     def _key(self, question: Question) -> str:
         options = sorted(question.options.items()) if self._with_options else []

@@ -5,21 +5,20 @@ and buffers come on top. How NeMo-RL v0.7.0 stores things was read in its source
 not listed and has no config.json in a local folder is not known; nothing is guessed.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.packaged_models import SMOLLM2
 from equipoise.config.schema import Config
-from equipoise.files.disk import GB
+from equipoise.files.disk import GB, read_json
 
 # --- Shapes of models -----------------------------------------------------------------------------
 
 #: Families whose layers `ModelShape` describes -> (biases of q, k and v; norms of q and k).
 _FAMILIES = {"llama": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
 #: What a config.json that is missing, damaged or another family's raises.
-_NO_SHAPE = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
+_NO_SHAPE = (OSError, ValueError, LookupError, TypeError, ArithmeticError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ def model_shape(name: str) -> ModelShape | None:
     if name in KNOWN_MODELS:
         return KNOWN_MODELS[name]
     try:
-        values = json.loads((Path(name) / "config.json").read_text(encoding="utf-8"))
+        values = read_json(Path(name) / "config.json")
         bias, norm = _FAMILIES[values["model_type"]]
         hidden, heads = int(values["hidden_size"]), int(values["num_attention_heads"])
         return ModelShape(

@@ -4,7 +4,6 @@ With them lie the settings of torch, transformers and the hub's clients. It impo
 nor transformers, which takes longer than all these checks.
 """
 
-import json
 import logging
 import os
 import sys
@@ -18,6 +17,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 from data_prep.hub import is_folder_name, missing_reason
 from data_prep.packaged_models import SMOLLM2, PackagedModelError, located_model, shipped_file
 from equipoise.config.schema import CACHE_DIR
+from equipoise.files.disk import read_json
 from equipoise.files.errors import EquipoiseError
 
 #: The error of the hub's HTTP client, which is httpx before huggingface_hub 2 and httpx2 since.
@@ -131,7 +131,7 @@ def on_this_machine(name: str, cache: Path | None = None) -> Path | None:
 def model_problems(folder: Path) -> Iterator[str]:
     """List what a model's folder lacks for a policy; weights apart, see `refuse_no_weights`."""
     try:
-        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        read_json(folder / "config.json")
     except OSError:
         yield "it has no config.json"
     except ValueError:
@@ -150,7 +150,7 @@ def _has_chat_template(folder: Path) -> bool:
     if any((folder / name).exists() for name in ("chat_template.jinja", "chat_template.json")):
         return True
     try:
-        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        settings = read_json(folder / "tokenizer_config.json")
     except (OSError, ValueError):
         return False
     return isinstance(settings, dict) and bool(settings.get("chat_template"))

@@ -136,7 +136,7 @@ def test_a_kept_plan_is_read_as_strictly_as_a_new_one(tmp_path: Path) -> None:
     lettered = Planner(lambda _: changed(best_guess="C"))
     cache(tmp_path, with_options=True).complete(QUESTIONS[:3], lettered, quiet)
     file = tmp_path / "plans.jsonl"
-    file.write_text(file.read_text().replace('"best_guess": "C"', '"best_guess": "E"', 1))
+    file.write_text(file.read_text().replace('"best_guess":"C"', '"best_guess":"E"', 1))
     kept = cache(tmp_path, with_options=True).read(QUESTIONS[:3])
     assert set(kept) == {QUESTIONS[1].id, QUESTIONS[2].id}
 
