@@ -61,12 +61,10 @@ class HuggingFaceEncoder:
         self.identity = encoder_identity(settings)
 
     def encode_queries(self, queries: Sequence[str]) -> Vectors:
-        """See `Encoder`."""
         texts = [(query,) for query in queries]
         return self._encode(self._settings.query_model, texts, _QUERY_TOKENS)
 
     def encode_passages(self, passages: Sequence[tuple[str, str]]) -> Vectors:
-        """See `Encoder`."""
         texts: list[tuple[str, ...]] = list(passages)
         if not _is_pair(self._settings):
             texts = [(f"{title}. {text}" if title else text,) for title, text in passages]

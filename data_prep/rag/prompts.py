@@ -179,7 +179,6 @@ def _record(
 
 
 def question_of(record: PromptRecord) -> Question:
-    """The question of a record."""
     about = record.metadata
     return Question(about["question"], about["options"], about["gold"], tuple(about["relevant"]))
 

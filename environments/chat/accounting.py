@@ -74,7 +74,6 @@ class Accounts:
             _OPENED.append(self)
 
     def add(self, name: str, number: int = 1) -> None:
-        """Count."""
         with self._lock:
             self._counts[name] += number
 

@@ -132,7 +132,6 @@ class DecisionForm:
 
     @cached_property
     def amounts(self) -> tuple[str, ...]:
-        """The fields that are amounts."""
         return tuple(name for name, form_field in self.fields.items() if form_field.is_amount)
 
     @property
@@ -213,7 +212,6 @@ class Decision:
 
     @cached_property
     def amounts(self) -> tuple[float, ...]:
-        """The amounts, in the order of the form."""
         pairs = zip(self.values, self.form.fields.values(), strict=True)
         return tuple(value for value, form_field in pairs if form_field.is_amount)
 

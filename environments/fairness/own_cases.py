@@ -191,7 +191,6 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
     # --- what it makes ---------------------------------------------------------------------------
 
     def design(self) -> Design:
-        """Build the design."""
         fields = {
             name: yes_or_no() if options == "yes or no" else choice(_levels(options))
             for name, options in self.decision.items()

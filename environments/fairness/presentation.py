@@ -26,7 +26,6 @@ _OF_SPINE = {
 
 
 def presentation_of(design: Design) -> Presentation:
-    """The words, charts and sets of a design."""
     name = design.attribute.replace("_", " ")
     section, rate = f"by_{design.attribute}", next(iter(design.rates))
     if design is SPINE:

@@ -236,7 +236,6 @@ class RagEnvironment(Environment):
         return broken_value(reward), 1.0 + reward.format_weight + reward.recall_weight
 
     def sources(self) -> dict[str, str]:
-        """Name the index and the generator."""
         generator = self._reader.identity if self._reader else ""
         return {"index": self.open().identity, "generator": generator}
 

@@ -63,7 +63,6 @@ class ExtractiveReader:
     identity = "extractive-2"
 
     def answer(self, exams: Sequence[Exam]) -> list[Answer]:
-        """See `Reader`."""
         answers = {exam: Answer(_best_option(exam)) for exam in dict.fromkeys(exams)}
         return [answers[exam] for exam in exams]
 

@@ -264,7 +264,6 @@ class Fusion:
         return "+".join(retriever.identity for retriever in self._retrievers)
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
-        """See `Retriever`."""
         depth = max(k, _FUSION_DEPTH)
         rankings = [retriever.search(queries, depth) for retriever in self._retrievers]
         hits = np.full((len(queries), k), NO_HIT, dtype=np.int64)

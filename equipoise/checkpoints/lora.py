@@ -376,7 +376,6 @@ def refuse_quantised(base: Tensors) -> None:
 
 
 def cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
-    """Return the tensor in another number format."""
     if tensor.dtype == dtype:
         return tensor
     return LazyTensor(tensor.shape, dtype, lambda: tensor.read().to(dtype))

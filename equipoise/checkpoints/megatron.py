@@ -48,7 +48,6 @@ class Shape:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Shape":
-        """From config.json."""
         family = config.get("model_type")
         if family not in FAMILIES:
             refuse(

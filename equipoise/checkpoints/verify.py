@@ -298,7 +298,6 @@ def verify_model(
 
 
 def load_whole(folder: Path, dtype: torch.dtype) -> Any:
-    """Load a model."""
     try:
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
@@ -333,7 +332,6 @@ def difference(logits: torch.Tensor, expected: torch.Tensor, remedy: str = "") -
 
 
 def logits_of(model: Any) -> torch.Tensor:
-    """Return the logits of some prompts."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids = torch.arange(_PROMPTS * _LENGTH).reshape(_PROMPTS, _LENGTH) * 7 % vocabulary
     with torch.inference_mode():

@@ -121,7 +121,6 @@ class Reporter:
         return cls(_console(stderr=True))
 
     def heading(self, text: str) -> None:
-        """Start a stage."""
         self.say("")
         self.say(text.upper(), style="bold")
         self.say("=" * min(_WIDTH_OF_RULE, self.console.width))

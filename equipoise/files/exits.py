@@ -42,7 +42,6 @@ class StopRequest:
         self.requested = False
 
     def __call__(self) -> bool:
-        """Return `requested`, as the function that callbacks take."""
         return self.requested
 
 

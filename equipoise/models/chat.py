@@ -70,7 +70,6 @@ class HuggingFaceChatModel:
         return json.dumps([*self._generator.identity, _SECOND_TEMPERATURE, self._seed])
 
     def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
-        """See `ChatModel.ask`."""
         with self._accounts.waiting():
             replies = ask_through_cache(
                 requests,
@@ -151,7 +150,6 @@ class _Generator:
         return self._loaded.identity, str(self._loaded.model.dtype), self._max_new_tokens
 
     def render(self, messages: Sequence[Message]) -> str:
-        """Write the messages in the model's chat template."""
         plain = [_plain(message, self._control_tokens) for message in messages]
         return render(self._loaded.tokenizer, plain)
 

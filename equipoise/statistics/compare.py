@@ -300,7 +300,6 @@ def _removed_share(
 
 
 def comparison_dict(comparisons: Mapping[str, MetricComparison]) -> dict[str, Any]:
-    """The content of comparison.json."""
     metrics = {name: asdict(comparison) for name, comparison in comparisons.items()}
     return {"schema": SCHEMA, "before": "baseline", "after": "final", "metrics": metrics}
 

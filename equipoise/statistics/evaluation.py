@@ -193,7 +193,6 @@ class Reply:
     count: int = 1
 
     def __str__(self) -> str:
-        """Shorten it to one line."""
         line = " ".join(self.text.split())
         excerpt = line[:_EXAMPLE_CHARACTERS] + ("..." if len(line) > _EXAMPLE_CHARACTERS else "")
         score = "not scored" if self.value is None else f"score {self.value:g}"
@@ -225,7 +224,6 @@ class LearningSignal:
         return self.tied >= MANY_TIED or self.unreadable >= MANY_UNREADABLE
 
     def __str__(self) -> str:
-        """One line for a reader."""
         tied = "all generations score the same"
         where = f"in {_percent(self.tied)} of {self.groups:,} prompts {tied}, and within one"
         if not self.groups:
