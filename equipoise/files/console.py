@@ -276,7 +276,7 @@ _NOTES = logging.getLogger("equipoise")
 def printing_notes(reporter: Reporter) -> Iterator[None]:
     """Print what Equipoise's modules log from INFO on while the block runs."""
     handler = _NotesHandler(reporter)
-    level, propagate = _NOTES.level, _NOTES.propagate
+    level = _NOTES.level
     _NOTES.addHandler(handler)
     _NOTES.setLevel(logging.INFO)
     _NOTES.propagate = False
@@ -285,7 +285,7 @@ def printing_notes(reporter: Reporter) -> Iterator[None]:
     finally:
         _NOTES.removeHandler(handler)
         _NOTES.setLevel(level)
-        _NOTES.propagate = propagate
+        _NOTES.propagate = not any(isinstance(h, _NotesHandler) for h in _NOTES.handlers)
 
 
 class _NotesHandler(logging.Handler):

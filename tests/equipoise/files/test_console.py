@@ -1,9 +1,11 @@
 """The output of a run escapes text from outside, and keeps words and figures whole."""
 
 import io
+import logging
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given
@@ -149,6 +151,15 @@ def test_each_step_is_a_line_and_the_rewards_a_sparkline():
     assert re.match(r"step    2/20  ETA 0:00:\d\d  reward 1.000  loss 0.250", steps[1])
     assert "loss" not in steps[2] and "nan" not in out.getvalue()
     assert lines[2] == "reward ▁█  0.500 to 1.000"
+
+
+def test_notes_go_to_others_again_in_whichever_order_two_printers_end():
+    printers = [ExitStack(), ExitStack()]
+    for printer in printers:
+        printer.enter_context(printing_notes(Reporter()))
+    for printer in printers:
+        printer.close()
+    assert logging.getLogger("equipoise").propagate
 
 
 def test_a_sparkline_of_many_values_is_of_their_means():
