@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from environments.base import TRAIN_SPLIT, Message
+from environments.contract import Environment
 from equipoise.evaluate.compare import (
     Checks,
     Evaluated,
@@ -86,7 +87,7 @@ def gate_stored(before: str, after: str, margins: Margins) -> GateResult:
     for run in (run for pair in pairs.values() for run in pair if run.stand_in):
         _LOG.warning(f"{run.path}: {run.stand_in}")
     watched = {
-        task: Watched(pair[0].environment(), _margins_of(task, margins))
+        task: _watched(pair[0].environment(), _margins_of(task, margins))
         for task, pair in pairs.items()
     }
     metrics = _gated(pairs, watched)
@@ -257,7 +258,9 @@ class Spreads:
 
 def plan_gate(word: str | None, margins: Margins) -> dict[str, PlannedTask]:
     """Plan the evaluations of a gate from a stored one, or else from our local models'."""
-    tasks = _measured_spreads(word, margins) if word else shipped_spreads()
+    stored = stages_of(word).items() if word else ()
+    tasks = {task: measure_spreads(folder, task, margins) for task, folder in stored}
+    tasks = tasks or shipped_spreads()
     names = {(task, name): None for task, spreads in tasks.items() for name in spreads.metrics}
     _refuse_unknown(margins, names)
     power = PASSES ** (1 / len(tasks))
@@ -268,15 +271,11 @@ def shipped_spreads() -> dict[str, Spreads]:
     return TypeAdapter(dict[str, Spreads]).validate_json(_SHIPPED.read_bytes())
 
 
-def _measured_spreads(word: str, margins: Margins) -> dict[str, Spreads]:
-    return {task: measure_spreads(f, task, margins) for task, f in stages_of(word).items()}
-
-
 def measure_spreads(folder: Path, task: str, margins: Margins) -> Spreads:
     """Read a stored evaluation. Raises `EquipoiseError` like `read_stage`."""
     stage = read_stage(folder)
     replies = stage.rollouts, stage.scores
-    watched = Watched(stage.environment(), _margins_of(task, margins))
+    watched = _watched(stage.environment(), _margins_of(task, margins))
     metrics = watched.with_errors(watched.compare(replies, replies), replies)
     account = stage.provenance.generation.get(stage.stage, StageAccount())
     number = len(stage.rollouts)
@@ -324,6 +323,18 @@ def _margins_of(task: str, margins: Margins) -> dict[str, float]:
         for (named, metric), value in margins.items()
         if named == scope
     }
+
+
+def _watched(environment: Environment, margins: Mapping[str, float]) -> Watched:
+    """Raise `UsageError` where nothing says by how much the objective may be worse."""
+    name, objective = environment.name, environment.objective
+    if environment.margin() is None and objective not in margins:
+        raise UsageError(
+            "gate.no-objective-margin",
+            f"the task {name} does not say how much worse its {objective} may be",
+            f"Say it with --margin {name}/{objective}=VALUE.",
+        )
+    return Watched(environment, margins)
 
 
 def _refuse_unknown(margins: Margins, metrics: Collection[tuple[str, str]]) -> None:

@@ -198,8 +198,7 @@ def find_checkpoints(folder: Path, prefix: str, last_file: str = "") -> list[Che
 def checkpoint_at(path: Path) -> Path:
     """Return a run's final checkpoint, or else its newest one; any other path as it is.
 
-    Raises `EquipoiseError` for damage, and for a run without a checkpoint, or with a link that
-    leads out of it.
+    Raises `EquipoiseError` for damage, and for a run without a checkpoint.
     """
     run = RunDirectory(path)
     if not run.provenance.is_file():
@@ -214,11 +213,5 @@ def checkpoint_at(path: Path) -> Path:
                 "convert.run-without-checkpoint", f"{path} has no checkpoint yet", ""
             )
         folder = checkpoints[0].path
-    if not folder.resolve().is_relative_to(path.resolve()):
-        raise EquipoiseError(
-            "convert.link-outside",
-            f"{folder} is a link that leads out of its run",
-            "Name the folder that it leads to.",
-        )
     check_part(folder)
     return folder

@@ -17,7 +17,6 @@ from environments.base import REWARD, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Margin, Mean, Measurement, Metric, measure_means
 from environments.presentation import Presentation
-from equipoise.files.errors import UsageError
 from equipoise.statistics.compare import (
     Guard,
     GuardMargin,
@@ -180,38 +179,28 @@ class Watched:
         measured = self.environment.measure(rollouts, scores)
         margins = dict(self.margins)
         if self.objective != REWARD:
-            margins.setdefault(self.objective, objective_margin(self.environment))
+            margins[self.objective] = self._margin_of(self.objective)
         return watched(measured, margins)
 
     def measure_reward(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The mean reward from 0 to 1: the interval of a share has a width if no reply differs."""
         low, span = self.reward_scale
-        margin = self.margins.get(REWARD)
-        if margin is None:
-            margin = objective_margin(self.environment)
         values = [None if s.value is None else (s.value - low) / span for s in scores]
         share = self.environment.reward_range() is not None
         means = {REWARD: Mean(values, better="higher", share=share)}
         measured = measure_means([rollout.set_id for rollout in rollouts], means)
-        return watched(measured, {REWARD: margin / span})
+        return watched(measured, {REWARD: self._margin_of(REWARD) / span})
+
+    def _margin_of(self, name: str) -> float:
+        margin = self.margins.get(name, self.environment.margin())
+        assert margin is not None, "a task without a margin is refused before"
+        return margin
 
     @property
     def reward_scale(self) -> tuple[float, float]:
         """The lowest reward and how much there is above it; 0 and 1 where neither is known."""
         low, high = self.environment.reward_range() or (0.0, 1.0)
         return low, high - low
-
-
-def objective_margin(environment: Environment) -> float:
-    """By how much the objective may be worse. Raises `UsageError` where nothing says that."""
-    if (margin := environment.margin()) is not None:
-        return margin
-    name, objective = environment.name, environment.objective
-    raise UsageError(
-        "gate.no-objective-margin",
-        f"the task {name} does not say how much worse its {objective} may be",
-        f"Say it with --margin {name}/{objective}=VALUE.",
-    )
 
 
 def watched(measured: Measurement, margins: Mapping[str, float]) -> Measurement:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from environments.contract import Environment
 from equipoise.evaluate.compare import (
     Checks,
     Entry,
@@ -14,6 +15,7 @@ from equipoise.evaluate.compare import (
     drawn_differently,
     shared_items,
 )
+from equipoise.evaluate.gate import _watched
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Provenance
 from tests.refusals import refusal
@@ -104,3 +106,19 @@ def test_a_frozen_model_may_be_on_either_side(stages: tuple[str, str], frozen: b
     runs = tuple(cast("Evaluated", SimpleNamespace(stage=stage)) for stage in stages)
     entry = cast("Entry", None)
     assert Pair(entry, entry, ((runs[0], runs[1]),), (frozenset(),)).frozen is frozen
+
+
+class Plain(Environment):
+    """A task that says nothing of its rewards."""
+
+    name, scope = "plain", "rollout"
+    score = measure = None
+
+    def __init__(self) -> None:
+        pass
+
+
+def test_a_gate_needs_to_know_by_how_much_the_objective_may_be_worse() -> None:
+    with refusal("gate.no-objective-margin", "plain", "reward"):
+        _watched(Plain(), {})
+    assert _watched(Plain(), {"reward": 0.1}).margins == {"reward": 0.1}

@@ -24,7 +24,6 @@ from equipoise.statistics.gate import (
     WatchedMetrics,
     compare_watched,
     gate,
-    objective_margin,
     times_needed,
     verdict_of,
     watched,
@@ -46,7 +45,6 @@ from tests.equipoise.statistics.gate_runs import (
     verdicts,
 )
 from tests.equipoise.statistics.known_answers import Task, of_local_scale
-from tests.refusals import refusal
 
 RNG = np.random.default_rng
 
@@ -328,12 +326,6 @@ class Perfect(Environment):
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         return measure_means([rollout.set_id for rollout in rollouts], {})
-
-
-def test_the_margin_of_an_objective():
-    assert objective_margin(Perfect()) == 0.04
-    with refusal("gate.no-objective-margin", "plain", "reward"):
-        objective_margin(Plain())
 
 
 def test_a_margin_replaces_the_guard_and_guards_what_has_none():
