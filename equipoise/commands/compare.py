@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from tyro.conf import Positional
 
-from environments.presentation import Presentation
 from equipoise.config.load import import_own_code
 from equipoise.config.words import OwnCode, Repeated, RunFolder, option
 from equipoise.files.console import Column, Reporter, duration
-from equipoise.files.disk import write_json, write_text
+from equipoise.files.disk import write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import usable_folder
 from equipoise.run.seals import open_run
-from equipoise.statistics.gate import GateResult
-from equipoise.statistics.seeds import EntriesComparison
 
 if TYPE_CHECKING:  # it brings what takes seconds to import
     from equipoise.evaluate.plan import PlannedTask
@@ -67,33 +64,10 @@ def compare(options: CompareOptions, reporter: Reporter) -> None:
     with reporter.progress("comparing"):
         comparison = compare_entries(entries, checks)
     presentation = entries[0].runs[0].loaded.environment_class.presentation
-    show_comparison(comparison, presentation, options.output_dir, reporter)
-
-
-def show_comparison(
-    comparison: EntriesComparison,
-    presentation: Presentation,
-    folder: Path,
-    reporter: Reporter,
-) -> None:
-    """Print the tables and the notes, and write both files."""
     # matplotlib, which the page brings, takes a second to import.
-    from equipoise.report.comparison import (
-        comparison_notes,
-        comparison_outcome,
-        comparison_page,
-        comparison_sections,
-    )
-    from equipoise.report.renderers import print_sections
+    from equipoise.report.comparison import show_comparison
 
-    print_sections(reporter, comparison_sections(comparison, presentation))
-    for note in comparison_notes(comparison, presentation):
-        reporter.warn(note)
-    reporter.say(f"\n{comparison_outcome(comparison, presentation)}")
-    data, page = folder / "compare.json", folder / "compare.html"
-    write_json(data, asdict(comparison))
-    write_text(page, comparison_page(comparison, presentation))
-    reporter.say(f"\ncomparison: {page}\n            {data}")
+    show_comparison(comparison, presentation, options.output_dir, reporter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +135,20 @@ def gate(options: GateOptions, reporter: Reporter) -> None:
         raise UsageError("gate.too-few-sides", "name BEFORE and AFTER, or --plan", "")
     with reporter.progress("comparing"):
         result = gate_stored(options.before, options.after, margins)
-    _show_gate(result, options, reporter)
+    from equipoise.report.gate import remedy_of, show_gate, summary_of
+
+    files = (options.output_dir / "gate.json", options.junit, options.markdown)
+    show_gate(result, *files, reporter, undecided=options.undecided)
+    summary = summary_of(result)
+    if result.verdict == "failed":
+        raise FailedGateError("gate.failed", f"failed: {summary}", "")
+    if result.verdict != "passed":
+        message, remedy = f"not enough data: {summary}", remedy_of(result)
+        if options.undecided == "fail":
+            raise UndecidedGateError("gate.undecided", message, remedy)
+        reporter.warn(f"{message}\n{remedy}")
+        return
+    reporter.say(f"passed: {summary}")
 
 
 def _show_plan(
@@ -193,43 +180,6 @@ def _show_plan(
         f"plan: {path}\n"
         f"next: equipoise evaluate all --plan {path} --model before=MODEL --model after=MODEL"
     )
-
-
-def _show_gate(result: GateResult, options: GateOptions, reporter: Reporter) -> None:
-    """Write and print it. Raises the verdict unless it is a pass."""
-    from equipoise.report.gate import (
-        gate_content,
-        gate_table,
-        junit_of,
-        markdown_of,
-        notes_of,
-        remedy_of,
-        summary_of,
-    )
-    from equipoise.report.renderers import print_table
-    from equipoise.report.words import printable
-
-    path = options.output_dir / "gate.json"
-    write_json(path, gate_content(result))
-    if options.junit is not None:
-        write_text(options.junit, junit_of(result, undecided=options.undecided))
-    if options.markdown is not None:
-        write_text(options.markdown, markdown_of(result))
-    title = f"{printable(result.after)} against {printable(result.before)}, on the same prompts"
-    print_table(reporter, title, gate_table(result))
-    for note in notes_of(result):
-        reporter.warn(note)
-    reporter.say(f"gate: {path}")
-    summary = summary_of(result)
-    if result.verdict == "failed":
-        raise FailedGateError("gate.failed", f"failed: {summary}", "")
-    if result.verdict != "passed":
-        message, remedy = f"not enough data: {summary}", remedy_of(result)
-        if options.undecided == "fail":
-            raise UndecidedGateError("gate.undecided", message, remedy)
-        reporter.warn(f"{message}\n{remedy}")
-        return
-    reporter.say(f"passed: {summary}")
 
 
 class FailedGateError(EquipoiseError):

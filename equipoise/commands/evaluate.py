@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, UseAppendAction
 
 from data_prep.packaged_models import SMOLLM2
-from equipoise.commands.compare import show_comparison
 from equipoise.commands.log import kept_log
 from equipoise.config.compose import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
@@ -204,6 +203,8 @@ def _show_result(result: "TaskResult", root: Path, reporter: Reporter) -> None:
         cells.append((usage.row, *counts))
     reporter.table("What it took", columns, cells)
     if result.comparison:
+        from equipoise.report.comparison import show_comparison
+
         folder = root / result.task
         show_comparison(result.comparison, result.presentation, folder, reporter)
 

@@ -11,25 +11,16 @@ from equipoise.commands.tracking import Tracker
 from equipoise.config import LoadedConfig
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.files.console import Reporter
-from equipoise.files.disk import write_json
 from equipoise.files.exits import Stopped
 from equipoise.report.card import write_card
 from equipoise.report.renderers import print_result, print_stage
 from equipoise.report.report import write_report
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.job import (
-    BASELINE,
-    FINAL,
-    Display,
-    Job,
-    Watch,
-)
+from equipoise.run.job import Display, Job, Watch, compare_stages
 from equipoise.run.ledger import Meter, Provenance, now, owning
-from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.seals import seal
 from equipoise.run.start import Setup, prepare_run, record_prompts, reported, start_run
-from equipoise.statistics.compare import Halves, MetricComparison, compare, comparison_dict
 from equipoise.train.probe import (
     after_training,
     before_training,
@@ -194,24 +185,10 @@ def report(job: Job) -> None:
     write_card(job.run.root)
 
 
-def compare_stages(job: Job) -> dict[str, MetricComparison]:
-    """Every metric before and after, from the files of both stages."""
-    run, settings = job.run, job.config.equipoise.evaluation.statistics
-    baseline, final = (read_scored_rollouts(run.rollouts(stage)) for stage in (BASELINE, FINAL))
-    with job.display.progress("comparing"):
-        measure = job.environment.measure
-        after = measure(*final)
-        del final  # the halves of the baseline take as much
-        before, halves = measure(*baseline), Halves.of(measure, *baseline)
-        return compare(before, after, settings, frozen=True, halves=halves)
-
-
 def finish(job: Job, reporter: Reporter) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run = job.run
-    comparison = compare_stages(job)
-    write_json(run.comparison, comparison_dict(comparison))
-    seal(run, run.comparison)
+    compare_stages(job)
     run.ledger.update(Provenance(finished=now()))
     with reporter.progress("writing the report"):
         report(job)

@@ -7,6 +7,8 @@ from typing import Any
 
 from environments.presentation import Chart as TaskChart
 from environments.presentation import Finding, Presentation
+from equipoise.files.console import Reporter
+from equipoise.files.disk import write_json, write_text
 from equipoise.report import charts
 from equipoise.report.document import (
     Alert,
@@ -20,7 +22,7 @@ from equipoise.report.document import (
     Tables,
     describe,
 )
-from equipoise.report.renderers import page
+from equipoise.report.renderers import page, print_sections
 from equipoise.report.replies import reply_sections
 from equipoise.report.report import breakdown_chart
 from equipoise.report.run_files import RunFiles, read_replies
@@ -56,6 +58,23 @@ from equipoise.statistics.seeds import ComparedEntry, ComparedPair, Difference, 
 
 _AGAINST = ("Difference from the first", "p after Holm", "Verdict")
 OWN_REFERENCE = "each is held against a reference of its own"
+
+
+def show_comparison(
+    comparison: EntriesComparison,
+    presentation: Presentation,
+    folder: Path,
+    reporter: Reporter,
+) -> None:
+    """Print the tables and the notes, and write both files."""
+    print_sections(reporter, comparison_sections(comparison, presentation))
+    for note in comparison_notes(comparison, presentation):
+        reporter.warn(note)
+    reporter.say(f"\n{comparison_outcome(comparison, presentation)}")
+    data, path = folder / "compare.json", folder / "compare.html"
+    write_json(data, asdict(comparison))
+    write_text(path, comparison_page(comparison, presentation))
+    reporter.say(f"\ncomparison: {path}\n            {data}")
 
 
 def comparison_page(content: EntriesComparison, presentation: Presentation) -> str:

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from equipoise.files.console import Reporter
+from equipoise.files.disk import write_json, write_text
 from equipoise.report.comparison import other_drawing
 from equipoise.report.document import Cell, Table
-from equipoise.report.renderers import escaped, grid
+from equipoise.report.renderers import escaped, grid, print_table
 from equipoise.report.tables import margin_cell
 from equipoise.report.words import (
     MISSING,
@@ -26,6 +29,28 @@ SCHEMA = 1
 _COLUMNS = ("Task", "Metric", "Before", "After", "Change", "Margin", "Status")
 #: A test case of JUnit's; what is inconclusive is an error, because a skipped test passes.
 _OUTCOMES = {"not preserved": "failure", "inconclusive": "error"}
+
+
+def show_gate(
+    result: GateResult,
+    data: Path,
+    junit: Path | None,
+    markdown: Path | None,
+    reporter: Reporter,
+    *,
+    undecided: str,
+) -> None:
+    """Write the files that are wanted; print the table and the notes."""
+    write_json(data, gate_content(result))
+    if junit is not None:
+        write_text(junit, junit_of(result, undecided=undecided))
+    if markdown is not None:
+        write_text(markdown, markdown_of(result))
+    title = f"{printable(result.after)} against {printable(result.before)}, on the same prompts"
+    print_table(reporter, title, gate_table(result))
+    for note in notes_of(result):
+        reporter.warn(note)
+    reporter.say(f"gate: {data}")
 
 
 def gate_table(result: GateResult) -> Table:

@@ -33,6 +33,7 @@ from equipoise.run.rollouts import (
     write_rollouts,
 )
 from equipoise.run.seals import seal
+from equipoise.statistics.compare import Halves, compare, comparison_dict
 from equipoise.statistics.evaluation import evaluation_dict, learning_signal
 
 _LOG = logging.getLogger(__name__)
@@ -426,3 +427,17 @@ def write_evaluation(
     evaluation = Evaluation.model_validate(content)
     write_json(run.evaluation(stage), content)
     return evaluation
+
+
+def compare_stages(job: Job) -> None:
+    """Compare every metric before and after, from the files of both stages."""
+    run, settings = job.run, job.config.equipoise.evaluation.statistics
+    baseline, final = (read_scored_rollouts(run.rollouts(stage)) for stage in (BASELINE, FINAL))
+    with job.display.progress("comparing"):
+        measure = job.environment.measure
+        after = measure(*final)
+        del final  # the halves of the baseline take as much
+        before, halves = measure(*baseline), Halves.of(measure, *baseline)
+        comparison = compare(before, after, settings, frozen=True, halves=halves)
+    write_json(run.comparison, comparison_dict(comparison))
+    seal(run, run.comparison)
