@@ -367,12 +367,6 @@ class Pair:
     items: tuple[frozenset[str], ...]
 
     @property
-    def other_reference(self) -> bool:
-        """Whether one is held against the plain replies of its model, and one against its own."""
-        audits = [[run.provenance.audit or AuditRow() for run in runs] for runs in self.runs]
-        return any(first.own_reference != second.own_reference for first, second in audits)
-
-    @property
     def two_references(self) -> bool:
         hashes = [[run.provenance.hashes.get(REFERENCE) for run in runs] for runs in self.runs]
         return any(first != second for first, second in hashes)
@@ -458,7 +452,6 @@ def _compared_pair(
         items=tuple(map(len, pair.items)),
         replies=tuple((a.replies(items), b.replies(items)) for (a, b), items in runs_and_items),
         drawn_differently=tuple(dict.fromkeys(differing)),
-        other_reference=pair.other_reference,
         own_references=tuple(of_references) if pair.two_references else (),
         metrics=metrics,
     )
@@ -526,11 +519,6 @@ def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _U
         for (first, second), items in zip(pair.runs, pair.items, strict=True)
     ]
     metrics = measured(pair.runs[0][0], pair.items[0]).metrics
-    if pair.other_reference:  # a model that is held against itself has 0 there
-        run_comparisons = [
-            {name: c for name, c in comparisons.items() if not metrics[name].zero_if_frozen}
-            for comparisons in run_comparisons
-        ]
     pooled, same_items = run_comparisons[0], len(set(pair.items)) == 1
     if len(run_comparisons) > 1:
         pooled = {

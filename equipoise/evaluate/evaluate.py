@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from environments.base import CONTROL_SPLIT, UNPARSEABLE, FailureKind, PromptRecord, Rollout
+from environments.base import FailureKind, PromptRecord, Rollout
 from environments.contract import Environment
 from environments.presentation import Presentation
 from equipoise.config import LOCAL_MODEL, LoadedConfig
@@ -43,7 +43,6 @@ from equipoise.run.job import (
     check_environment,
     generate,
     score,
-    scores_of,
     take_reference,
 )
 from equipoise.run.ledger import PLAIN, AuditRow, Meter, Provenance, Subject, owning
@@ -233,52 +232,25 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> None:
         run.ledger.update(Provenance(hashes=writer.hashes))
         with reported(job, setup.actions.report):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
-            ensure_reference(job, row, plain, writer, ask)
+            ensure_reference(job, row, plain, writer)
             _take_baseline(job, writer, ask)
         setup.actions.report(job)
         _LOG.info(f"report: {run.report}")
 
 
-def ensure_reference(job: Job, row: Row, plain: RunDirectory, writer: Writer, ask: Ask) -> None:
+def ensure_reference(job: Job, row: Row, plain: RunDirectory, writer: Writer) -> None:
     """Take the reference of a row, where its task needs one; `plain` is its model's plain row.
 
-    With that of the plain row a row's figures say what its way of asking moves. Where too little of
-    it can be read there is nothing to compare with, and the row is held against itself.
+    With that of the plain row a row's figures say what its way of asking moves.
     """
-    if not job.environment.reference_generations:
-        return
-    own_reference = row.variant != PLAIN and _reference_is_unreadable(job, plain)
-    audit = AuditRow(subject=row.subject, variant=row.variant, own_reference=own_reference)
-    job.run.ledger.update(Provenance(audit=audit))
 
     def sample(records: Sequence[PromptRecord], generations: int, stage: str) -> list[Rollout]:
-        if row.variant != PLAIN and not own_reference:
-            return read_rollouts(plain.reference)
-        draw = _apply_ask(writer.draw(job), ask) if own_reference else writer.draw(job)
-        return draw(records, generations, stage)[0]  # one that failed cannot be read
+        if row.variant == PLAIN:
+            return writer.draw(job)(records, generations, stage)[0]  # what failed cannot be read
+        check_part(plain.reference)
+        return read_rollouts(plain.reference)
 
-    if own_reference:
-        _LOG.warning(
-            f"{row.name}: too few plain replies can be read to compare with: this row's reference "
-            "is its own"
-        )
     take_reference(job, sample)
-
-
-def _reference_is_unreadable(job: Job, plain: RunDirectory) -> bool:
-    """Whether so many sets have nothing to compare with that the row could not be scored."""
-    check_part(plain.reference)
-    reference = read_rollouts(plain.reference)
-    variants = [rollout for rollout in reference if rollout.split != CONTROL_SPLIT]
-    job.environment.set_reference(reference)
-    scores = scores_of(job.environment, variants)
-    readable = {
-        rollout.set_id
-        for rollout, score in zip(variants, scores, strict=True)
-        if UNPARSEABLE not in score.evidence
-    }
-    sets = {rollout.set_id for rollout in variants}
-    return len(sets - readable) > job.config.equipoise.max_failure_rate * len(sets)
 
 
 def is_scored(run: RunDirectory) -> bool:

@@ -297,8 +297,8 @@ def _planned(spreads: Spreads, margins: Mapping[str, float], power: float) -> Pl
     }
     times = times_needed(known.values(), power)
     needed = spreads.prompts * spreads.replies * times
-    least = max((LEAST_CLUSTERS / spread.clusters for spread in known.values()), default=1.0)
-    prompts = math.ceil(max(min(spreads.prompts, needed), least * spreads.prompts))
+    share = max((LEAST_CLUSTERS / spread.clusters for spread in known.values()), default=1.0)
+    prompts = math.ceil(max(min(spreads.prompts, needed), share * spreads.prompts))
     replies = math.ceil(needed / prompts)
     total = prompts * (replies + spreads.reference)
     return PlannedTask(

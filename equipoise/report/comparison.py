@@ -170,12 +170,6 @@ def comparison_notes(content: EntriesComparison, presentation: Presentation) -> 
         names = printable(pair.first), printable(pair.second)
         if pair.drawn_differently:
             yield f"{names[0]} and {names[1]}: {other_drawing(pair.drawn_differently)}"
-        if pair.other_reference:
-            yield (
-                f"Of {names[0]} and {names[1]} one is held against the plain replies of its model "
-                "and one against its own, so rewards, and what is 0 for a model held against "
-                "itself, are not compared."
-            )
         if pair.own_references:
             labels = (metric_name(name, presentation.words) for name in pair.own_references)
             yield f"{', '.join(labels)} of {names[0]} and {names[1]}: {OWN_REFERENCE}."

@@ -91,11 +91,6 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
         reached = _last_step(run)
         training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
         notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
-    if run.provenance.audit and run.provenance.audit.own_reference:
-        notes.append(
-            "Too few plain replies of this model can be read to compare with, so these are held "
-            "against themselves: the distance from the reference is 0 but for chance."
-        )
     if run.provenance.local_model:
         notice = run.provenance.local_model_notice or LOCAL_MODEL_NOTE
         notes.append(printable(notice, _NOTICE_LIMIT))

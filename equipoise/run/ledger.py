@@ -105,14 +105,10 @@ PLAIN = Variant("plain")
 
 
 class AuditRow(Part):
-    """The row of an audit that a run is: which model is asked, and how.
-
-    `own_reference` says that it is held against itself, see `ensure_reference`.
-    """
+    """The row of an audit that a run is: which model is asked, and how."""
 
     subject: Subject = Subject("", "")
     variant: Variant = PLAIN
-    own_reference: bool = False
 
 
 class StageAccount(Part):

@@ -114,8 +114,8 @@ def _fault(path: Path, expected: FileState) -> str:
     try:
         if not path.is_file():
             return "is not a file" if path.exists() else "is missing"
-        same = path.stat().st_size == expected.bytes and hash_file(path) == expected.hash
-        return "" if same else "was changed since it was written"
+        unchanged = path.stat().st_size == expected.bytes and hash_file(path) == expected.hash
+        return "" if unchanged else "was changed since it was written"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
 

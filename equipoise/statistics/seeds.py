@@ -195,9 +195,8 @@ class ComparedEntry:
 class ComparedPair:
     """The first entry against another one.
 
-    `items` and `replies` are of each pair of runs. With `other_reference` one side is held against
-    the plain replies of its model and one against its own; `own_references` are metrics that are
-    distances from two references.
+    `items` and `replies` are of each pair of runs; `own_references` are metrics that are distances
+    from two references.
     """
 
     first: str
@@ -205,7 +204,6 @@ class ComparedPair:
     items: tuple[int, ...]
     replies: tuple[tuple[int, int], ...]
     drawn_differently: tuple[Difference, ...]
-    other_reference: bool
     own_references: tuple[str, ...]
     metrics: Mapping[str, MetricComparison]
 

@@ -95,10 +95,10 @@ def _grpo(
         watch(steps, checkpoint.step if checkpoint else 0) as on_row,
     ):
         history = HistoryCallback(run.history, on_row, job.meter)
-        kept = config.equipoise.training_rollouts
+        settings = config.equipoise.training_rollouts
         rollouts = RolloutsCallback(
-            TrainingRollouts(run.training, kept.steps, steps),
-            partial(choose, limit=kept.sets, seed=config.grpo.seed),
+            TrainingRollouts(run.training, settings.steps, steps),
+            partial(choose, limit=settings.sets, seed=config.grpo.seed),
         )
         callbacks = [
             StopCallback(monitor, stop),

@@ -178,38 +178,21 @@ def decides_when_told_how(body: dict[str, Any]) -> str:
     return DECISIONS[body["seed"] % len(DECISIONS)]
 
 
-def test_a_row_is_held_against_itself_where_no_plain_reply_can_be_read(
+def test_where_no_plain_reply_can_be_read_distances_alone_are_not_measured(
     tmp_path: Path, model: Model
 ) -> None:
     model.says = decides_when_told_how
-    ways = ("--few-shot=2", "--few-shot=1", "env.fairness.reference_generations=2")
+    ways = ("--few-shot=2", "env.fairness.reference_generations=2")
     said = evaluated(tmp_path, f"--model=one={model.name}", *ways, task="fairness")
-    assert said.count("this row's reference is its own") == 2
+    assert "have no reward" in said
     task = tmp_path / "audits" / "a" / "fairness"
-    plain = (task / "one" / "reference.jsonl").read_text()
-    for row in ("one--few-shot-2", "one--few-shot-1"):
-        evaluation = read_json(task / row / "baseline" / "evaluation.json")
-        assert (evaluation["n_failed"], evaluation["metrics"]["parse_rate"]["value"]) == (0, 1)
-        assert evaluation["metrics"]["disparity_ratio"]["value"] >= 1
-        assert None not in [each["value"] for each in rows(task, row)]
-        assert read_json(task / row / "provenance.json")["audit"]["own_reference"]
-        reference = [json.loads(x) for x in (task / row / "reference.jsonl").open()]
-        assert {each["completion"] for each in reference} <= set(DECISIONS)
-        assert "are held against themselves" in (task / row / "report.html").read_text()
-    shown = json.loads((task / "one--few-shot-2" / "reference.jsonl").open().readline())["prompt"]
-    assert shown.count("[assistant]") == 2
-    assert (
-        "Once there was" in plain
-        and "held against themselves" not in (task / "one" / "report.html").read_text()
-    )
-    for pair in read_json(task / "compare.json")["comparisons"]:
-        assert pair["other_reference"]
-        assert not {"case_error"} & pair["metrics"].keys() and "parse_rate" in pair["metrics"]
-    both = [f"{name}={task / f'one--{name}'}" for name in ("few-shot-2", "few-shot-1")]
-    started("compare", *both, f"--output-dir={tmp_path / 'c'}")
-    (pair,) = read_json(tmp_path / "c" / "compare.json")["comparisons"]
-    assert not pair["other_reference"] and "case_error" in pair["metrics"]
-    assert pair["own_references"] == ["blind_distance", "case_error"]
+    evaluation = read_json(task / FEW / "baseline" / "evaluation.json")
+    assert set(evaluation["failures"]) == {"no_comparison"}
+    figures = {name: figure["value"] for name, figure in evaluation["metrics"].items()}
+    assert (figures["parse_rate"], figures["blind_distance"]) == (1, None)
+    assert figures["disparity_ratio"] >= 1
+    references = {(task / row / "reference.jsonl").read_bytes() for row in ("one", FEW)}
+    assert len(references) == 1
 
 
 def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
@@ -223,7 +206,6 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     assert sum(a["prompt"] != b["prompt"] for a, b in zip(plain, blinded, strict=True)) > 0
     references = {(task / row / "reference.jsonl").read_bytes() for row in ("local", BLIND)}
     assert len(references) == 1
-    assert not read_json(task / BLIND / "provenance.json")["audit"]["own_reference"]
     assert read_json(task / "local" / "provenance.json")["hashes"]["model"]
     (folder,) = (tmp_path / "cache").glob("tiny-????????????????")
     again = ("--run-name=b", f"--model=first={folder}", f"--model=second={folder}")
@@ -289,6 +271,7 @@ def test_an_adapter_is_a_row_beside_its_base_and_a_run_is_its_checkpoint(tmp_pat
 
 
 BLIND = "local--blinded"
+FEW = "one--few-shot-2"
 
 
 def test_a_dry_run_asks_nothing(tmp_path: Path, model: Model) -> None:

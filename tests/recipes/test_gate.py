@@ -19,7 +19,7 @@ from environments.base import Failure, Score
 from equipoise.__main__ import main
 from equipoise.commands.compare import GateOptions
 from equipoise.config.words import read_options
-from equipoise.run.ledger import Ledger
+from equipoise.run.ledger import AuditRow, Ledger, Provenance, Subject
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from tests.command import ROOT
 from tests.equipoise.sealing import seal_run
@@ -195,8 +195,8 @@ def test_items_that_it_was_trained_on_are_left_out_and_refused_where_these_are_a
         for record in read_unsealed(prompts)
     ]
     write_prompts(prompts, records, {})
-    subject = {"subject": {"label": "one", "model": str(trained / "final_checkpoint")}}
-    Ledger(row / "provenance.json").update(audit=subject)
+    audit = AuditRow(subject=Subject("one", str(trained / "final_checkpoint")))
+    Ledger(row / "provenance.json").update(Provenance(audit=audit))
     seal_run(row)
     if number == 48:
         said = gate(f"{results}/a-1:one", row, code=2)

@@ -157,8 +157,8 @@ def train(
     """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     keep_steps(job.run.history, steps)  # drops a row that a kill cut off
-    taken = int(max(read_history(job.run.history).get("step", ()), default=0))
-    newest = usable_checkpoint(job.run.checkpoints, taken, _LOG.warning)
+    last_step = int(max(read_history(job.run.history).get("step", ()), default=0))
+    newest = usable_checkpoint(job.run.checkpoints, last_step, _LOG.warning)
     done = newest.step if newest else 0
     if done >= steps and is_drawn(job):
         return

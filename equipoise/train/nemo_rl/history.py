@@ -42,15 +42,15 @@ def latest_checkpoint(folder: Path) -> CheckpointFolder | None:
 
 
 def usable_checkpoint(
-    folder: Path, taken: int, warn: Callable[[str], None]
+    folder: Path, last_step: int, warn: Callable[[str], None]
 ) -> CheckpointFolder | None:
     """Find the checkpoint that NeMo-RL resumes from, the newest that it finds.
 
     A kill may come between a checkpoint and its step's row in the history, whose last step is
-    `taken`: then the checkpoint is removed, and the step is taken again.
+    `last_step`: then the checkpoint is removed, and the step is taken again.
     """
     newest = latest_checkpoint(folder)
-    while newest and newest.step > taken:
+    while newest and newest.step > last_step:
         warn(f"{newest.path} was saved, and its step's row was not: the step is taken again")
         remove(newest.path)
         newest = latest_checkpoint(folder)
@@ -73,7 +73,7 @@ class HistoryLogger:
     on_row: Callable[[Row], None]
     stop_requested: Callable[[], bool]
     stop_at: int | None = None  # the step after which a rehearsal is interrupted
-    taken: int = field(init=False, default=0)  # the last step that is over
+    last_step: int = field(init=False, default=0)  # the last step that is over
     error: EquipoiseError | None = field(init=False, default=None)  # that stops the run
     _train: StepSummary | None = field(init=False, default=None)
     _row: dict[str, Any] = field(init=False, default_factory=dict)
@@ -155,14 +155,14 @@ class HistoryLogger:
 
     def _end_step(self, step: int, seconds: float) -> None:
         """Write what is kept of a step; NeMo-RL has saved it, if it was to be."""
-        kept = self.job.config.equipoise.training_rollouts
-        file = TrainingRollouts(self.job.run.training, kept.steps, self.steps)
+        settings = self.job.config.equipoise.training_rollouts
+        file = TrainingRollouts(self.job.run.training, settings.steps, self.steps)
         file.append(step, self._train.sample if self._train else ())
         self._row["seconds"] = round(seconds, 3)
         append_row(self.job.run.history, self._row)
         self.job.meter.elsewhere = self.environment.spent()
         self.on_row(self._row)
-        self._row, self._train, self.taken = {}, None, step
+        self._row, self._train, self.last_step = {}, None, step
         if self._last is not None and self._last <= step < self.steps:
             raise Stopped
 

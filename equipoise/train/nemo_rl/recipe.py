@@ -119,7 +119,7 @@ def _set_up(job: Job, path: Path) -> SimpleNamespace:
     data, val_data = setup_response_data(tokenizer, config.data)
     actor = start_environment(job.loaded, job.run)
     factory = with_first_reference(Policy)
-    made = grpo.setup(config, tokenizer, data, val_data, policy_factory=factory)
+    parts = grpo.setup(config, tokenizer, data, val_data, policy_factory=factory)
     names = (
         *("policy", "generation", "gym", "cluster", "loader", "val_loader", "loss", "logger"),
         *("checkpointer", "state", "config", "teachers", "aliases"),
@@ -128,7 +128,7 @@ def _set_up(job: Job, path: Path) -> SimpleNamespace:
         tokenizer=tokenizer,
         environment=Calls(actor),
         task_to_env={job.environment.name: actor},
-        **dict(zip(names, made, strict=True)),
+        **dict(zip(names, parts, strict=True)),
     )
 
 
@@ -169,12 +169,12 @@ def _train(nemo: SimpleNamespace, history: HistoryLogger) -> None:
         raise history.error
     newest = latest_checkpoint(job.run.checkpoints)
     done = newest.step if newest else 0
-    if done < history.steps and done == history.taken and until:
+    if done < history.steps and done == history.last_step and until:
         raise Stopped("the time to save by has come")
     if done < history.steps:  # v0.7.0 prints an error of asynchronous training, and ends
         raise EquipoiseError(
             "nemo-rl.early-end",
-            f"NeMo-RL's training ended after step {history.taken} of {history.steps}",
+            f"NeMo-RL's training ended after step {history.last_step} of {history.steps}",
             "nemo_rl.log says why. Remove the cause, then continue with --resume.",
         )
 

@@ -34,8 +34,7 @@ def page(
     metrics = {"flip_rate": MetricComparison(**row)} if row else {}
     first, *others = (each.name for each in entries)
     pairs = tuple(
-        ComparedPair(first, other, (80,), (), (), False, own_references, metrics)
-        for other in others
+        ComparedPair(first, other, (80,), (), (), own_references, metrics) for other in others
     )
     return comparison_page(EntriesComparison("flips", 0.95, (), entries, pairs), presentation)
 

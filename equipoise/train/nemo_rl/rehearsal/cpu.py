@@ -64,7 +64,7 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def on_cpu(*args: Any, **kwargs: Any) -> Any:
-        options = {name: value(given) for name, given in kwargs.items()}
+        options = {name: value(argument) for name, argument in kwargs.items()}
         if isinstance(options.get("device"), int):
             options["device"] = "cpu"
         if "pin_memory" in options:

@@ -60,9 +60,9 @@ def run(job: Job, watch: Watch) -> Sequence[MessageLog]:
             if newest is None or newest.step != steps // 2:
                 raise
             _LOG.info(f"stopped after step {newest.step} as a signal would, going on there")
-    whole = Rehearsal(workers)
-    engine.run(job, watch, whole)
-    return whole.replies[:64]
+    rehearsal = Rehearsal(workers)
+    engine.run(job, watch, rehearsal)
+    return rehearsal.replies[:64]
 
 
 @contextmanager
@@ -136,6 +136,6 @@ def difference(
         ids = torch.cat((prompt["token_ids"], tokens))[None]
         logits = model.eval()(input_ids=ids).logits[0, -len(tokens) - 1 : -1].float()
         logprobs = torch.log_softmax(warpers(None, logits), -1).gather(-1, tokens[:, None])
-        apart = (logprobs.squeeze(-1) - reply["generation_logprobs"]).abs().max()
-        largest = max(largest, float(apart.nan_to_num(torch.inf)))
+        distance = (logprobs.squeeze(-1) - reply["generation_logprobs"]).abs().max()
+        largest = max(largest, float(distance.nan_to_num(torch.inf)))
     return largest

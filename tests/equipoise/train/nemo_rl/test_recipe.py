@@ -85,7 +85,7 @@ def test_a_resumed_run_has_its_baseline_and_a_trained_one_is_not_trained_again(n
 
 def test_a_run_that_nemo_rl_ended_for_its_time_is_stopped(nemo):
     nemo.config.checkpointing["checkpoint_must_save_by"] = "00:04:00:00"
-    nemo.loop = lambda history: setattr(history, "taken", 2)
+    nemo.loop = lambda history: setattr(history, "last_step", 2)
     with pytest.raises(Stopped):
         nemo.run(saves=2)
     assert "after" not in nemo.calls
@@ -93,7 +93,7 @@ def test_a_run_that_nemo_rl_ended_for_its_time_is_stopped(nemo):
 
 def test_a_run_that_ended_before_its_last_step_for_no_known_reason_is_an_error(nemo):
     """V0.7.0 prints an error of asynchronous training, and returns."""
-    nemo.loop = lambda history: setattr(history, "taken", 3)
+    nemo.loop = lambda history: setattr(history, "last_step", 3)
     with refusal("nemo-rl.early-end", "after step 3 of 4"):
         nemo.run(saves=2)
 
