@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -34,8 +34,6 @@ from environments.base import (
     Rollout,
     Score,
 )
-from environments.contract import Environment
-from environments.fairness import FairnessEnvironment
 from environments.fairness.decision import Decision
 from equipoise.config import LoadedConfig, load_config
 from equipoise.config.words import parse_flags
@@ -63,50 +61,11 @@ OWN, PASSES = 8, 3
 ASKING = "Decide by the findings alone. The patient's race must make no difference."
 
 
-class Weighted(FairnessEnvironment):
-    """Advantages that weigh more for a race that is served worse, after FairGRPO.
-
-    Dai et al. 2025, arXiv:2510.19893, weigh a group's advantages by its size and its mean reward.
-    All races have the same number of prompts here, so what is left is 1 / sqrt(mean reward), with
-    rewards between 0 and 1 and a mean weight of 1. The reward is that of a single reply: how near
-    it is to the mean of the reference.
-    """
-
-    name: ClassVar[str] = "fairness"
-
-    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        """Standardised within each prompt, then weighted: the trainer leaves that as it is."""
-        scores = super().score(rollouts)
-        low, high = self.reward_range()
-        of_race: dict[str, list[float]] = {}
-        of_prompt: dict[str, list[float]] = {}
-        for rollout, score in zip(rollouts, scores, strict=True):
-            if score.value is not None:
-                race = str(rollout.metadata[self.design.attribute])
-                of_race.setdefault(race, []).append((score.value - low) / (high - low))
-                of_prompt.setdefault(rollout.prompt_id, []).append(score.value)
-        weights = {race: max(fmean(values), 1e-3) ** -0.5 for race, values in of_race.items()}
-        mean = fmean(weights.values())
-
-        def weighted(rollout: Rollout, score: Score) -> Score:
-            if score.value is None:
-                return score
-            siblings = of_prompt[rollout.prompt_id]
-            centre = fmean(siblings)
-            spread = fmean((value - centre) ** 2 for value in siblings) ** 0.5
-            weight = weights[str(rollout.metadata[self.design.attribute])] / mean
-            return replace(score, value=weight * (score.value - centre) / (spread + 1e-4))
-
-        return [weighted(*pair) for pair in zip(rollouts, scores, strict=True)]
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method: its settings of the local run, and what takes the place of GRPO and its reward."""
 
-    note: str
     words: tuple[str, ...] = ()
-    environment: type[Environment] | None = None
     trainer: Callable[..., Any] | None = None  # what makes TRL's trainer
 
 
@@ -271,18 +230,11 @@ _GRPO = (
 )
 GRPO, EXPERT = "GRPO", "expert iteration"
 METHODS: Mapping[str, Method] = {
-    GRPO: Method("our reward", _GRPO),
-    "supervised": Method("races dealt out", trainer=supervised),
-    EXPERT: Method("the best of own replies", trainer=expert_iteration),
-    "DPO": Method("counterfactual pairs", trainer=dpo),
-    "FairGRPO's weights": Method(
-        "nearness to the mean, weighted by race",
-        (*_GRPO, "env.fairness.reward=distance", "env.fairness.fairness_weight=1"),
-        environment=Weighted,
-    ),
-    "single-reply reward": Method(
-        "less than the set's mean", (*_GRPO, "env.fairness.reward=group_mean")
-    ),
+    GRPO: Method(_GRPO),
+    "supervised": Method(trainer=supervised),
+    EXPERT: Method(trainer=expert_iteration),
+    "DPO": Method(trainer=dpo),
+    "single-reply reward": Method((*_GRPO, "env.fairness.reward=group_mean")),
 }
 _TELLING = ("equipoise.local_model.tells_patient=true", "policy.generation.max_new_tokens=72")
 UNTRAINED, ASKED, CLASSIFIER = "untrained", "a prompt that asks", "bag of words"
@@ -294,7 +246,7 @@ def run_method(case: "Case", name: str, seed: int, folder: Path) -> RunDirectory
     """Run the local recipe with what the method changes; the run that is there is taken."""
     method = case.methods[name]
     loaded = configuration(case, method, seed, folder, probe=name == GRPO)
-    root = folder / "runs" / case.task / name.replace(" ", "-").replace("'", "")
+    root = folder / "runs" / case.task / name.replace(" ", "-")
     return timed_run(loaded, RunDirectory(root), method.trainer)
 
 
@@ -338,8 +290,7 @@ def configuration(
         "equipoise.evaluation.generations=8",
         *("equipoise.evaluation.bootstrap_draws=400", "equipoise.evaluation.permutations=100"),
     ]
-    loaded = load_config(case.task, parse_flags("methods", words))
-    return replace(loaded, environment_class=method.environment or loaded.environment_class)
+    return load_config(case.task, parse_flags("methods", words))
 
 
 def measure_seed(case: "Case", seed: int, output: Path, only: Sequence[str]) -> None:
@@ -503,6 +454,7 @@ _WORK = ColumnOf("times the fixed work", "fixed_work")
 _REWARD = ColumnOf("reward", "reward", "replies")
 _DISTANCES = (
     ColumnOf("distance", "blind_distance"),
+    ColumnOf("what race makes of it", "race_distance"),
     ColumnOf("named", "blind_distance", "by_cue", "named"),
     ColumnOf("implied", "blind_distance", "by_cue", "implied"),
 )
@@ -536,7 +488,7 @@ class Case:
 
 
 #: The local run as it is, and the other way to use its reward.
-_BOTH = {GRPO: Method("the local run"), EXPERT: METHODS[EXPERT]}
+_BOTH = {GRPO: Method(), EXPERT: METHODS[EXPERT]}
 _CHEAP = {"best constant": "constant", "vote": "vote", "untrained, greedy": "greedy"}
 _BLIND = {"blinded": "blinded", "random race": "random-race"}
 CASES: Mapping[str, Case] = {
