@@ -254,7 +254,8 @@ _PAGES = ("report.html", "compare.html")
 class RunsOptions:
     """List the runs of a folder, the oldest first.
 
-    Of each: the task, the model, the objective before and after training, and the verdict on it.
+    Of each: the task, the model, and before and after training the objective, or the first metric
+    where the objective is the mean reward; and the verdict on it.
 
     Examples:
         equipoise runs
@@ -285,7 +286,7 @@ def runs(options: RunsOptions, reporter: Reporter) -> None:
             f"{options.folder} has no run",
             "Name the folder of --output-dir, or start one: equipoise train TASK.",
         )
-    names = ("run", "task", "model", "objective")
+    names = ("run", "task", "model", "metric")
     columns = [Column(name, folds=True) for name in names]
     columns += [Column("before"), Column("after"), Column("verdict", folds=True)]
     reporter.table(f"Runs in {options.folder}", columns, rows)
@@ -295,6 +296,7 @@ def _rows(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the start and the row of each run; one that cannot be read says why."""
     # It brings what takes a second to import, for which help does not wait.
     from equipoise.report.run_files import read_run
+    from equipoise.report.tables import headline_metric
     from equipoise.report.words import figure
 
     for path in (path for depth in _DEPTHS for path in folder.glob(f"{depth}/provenance.json")):
@@ -304,7 +306,8 @@ def _rows(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
         except EquipoiseError as error:
             yield "", (name, *["-"] * 5, f"unreadable: {error.message}")
             continue
-        provenance, objective = files.provenance, files.objective
+        # The mean reward is the objective of most tasks, and evaluation.json does not have it.
+        provenance, objective = files.provenance, headline_metric(files)
         compared = files.comparison.get(objective)
         verdict: str = compared.verdict if compared else "not finished"
         if provenance.audit:

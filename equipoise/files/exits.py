@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import signal
 import sys
 import traceback
@@ -129,6 +130,9 @@ def guarded(action: Callable[[Reporter], None]) -> int:
         errors.say(str(stopped) or "stopped before the run began; nothing is kept of it")
         return EXIT_STOPPED
     except Exception as error:  # noqa: BLE001  what has no remedy is printed whole, and escaped
+        if isinstance(error, BrokenPipeError) and _output_is_closed():
+            errors.say("stopped: nothing reads the output any more")
+            return EquipoiseError.exit_code
         remedied = damaged(error) or memory_trouble(error) or disk_trouble(error)
         if remedied is None:
             errors.say(traceback.format_exc())
@@ -136,6 +140,17 @@ def guarded(action: Callable[[Reporter], None]) -> int:
         errors.say(f"error [{remedied.code}]: {remedied}")
         return remedied.exit_code
     return 0
+
+
+def _output_is_closed() -> bool:
+    """Whether the reader of this output has gone, as of `| head`; then write to nothing."""
+    descriptor = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    closed = any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    if closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    return closed
 
 
 def damaged(error: Exception) -> EquipoiseError | None:

@@ -12,7 +12,7 @@ from equipoise.files.disk import in_gb
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.tables import BAD_NEWS, bad_news
+from equipoise.report.tables import BAD_NEWS, UNKNOWN_NEWS, bad_news
 from equipoise.report.words import (
     figure,
     heading,
@@ -31,6 +31,7 @@ LOCAL_MODEL_NOTE = (
     "and test the pipeline and says nothing of any model that is meant for use."
 )
 _NOTICE_LIMIT = 1000
+_UNREADABLE_REMEDY = " Fine-tune the model on examples of good replies first (docs/own-data.md)."
 #: Shares of generations that a reader is warned of.
 _MANY_FAILED, _MANY_UNREADABLE, _MANY_CUT_OFF = 0.02, 0.2, 0.2
 _LAST_STEPS = 10
@@ -172,8 +173,11 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
 
 def _lost(run: RunFiles) -> Iterator[Alert]:
     for words in BAD_NEWS:
-        for name, row in run.comparison.items():
-            if bad_news(row) == words:
+        rows = {name: row for name, row in run.comparison.items() if bad_news(row) == words}
+        if rows and words in UNKNOWN_NEWS:
+            yield Alert(f"{words}: {', '.join(map(run.name_of, rows))}.", "verdicts")
+        else:
+            for name, row in rows.items():
                 sides = f"{figure(row.before)} before and {figure(row.after)} after training"
                 yield Alert(f"{words}: {run.name_of(name)}, {sides}.", "verdicts")
 
@@ -211,7 +215,8 @@ def _unusable(run: RunFiles) -> Iterator[Alert]:
                 often = max(kinds, key=kinds.__getitem__, default="")
                 reason = f", most often: {printable(plain_name(often))}" if often else ""
                 when = "" if run.audited else f"{run.title_of(stage)} "
-                yield Alert(f"{when}{share}{reason}.", "replies")
+                remedy = _UNREADABLE_REMEDY if kinds is reasons else ""
+                yield Alert(f"{when}{share}{reason}.{remedy}", "replies")
 
 
 def _no_signal(run: RunFiles) -> Iterator[Alert]:

@@ -49,6 +49,7 @@ from equipoise.report.words import (
     figure,
     figure_with_interval,
     heading,
+    is_measured,
     plain_name,
     printable,
     section_title,
@@ -115,7 +116,7 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
         axis = printable(chart.axis)
         if chart.breakdown:
             yield from breakdown_chart(run, chart)
-        elif pair := run.pair(chart.metric):
+        elif is_measured(pair := run.pair(chart.metric)):
             label = f"{name}: {_describe(pair)}"
             svg = charts.intervals_and_noise(
                 pair, equal=chart.equal, axis=axis, label=label, named=run.legend_of
@@ -134,7 +135,7 @@ def breakdown_chart(run: RunFiles, chart: TaskChart) -> Iterator[Chart]:
         (printable(key, 40), run.cell(chart.breakdown, key, chart.metric))
         for key in run.latest.breakdowns.get(chart.breakdown, {})
     ]
-    if not any(e.value is not None for _, pair in rows for e in pair.values()):
+    if not any(is_measured(pair) for _, pair in rows):
         return
     name, words = heading(run.name_of(chart.metric)), run.presentation.words
     described = "; ".join(f"{key} {_describe(pair)}" for key, pair in rows)
@@ -150,7 +151,7 @@ def breakdown_chart(run: RunFiles, chart: TaskChart) -> Iterator[Chart]:
 def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
     """Chart the first metrics on the scale of the outcome's, for a task without charts."""
     pairs = {name: run.pair(name) for name in metric_names(run)}
-    if not any(e.value is not None for pair in pairs.values() for e in pair.values()):
+    if not any(map(is_measured, pairs.values())):
         return ()
     share = _is_share(pairs[headline_metric(run)])
     drawn = [n for n in pairs if _is_share(pairs[n])] if share else [headline_metric(run)]

@@ -35,9 +35,12 @@ from equipoise.statistics.compare import GuardMargin, MetricComparison
 from equipoise.statistics.trivial import BEST_OF_N, GREEDY
 
 _NOT_PRESERVED, _WORSE, _INCONCLUSIVE = "Guard not preserved", "Worse", "Guard inconclusive"
+_NOT_MEASURED = "Guard not measured"
 _WITHIN, _UNCLEAR = f"{_WORSE}, but within its margin", f"{_WORSE}, perhaps by more than its margin"
 #: How the alerts on a comparison's rows begin, the worst first.
-BAD_NEWS = (_NOT_PRESERVED, _WORSE, _UNCLEAR, _WITHIN, _INCONCLUSIVE)
+BAD_NEWS = (_NOT_PRESERVED, _WORSE, _UNCLEAR, _WITHIN, _INCONCLUSIVE, _NOT_MEASURED)
+#: Those that say nothing of a single metric.
+UNKNOWN_NEWS = (_INCONCLUSIVE, _NOT_MEASURED)
 _UNKNOWN = MetricComparison()
 #: Columns of one comparison.
 DECIDING_INTERVAL = "The interval of a guard's change is the 90% one that decides."
@@ -48,6 +51,8 @@ def bad_news(row: MetricComparison) -> str:
     """Return the beginning of an alert on a metric; empty without bad news."""
     if row.guard == "not preserved":
         return _NOT_PRESERVED
+    if row.guard and row.verdict == "not measured":
+        return _NOT_MEASURED
     if row.verdict == "worse":
         return {"preserved": _WITHIN, "inconclusive": _UNCLEAR}.get(row.guard or "", _WORSE)
     return _INCONCLUSIVE if row.guard == "inconclusive" else ""
@@ -262,7 +267,7 @@ def verdict_sections(run: RunFiles) -> tuple[Tables, ...]:
 def deciding_cells(row: MetricComparison) -> tuple[Cell, ...]:
     """Change, margin and verdict of the objective or a guard."""
     margin = signed_margin(row.margin) if row.margin else MISSING
-    verdict: str = row.guard or row.verdict
+    verdict: str = (row.verdict != "not measured" and row.guard) or row.verdict
     change = figure_cell(Estimate(row.difference, row.low, row.high), signed=True)
     if row.margin:  # the change and the interval that decide, in the margin's unit
         change = margin_cell(row, row.margin)

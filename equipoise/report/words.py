@@ -28,6 +28,11 @@ _ABBREVIATIONS = {"kl": "KL", "id": "ID"}
 Pair = Mapping[Stage, Estimate]
 
 
+def is_measured(pair: Pair) -> bool:
+    """Whether one of the stages has a figure."""
+    return any(estimate.value is not None for estimate in pair.values())
+
+
 def read_estimate(figures: Figures | None) -> Estimate | None:
     """The estimate of a metric; figures over seeds have the least and the greatest besides."""
     if figures is None:

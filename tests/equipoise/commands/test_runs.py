@@ -19,9 +19,10 @@ def results(tmp_path: Path) -> Path:
         run.ledger.create(Provenance(task="dharma", model="my/model", started=started))
         for stage, value in (("baseline", 0.25), ("final", 0.75)):
             metric = {"value": value, "low": None, "high": None}
-            content = {"metrics": {"reward": metric}, "objective": "reward"}
+            # A mean reward is an objective that evaluation.json does not have.
+            content = {"metrics": {"accuracy": metric}, "objective": "reward"}
             write_json(run.evaluation(stage), content)
-    write_json(run.comparison, {"metrics": {"reward": {"p_holm": 0.01, "verdict": "better"}}})
+    write_json(run.comparison, {"metrics": {"accuracy": {"p_holm": 0.01, "verdict": "better"}}})
     run.report.write_text("<html>")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "provenance.json").write_text("{")
@@ -43,7 +44,7 @@ def test_runs_are_rows_and_the_oldest_comes_first(
     rows = [[c.strip() for c in line.split("│")[1:-1]] for line in told.splitlines() if "│" in line]
     assert rows[0][0] == "damaged" and rows[0][-1].startswith("unreadable")
     first, second = [row for row in rows if row[0].startswith("dharma")]
-    expected = ["dharma/first", "dharma", "my/model", "reward", "0.250", "0.750", "better"]
+    expected = ["dharma/first", "dharma", "my/model", "accuracy", "0.250", "0.750", "better"]
     assert [word.lower() for word in first] == expected
     assert (second[0], second[-1]) == ("dharma/second", "not finished")
 

@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,13 @@ def test_an_error_comes_whole_from_another_process(error: CodedError) -> None:
     assert type(copy) is type(error)
     assert (copy.code, str(copy), vars(copy)) == (error.code, str(error), vars(error))
     assert error.code not in str(error)
+
+
+def test_a_reader_that_has_gone_ends_it_without_a_traceback(monkeypatch, capfd) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert guarded(lambda _: print("x" * 100_000, flush=True)) == 1
+    told = capfd.readouterr().err
+    assert "nothing reads the output" in told and "Traceback" not in told

@@ -36,12 +36,15 @@ def test_lost_guards_come_before_what_became_worse_and_good_news_is_none():
         "parse_rate": "no evidence, not preserved",
         "b": "worse, preserved",
         "d": "no evidence, inconclusive",
+        "f": "no evidence, inconclusive",
+        "g": "not measured, inconclusive",
     }
     found = told(run(**guards, accuracy="worse", a="better", c="no evidence", e="changed"))
     first = "Guard not preserved: parse rate"
-    names = (first, "Worse: accuracy", "Worse, but within its margin: b", "Guard inconclusive: d")
+    names = (first, "Worse: accuracy", "Worse, but within its margin: b")
+    together = ["Guard inconclusive: d, f.", "Guard not measured: g."]
     figures = "0.500 before and 0.250 after training."
-    assert found == [f"{name}, {figures}" for name in names]
+    assert found == [*(f"{name}, {figures}" for name in names), *together]
     (once,) = told(run(b="worse, inconclusive"))
     assert once == f"Worse, perhaps by more than its margin: b, {figures}"
 
@@ -73,7 +76,8 @@ def test_many_replies_that_failed_or_could_not_be_read_are_told_and_few_are_not(
     bad = [reply(name, -5.0, "no JSON") for name in "xy"]
     (text,) = told(run(replies=good + bad))
     assert (
-        text == "Before training 2 of 10 generations (20%) could not be read, most often: no JSON."
+        text == "Before training 2 of 10 generations (20%) could not be read, most often: no JSON. "
+        "Fine-tune the model on examples of good replies first (docs/own-data.md)."
     )
     assert told(run(replies=good + bad[:1])) == []
 

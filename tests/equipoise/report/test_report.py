@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from environments.presentation import Chart, Presentation
 from equipoise.files.errors import EquipoiseError
 from equipoise.report.head import LOCAL_MODEL_NOTE
 from equipoise.report.renderers import marked
-from equipoise.report.report import describe_provenance, write_report
+from equipoise.report.report import describe_provenance, run_document, write_report
+from equipoise.report.run_files import RunFiles
+from equipoise.run.directory import Evaluation
 from equipoise.run.ledger import GitState, Provenance
 from tests.equipoise.report.conftest import edit_provenance, write_jsonl
 from tests.refusals import refusal
@@ -388,3 +391,15 @@ def test_provenance_is_described_as_far_as_it_is_known():
         *(("Command", "python 'a b.py'"), ("Git", (("dirty", "no"),))),
         ("Seed", "7"),
     )
+
+
+def test_a_chart_without_a_figure_is_left_out() -> None:
+    chart = Chart("gap", "points", "The gap.")
+    by_race = Chart("surgery", "percent", "By race.", breakdown="by_race")
+    section = {"by_race": {"White": {"surgery": {"value": None}}}}
+    evaluation = {"metrics": {"gap": {"value": None}}, **section}
+    run = RunFiles(
+        evaluations={"before": Evaluation.model_validate(evaluation)},
+        presentation=Presentation(charts=(chart, by_race)),
+    )
+    assert "charts" not in [section.kind for section in run_document(run).sections]
