@@ -141,7 +141,7 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     options.check()
     from equipoise.commands.stages import display_of, report
     from equipoise.evaluate.evaluate import Actions, run_audit
-    from equipoise.evaluate.plan import read_audit, write_audit
+    from equipoise.evaluate.plan import FILE, read_audit, write_audit
 
     audit = read_audit(options.resume) if options.resume else make_audit(options)
     root = options.resume or new_root(options)
@@ -163,7 +163,8 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
         except Stopped:
             raise Stopped(f"stopped; --resume {root} continues it") from None
         except EquipoiseError:
-            _discard_unbegun(root)
+            if {path.name for path in root.iterdir()} <= {FILE, _LOG}:
+                shutil.rmtree(root)  # no row has begun: the name is free again
             raise
 
 
@@ -207,14 +208,6 @@ def _show_result(result: "TaskResult", root: Path, reporter: Reporter) -> None:
 
         folder = root / result.task
         show_comparison(result.comparison, result.presentation, folder, reporter)
-
-
-def _discard_unbegun(root: Path) -> None:
-    """Remove the folder of an audit if none of its rows has begun: its name is free again."""
-    from equipoise.evaluate.plan import FILE
-
-    if {path.name for path in root.iterdir()} <= {FILE, _LOG}:
-        shutil.rmtree(root)
 
 
 def make_audit(options: EvaluateOptions) -> "Audit":

@@ -115,7 +115,12 @@ def _write_prompts(
     about = {"module": module.__module__, "settings": settings.model_dump(mode="json")}
     write_prompts(path, records, about)
     _say_counts(path, records, reporter)
-    reporter.say(f"invented: {_invented(settings)}")
+    invented = f"not said by {type(settings).__module__}"
+    if settings.invented is not None:
+        invented = (
+            "all of it, made here" if settings.invented else "no, it comes from what is named"
+        )
+    reporter.say(f"invented: {invented}")
     reporter.say(f"a run takes them with equipoise.data.data_path={path}")
 
 
@@ -142,12 +147,6 @@ def _write_examples(
     ]
     write_jsonl(path, conversations)
     reporter.say(f"{path}: {len(conversations):,} conversations; docs/own-data.md trains on them")
-
-
-def _invented(settings: DataSettings) -> str:
-    if settings.invented is None:
-        return f"not said by {type(settings).__module__}"
-    return "all of it, made here" if settings.invented else "no, it comes from what is named"
 
 
 def seal(options: SealOptions, reporter: Reporter) -> None:

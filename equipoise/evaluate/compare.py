@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from environments.base import PromptRecord, Rollout, Score
+from environments.base import Rollout, Score
 from environments.chat.accounting import MODEL
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
@@ -194,7 +194,11 @@ def read_stage(path: Path) -> Evaluated:
         )
     rollouts, scores = read_scored_rollouts(run.rollouts(stages[0]))
     prompt_ids = {rollout.prompt_id for rollout in rollouts}
-    items = {r.id: _hash_of(r) for r in read_records(run.prompts) if r.id in prompt_ids}
+    items = {}
+    for record in read_records(run.prompts):
+        if record.id in prompt_ids:  # what is asked and what is right, whatever the split
+            content = json.dumps(asdict(record) | {"split": ""}, sort_keys=True)
+            items[record.id] = hashlib.sha256(content.encode()).hexdigest()
     if missing := prompt_ids - items.keys():
         raise EquipoiseError(
             "entry.missing-prompts",
@@ -204,12 +208,6 @@ def read_stage(path: Path) -> Evaluated:
         )
     loaded = load_config(task_of(run), Options((run.config,), stored=True))
     return Evaluated(run, stages[0], loaded, items, rollouts, scores)
-
-
-def _hash_of(record: PromptRecord) -> str:
-    """Hash what is asked and what is right, without the split."""
-    content = asdict(record) | {"split": ""}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _made_by(run: Evaluated) -> dict[str, Any]:

@@ -35,7 +35,6 @@ from equipoise.statistics.compare import MetricComparison
 
 #: A folder's name has 255 at most, and the time comes after it.
 _LABEL_CHARACTERS = 100
-_TASK = re.compile(r"[\w-]+")  # a name, which becomes one of a YAML file
 
 
 class _Below:
@@ -185,10 +184,7 @@ def open_run_directory(root: Path) -> RunDirectory:
 def task_of(run: RunDirectory) -> str:
     """The task that a run's configuration names. Raises `EquipoiseError`."""
     try:
-        task = read_yaml(run.config)["equipoise"]["task"]
-        if not isinstance(task, str) or not _TASK.fullmatch(task):
-            raise ValueError("no name")
-        return task
+        return str(read_yaml(run.config)["equipoise"]["task"])
     except OSError as error:
         raise UsageError(
             "entry.no-run",

@@ -369,7 +369,8 @@ class Meter:
 
     def usage(self) -> Usage:
         """Time, tokens, memory and calls of this process."""
-        counts_by_model = _sum(_minus(spent(), self._calls_before), self.elsewhere)
+        before = {m: {n: -k for n, k in c.items()} for m, c in self._calls_before.items()}
+        counts_by_model = _sum(_sum(spent(), before), self.elsewhere)
         usage_by_model = {
             model: {name: counts.get(name, 0.0) for name in _KEPT}
             | {n: k for n, k in counts.items() if n.startswith((MODEL, FINGERPRINT)) and k}
@@ -401,10 +402,6 @@ def changed_models(usage: Usage) -> list[str]:
                     "answers are of one model; see usage in provenance.json"
                 )
     return sentences
-
-
-def _minus(first: Calls, second: Calls) -> Calls:
-    return _sum(first, {m: {n: -k for n, k in counts.items()} for m, counts in second.items()})
 
 
 def _sum(first: Calls, second: Calls) -> Calls:

@@ -219,7 +219,12 @@ def chosen_sets(set_ids: Iterable[str], limit: int, seed: int) -> frozenset[str]
     The order is that of a hash of seed and id, so a set that is kept once is likely to be kept when
     it comes again, and its replies can be followed over steps.
     """
-    return frozenset(sorted(set(set_ids), key=lambda name: _rank(name, seed))[:limit])
+
+    def rank(set_id: str) -> bytes:
+        text = f"{seed}\n{set_id}".encode(errors="surrogatepass")
+        return hashlib.blake2b(text, digest_size=8).digest()
+
+    return frozenset(sorted(set(set_ids), key=rank)[:limit])
 
 
 def choose(rollouts: Sequence[Rollout], scores: Sequence[Score], limit: int, seed: int) -> Sample:
@@ -231,11 +236,6 @@ def choose(rollouts: Sequence[Rollout], scores: Sequence[Score], limit: int, see
 
 def nothing(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Sample:  # noqa: ARG001
     return ()
-
-
-def _rank(set_id: str, seed: int) -> bytes:
-    text = f"{seed}\n{set_id}".encode(errors="surrogatepass")
-    return hashlib.blake2b(text, digest_size=8).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,11 @@ class FileState(BaseModel, frozen=True, strict=True):
     bytes: int
     hash: str
 
+    @classmethod
+    def of(cls, path: Path) -> "FileState":
+        flush(path)
+        return cls(bytes=path.stat().st_size, hash=hash_file(path))
+
 
 class Manifest(BaseModel, frozen=True, strict=True):
     """A run's finished files, by their paths below it, with `/`."""
@@ -86,17 +91,12 @@ def seal(run: RunDirectory, *renewed: Path) -> None:
         if path.is_file() and path not in left_out and not path.name.startswith(".")
     ]
     with ThreadPoolExecutor(_READERS) as pool:
-        states = list(pool.map(_state, paths))
+        states = list(pool.map(FileState.of, paths))
     names = [path.relative_to(run.root).as_posix() for path in paths]
     remaining = finished.keys() - unlisted
     files = {name: state for name, state in listed.files.items() if _part(name) in remaining}
     files |= dict(zip(names, states, strict=True))
     write_json(run.root / MANIFEST, Manifest(files=files).model_dump())
-
-
-def _state(path: Path) -> FileState:
-    flush(path)
-    return FileState(bytes=path.stat().st_size, hash=hash_file(path))
 
 
 def damage_of(run: RunDirectory, *parts: str) -> list[str]:
