@@ -400,6 +400,7 @@ def test_a_chart_without_a_figure_is_left_out() -> None:
     evaluation = {"metrics": {"gap": {"value": None}}, **section}
     run = RunFiles(
         evaluations={"before": Evaluation.model_validate(evaluation)},
+        replies={"before": ()},
         presentation=Presentation(charts=(chart, by_race)),
     )
     assert "charts" not in [section.kind for section in run_document(run).sections]
