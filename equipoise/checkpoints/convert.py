@@ -377,7 +377,7 @@ def _fill_adapter(source: Source, base: str | None, folder: Path) -> None:
 
 
 def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
-    """Make a counter for a bar that wants to know how much is done in all."""
+    """Make a counter for a progress bar that takes totals."""
     done = 0
 
     def add(more: int) -> None:

@@ -249,7 +249,7 @@ def _shards(tensors: Tensors) -> Iterator[dict[str, LazyTensor]]:
 
 
 def write_file(path: Path, tensors: Tensors, progress: Progress) -> None:
-    """Write one file block by block; the library wants all tensors in memory.
+    """Write one file block by block; the library would need all tensors in memory.
 
     The format is a header in JSON, its length before it, and the bytes of the tensors after it
     (huggingface.co/docs/safetensors).

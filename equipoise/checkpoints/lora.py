@@ -237,7 +237,7 @@ def _refuse_by_peft(folder: Path, error: BaseException) -> NoReturn:
 
 @contextmanager
 def limited(folder: Path) -> Iterator[None]:
-    """Refuse patterns that take too long inside; Python's own engine may take for ever.
+    """Refuse patterns that take too long inside; Python's regex engine may never end.
 
     It looks for signals while it matches, which reach the main thread alone. The time is this
     process's own, so that a busy machine does not count.

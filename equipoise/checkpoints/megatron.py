@@ -5,8 +5,8 @@ group side by side in one tensor, and gate above up in another; the norm before 
 to that map with Transformer Engine and is apart without it.
 
 For other families, and for the way back, Megatron-Bridge is asked in a process of its own, in
-whichever Python has it. What it loads and writes stays apart from this process: its environment is
-NeMo-RL's and not ours, and Megatron's state is a process's.
+whichever Python has it. It runs apart from this process: its environment is NeMo-RL's and not ours,
+and Megatron's state is a process's.
 """
 
 import json
@@ -194,7 +194,7 @@ def _of_layer(pool: _TensorPool, number: int, shape: Shape) -> dict[str, LazyTen
 
 
 def _of_words(pool: _TensorPool, name: str, shape: Shape) -> LazyTensor:
-    """Without the rows with which Megatron fills the vocabulary up."""
+    """Drop the rows with which Megatron pads the vocabulary."""
     tensor = pool.require(f"{name}.weight")
     if tensor.shape[0] < shape.vocabulary:
         refuse(

@@ -340,7 +340,7 @@ def logits_of(model: Any) -> torch.Tensor:
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take: of the machine, its control groups and its limits."""
+    """Free bytes for this process: of the machine, its control groups and its limits."""
     memory = psutil.Process().memory_info()
     room = [psutil.virtual_memory().available, *_rooms_of_groups()]
     for limit, usage in ((resource.RLIMIT_DATA, memory.data), (resource.RLIMIT_AS, memory.vms)):

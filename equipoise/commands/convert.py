@@ -20,10 +20,10 @@ class ConvertOptions:
 
     A model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
     LoRA), of PEFT, or of NeMo 2; or of any of these, and of Hugging Face's, what NeMo-RL's
-    Megatron backend starts from, which Megatron-Bridge writes. What SOURCE is, is found
-    by looking; DEST appears whole or not at all. No GPU is needed, and little more memory than the
-    largest tensor takes (Megatron-Bridge holds the model); a model that fits into what is free is
-    loaded once and asked.
+    Megatron backend starts from, which Megatron-Bridge writes. The kind of SOURCE is detected; DEST
+    appears whole or not at all. No GPU is needed, and little more memory than the largest tensor
+    takes (Megatron-Bridge holds the model); a model that fits into free memory is loaded once to
+    check its logits.
 
     Examples:
         equipoise convert results/TASK/RUN my-model
@@ -49,8 +49,8 @@ class MergeOptions:
     """Merge a LoRA adapter into its base.
 
     W + (alpha / r) B A, in float32 and then in the base's format. ADAPTER is a folder of PEFT's, a
-    step of NeMo-RL's (DTensor or Megatron), or a run. It is what `equipoise convert` does with an
-    adapter; here anything else is refused.
+    step of NeMo-RL's (DTensor or Megatron), or a run. `equipoise convert` does the same for an
+    adapter; this verb refuses anything else.
 
     Examples:
         equipoise merge-lora results/TASK/RUN my-model

@@ -23,10 +23,10 @@ _SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """Name what would keep a run from working, before it costs GPU time.
+    """Find what would stop a run before it costs GPU time.
 
-    Without a TASK the machine alone is looked at. It ends with 1 where something would keep the run
-    from working; docs/troubleshooting.md has the checks.
+    Without a TASK only the machine is checked. Exit code 1 means that something would stop the run;
+    docs/troubleshooting.md has the checks.
 
     Examples:
         equipoise doctor

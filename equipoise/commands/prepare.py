@@ -46,8 +46,8 @@ class PrepareOptions:
     The keys are those of equipoise.data in a configuration; a task alone has them listed.
     In place of a task there may be a data module of your own, my_package.MyData.
 
-    With --examples conversations are written in the form of reply that the task asks for, to
-    fine-tune a model on that never gives it (docs/own-data.md).
+    --examples writes conversations in the task's format of reply, to fine-tune a model that never
+    answers in it (docs/own-data.md).
 
     Examples:
         equipoise prepare TASK

@@ -47,9 +47,9 @@ def run_pipeline(
 
     With `probe_only`, on the local engine, it ends before training, which `--resume` begins.
 
-    A run is kept from when its model has been loaded; before that a mistake leaves nothing. Every
-    stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
-    see `owning`.
+    A run is kept from when its model has been loaded; before that a mistake leaves nothing. Stages
+    that the directory already holds are not run again. A `RunDirectory` is the caller's, see
+    `owning`.
     """
     display, meter = display_of(reporter), Meter()
     setup = prepare_run(loaded, run, display)

@@ -122,7 +122,7 @@ def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) ->
 
 
 def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
-    """Say what is about to run, and what of the configuration will not be read."""
+    """Log what is about to run, and which keys are ignored."""
     config = loaded.config
     reporter.say(
         f"Equipoise: task {config.equipoise.task}, engine {loaded.engine}, "
@@ -159,7 +159,7 @@ def is_rehearsal(options: Options) -> bool:
 
 
 def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool = False) -> None:
-    """Print the arithmetic and write the resolved configuration; load no model, train nothing.
+    """Print the plan and write the resolved configuration; load no model, train nothing.
 
     With `ask` what prepares prompts and gives reward is asked one question.
     """
@@ -190,7 +190,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
 
 
 def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
-    """Ask what gives reward one question, and say that it answers."""
+    """Ask each model that gives reward one question, and log that it answers."""
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     provide_models(environment, loaded.config.equipoise.cache_dir)
     check_environment(environment, reporter.progress)

@@ -48,7 +48,7 @@ def run(options: TrainOptions, reporter: Reporter) -> None:
 
 
 def probe(options: ProbeOptions, reporter: Reporter) -> None:
-    """Do what training does before its first step. Raises `EquipoiseError`."""
+    """Run the stages of training before its first step. Raises `EquipoiseError`."""
     words = replace(options.training.as_options(), probe_only=True)
     _run("probe", options.task, words, reporter)
 

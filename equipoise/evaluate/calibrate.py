@@ -44,7 +44,7 @@ class Calibration:
 def calibrate(
     replies: Sequence[Rollout], judge: Path | None, run: RunDirectory | None
 ) -> Calibration:
-    """Hold the user's judge against labelled replies; correct the rates of a run by its errors."""
+    """Compare the user's judge with labelled replies; correct the rates of a run by its errors."""
     environment = open_environment(judge)
     sources = environment.sources()
     of_run = (run.ledger.read().sources or {}) if run else sources
@@ -126,7 +126,7 @@ def _kappa(sensitivity: Metric, specificity: Metric, sums: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRates:
-    """How often a judge is right, and on how many independent items that was seen, [...]."""
+    """A judge's hit rates, and the number of independent items behind each, [...]."""
 
     sensitivity: Array
     positives: Array
@@ -140,14 +140,14 @@ class ErrorRates:
         return np.where(index > 0, index, np.nan)
 
     def adjusted(self) -> "ErrorRates":
-        """With a hit and a miss more of each kind: no error was seen in ten items is not none."""
+        """Add a hit and a miss of each kind: ten items without an error do not show a rate of 0."""
         p, n = self.positives, self.negatives
         hits, rejections = self.sensitivity * p + 1, self.specificity * n + 1
         return ErrorRates(hits / (p + 2), p + 2, rejections / (n + 2), n + 2)
 
 
 def corrected_rate(shares: Shares, errors: ErrorRates) -> Array:
-    """The true rate behind what is said, within 0 and 1; NaN where that is but a guess."""
+    """Correct a rate for the judge's errors, within 0 and 1; NaN if the judge only guesses."""
     return np.clip(_truth(shares.share, errors), 0.0, 1.0)
 
 
@@ -156,7 +156,7 @@ def _truth(rate: Array, errors: ErrorRates) -> Array:
 
 
 def corrected_bounds(shares: Shares, errors: ErrorRates, confidence: float) -> tuple[Array, Array]:
-    """The interval of `corrected_rate`, over clusters; NaN where what is said may be a guess."""
+    """The interval of `corrected_rate` over clusters; NaN if the judge may only be guessing."""
     t = student_quantile((1 + confidence) / 2, shares.degrees)
     number = effective_trials(shares)
     rate = (shares.share * number + t**2 / 2) / (number + t**2)

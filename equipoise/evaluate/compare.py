@@ -268,7 +268,7 @@ def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozens
 
 
 def drawn_differently(first: Evaluated, second: Evaluated) -> list[Difference]:
-    """List what decides a reply besides model and prompt and is not equal; see `_drawn_by`."""
+    """List the sampling settings that differ; see `_drawn_by`."""
     sides = dict(_drawn_by(first)), dict(_drawn_by(second))
     return [
         Difference(name, value, sides[1][name])
@@ -371,7 +371,7 @@ class Pair:
 
     @property
     def frozen(self) -> bool:
-        """Whether one is a frozen model, whose distance from its own reference is 0 by making."""
+        """Whether one is a frozen model, which has distance 0 from its reference by definition."""
         return any(run.stage == BASELINE for runs in self.runs for run in runs)
 
 

@@ -84,7 +84,7 @@ class SubjectSetup:
 class Actions:
     """The functions by which a command shows an audit, reports a row, and makes a model load.
 
-    The last gives, of a subject and a folder to convert into, what `from_pretrained` loads.
+    The last converts a subject into a folder and returns what `from_pretrained` loads.
     """
 
     display: Display
@@ -131,7 +131,7 @@ def run_audit(audit: Audit, root: Path, actions: Actions) -> Iterator[TaskResult
 
 
 def _evaluate_task(task_audit: TaskAudit, actions: Actions) -> Iterator[tuple[str, EquipoiseError]]:
-    """Evaluate a task's missing rows; yield what ended a model or the whole task, by its name."""
+    """Evaluate a task's missing rows; yield the errors of a model or the whole task, by name."""
     task, subjects = task_audit.task, task_audit.audit.subjects
     try:
         records = _prepare(task_audit, actions.display)
@@ -241,7 +241,7 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> None:
 def ensure_reference(job: Job, row: Row, plain: RunDirectory, writer: Writer) -> None:
     """Take the reference of a row, where its task needs one; `plain` is its model's plain row.
 
-    With that of the plain row a row's figures say what its way of asking moves.
+    Against the plain row's reference, a row shows the effect of its way of asking.
     """
 
     def sample(records: Sequence[PromptRecord], generations: int, stage: str) -> list[Rollout]:
@@ -254,7 +254,7 @@ def ensure_reference(job: Job, row: Row, plain: RunDirectory, writer: Writer) ->
 
 
 def is_scored(run: RunDirectory) -> bool:
-    """Whether a row is evaluated, and asking again would give no more of its replies a score."""
+    """Whether a row is evaluated, and asking again could score no further reply."""
     if not run.is_evaluated(BASELINE):
         return False
     evaluation = read_content(run.evaluation(BASELINE), Evaluation)

@@ -68,7 +68,7 @@ class Alarm:
 class AlarmMonitor:
     """Speaks once in a run, of whose history it has read the steps so far.
 
-    It is silent for good where the run has no metric to go by.
+    It never speaks if the run has no metric to compare.
     """
 
     run: RunFiles

@@ -1,9 +1,8 @@
 """Charts as SVG strings: plain data in, text out, the same bytes every time.
 
 Text stays text, so that it takes the page's font and can be selected; it is laid out with the
-metrics of a wider font, so it fits. Colours become CSS variables with the light scheme's colour
-as fallback, so that a chart follows the page into the dark. Nothing here touches pyplot, which
-keeps global state.
+metrics of a wider font, so it fits. Colours become CSS variables with the light scheme's colour as
+fallback, so that a chart follows the page into the dark. pyplot keeps global state and is not used.
 """
 
 import io
@@ -118,7 +117,7 @@ def intervals_and_noise(
 ) -> str:
     """A metric before and after, over the band of what sampling noise alone gives.
 
-    The band begins at `equal`, what the metric is where there is nothing to find.
+    The band begins at `equal`, the metric's value without an effect.
     """
     with _style(label):
         figure_ = _new_figure(WIDTH, 58 + 100 * len(pair))

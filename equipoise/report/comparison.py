@@ -141,7 +141,7 @@ def comparison_sections(content: EntriesComparison, presentation: Presentation) 
 def _verdicts(
     content: EntriesComparison, pair: ComparedPair, presentation: Presentation
 ) -> Table | None:
-    """Tabulate what decides, the first metric and the guards; None without guards."""
+    """Tabulate the first metric and the guards, which decide; None without guards."""
     first = next(iter(content.entries[0].metrics))
     rows = {n: row for n, row in pair.metrics.items() if row.guard or n == first}
     if not any(row.guard for row in rows.values()):
@@ -189,7 +189,7 @@ def comparison_notes(content: EntriesComparison, presentation: Presentation) -> 
 
 
 def other_drawing(differences: Iterable[Difference]) -> str:
-    """Say what besides the model is not alike on the two sides."""
+    """Say what differs between the two sides besides the model."""
     return f"replies were not drawn alike: {'; '.join(printable(str(d)) for d in differences)}."
 
 

@@ -1,4 +1,4 @@
-"""A document: what a run or a comparison has to say, ready for a renderer.
+"""A document: the content of a run's or comparison's page, for a renderer.
 
 `html` makes a page of it; `terminal` and `markdown` draw its tables. All of it is text, and charts
 that are drawn.
@@ -94,7 +94,7 @@ class Charts(Section):
 
 @dataclass(frozen=True, slots=True)
 class Origins(Section):
-    """Names with values of how the content came about, and the configuration of a run."""
+    """Provenance as names with values, and a run's configuration."""
 
     kind = "provenance"
     facts: Described = ()
@@ -103,7 +103,7 @@ class Origins(Section):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """All that a reader is told, the most important first."""
+    """A page, the most important first."""
 
     title: str
     outcome: str

@@ -54,7 +54,7 @@ def show_gate(
 
 
 def gate_table(result: GateResult) -> Table:
-    """A row for each metric, and one for each task that a side lacks."""
+    """Make a row for each metric, and one for each task that only one side has."""
     rows = [_row(name, task, metric, gated) for name, task, metric, gated in _metrics(result)]
     absent = ("all", *[MISSING] * 4, "not evaluated")
     rows += [tuple(map(Cell, (printable(name), *absent))) for name in result.missing]

@@ -40,13 +40,13 @@ _MISMATCHED, _MANY_MISMATCHED = 1.05, 0.02
 
 
 def task_title(run: RunFiles) -> str:
-    """Return the task's title, with which the page begins."""
+    """Return the task's title, the heading of the page."""
     name = run.provenance.task or run.latest.task or "run"
     return printable(run.presentation.title) or plain_name(name)
 
 
 def run_name(run: RunFiles) -> str:
-    """The run's own name, which its directory may have lost."""
+    """The name under which the run was started; its directory may have been renamed."""
     return printable(run.provenance.run_name or run.name)
 
 

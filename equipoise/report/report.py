@@ -75,7 +75,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def run_document(run: RunFiles) -> Document:
-    """All that a run has to say."""
+    """Compose the page of a run."""
     examples, replies = set_sections(run), reply_sections(run)
     every_reply = viewer(run)
     return Document(
@@ -110,7 +110,7 @@ def run_document(run: RunFiles) -> Document:
 
 
 def _task_charts(run: RunFiles) -> Iterator[Chart]:
-    """The charts that the task wants, but for those whose figures are not there."""
+    """Draw the task's charts, except those without figures."""
     for chart in run.presentation.charts:
         name, caption = heading(run.name_of(chart.metric)), printable(chart.caption, 500)
         axis = printable(chart.axis)

@@ -149,7 +149,7 @@ class RunFiles:
 
 
 def read_run(root: Path, *, replies: bool = True) -> RunFiles:
-    """Read what is there, without `replies` all but the rollouts, which are most of it.
+    """Read the files that exist; without `replies` skip the rollouts, which are most of it.
 
     The caller owns the run. Raises `EquipoiseError` without a directory or for a damaged file.
     """

@@ -394,7 +394,7 @@ def _paired_outcomes(before: Measurement, after: Measurement, name: str) -> Clus
 
 
 def _outcomes(measurement: Measurement, name: str) -> dict[str, bool] | None:
-    """The outcome of each cluster in which the metric is defined."""
+    """Outcomes of the clusters in which the metric is defined."""
     metric = measurement.metrics[name]
     if metric.outcomes is None:
         return None

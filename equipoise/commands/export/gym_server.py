@@ -52,12 +52,12 @@ class EquipoiseServer(SimpleResourcesServer):
     _rewards: Rewards = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        """Build the environment, before there is a port to ask at."""
+        """Build the environment before the server opens its port."""
         super().model_post_init(context)
         self._rewards = Rewards(self.config.equipoise)
 
     async def verify(self, body: EquipoiseVerifyRequest) -> EquipoiseVerifyResponse:
-        """Answer when all that is scored with the rollout has come, or the deadline is over."""
+        """Answer once all rollouts that are scored together have come, or at the deadline."""
         prompt_id, index, response = body.prompt_id, body.rollout_index, body.response
         generations = self.config.equipoise.generations
         try:

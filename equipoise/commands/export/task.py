@@ -101,7 +101,7 @@ class RewardSettings(BaseModel, extra="forbid", frozen=True):
 
 
 class Rewards:
-    """The rewards of replies to a run's prompts, given when all that is scored together is there.
+    """The rewards of replies to a run's prompts, given once all of a set have come.
 
     Raises `EquipoiseError` where the environment lacks something or a model does not answer.
     """
