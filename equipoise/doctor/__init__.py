@@ -41,7 +41,7 @@ def configuration(case: Case) -> Iterator[Finding]:
 CHECKS = (
     Check(
         "configuration",
-        "files, flags and keys: that they make one valid run, and what of it is hardly meant",
+        "files, flags and keys: that they make one valid run; settings that look like mistakes",
         "Correct the keys that it names: docs/configuration.md.",
         configuration,
         needs_run=False,
