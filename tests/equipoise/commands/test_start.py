@@ -23,7 +23,6 @@ def recipe(
     ("arguments", "code", "said"),
     [
         ("train fairness grpo.max_num_stepz=3", 2, "max_num_steps"),
-        ("train fairness --num-samples=48 --batch-size=64", 2, "num_prompts_per_step is 64"),
         ("train fairness --config nemo_configs/large.yaml", 1, "NeMo-RL"),
         ("probe", 2, "the first word is the task, one of dharma, fairness"),
         ("probe fairness --engine=nemo_rl", 2, "with the local engine"),
@@ -82,23 +81,6 @@ def test_a_dotenv_file_is_read_before_the_hubs_client(tmp_path: Path, monkeypatc
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
     )
     assert result.stdout.splitlines()[-1] == str(tmp_path / "hub" / "hub"), result.stderr
-
-
-def test_an_installed_nemo_rl_is_not_replaced_silently(tmp_path: Path) -> None:
-    """A folder that looks like NeMo-RL: the recipe must not run something else in its place."""
-    (tmp_path / "nemo_rl" / "algorithms").mkdir(parents=True)
-    for name in ("__init__.py", "algorithms/__init__.py", "algorithms/grpo.py"):
-        (tmp_path / "nemo_rl" / name).touch()
-    script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from equipoise.__main__ import main;"
-        "main('train fairness --config nemo_configs/small.yaml --engine nemo_rl'.split())"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert result.returncode == 1
-    assert "error [nemo-rl.unusable-installation]" in result.stderr
-    assert "examples/configs/grpo_math_1B.yaml" in result.stderr
 
 
 def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(tmp_path: Path) -> None:
