@@ -110,6 +110,30 @@ def open_engine(loaded: LoadedConfig, setup: Setup, *, rehearse: bool, probe: bo
     return partial(run_nemo_rl, rehearse=rehearse)
 
 
+def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
+    """Reference, baseline, probe, training and final evaluation with the local engine."""
+    from equipoise.models.causal import load_trained
+    from equipoise.run.policy import give_memory_back, record_policy, sampler
+
+    record_policy(job, loaded)
+    before_training(job, sampler(job, loaded))
+    if probe_only:
+        return
+    if not job.run.final_checkpoint.exists():
+        # TRL takes seconds to import, and what comes before training needs none of it.
+        from equipoise.train.local import train
+
+        give_memory_back()
+        train(job, loaded, watch)
+        give_memory_back()
+    if not is_drawn(job):
+        trained = load_trained(loaded, job.run.final_checkpoint, loaded.model.device)
+        after_training(job, sampler(job, trained))
+        del trained
+    score_final(job)
+    give_memory_back()
+
+
 def run_nemo_rl(job: Job, watch: Watch, *, rehearse: bool) -> None:
     """Do the same stages with NeMo-RL, or rehearse them, and export the trained model."""
     if rehearse:
@@ -149,30 +173,6 @@ def export(job: Job) -> None:
         )
         return
     seal(job.run, destination)
-
-
-def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
-    """Reference, baseline, probe, training and final evaluation with the local engine."""
-    from equipoise.models.causal import load_trained
-    from equipoise.run.policy import give_memory_back, record_policy, sampler
-
-    record_policy(job, loaded)
-    before_training(job, sampler(job, loaded))
-    if probe_only:
-        return
-    if not job.run.final_checkpoint.exists():
-        # TRL takes seconds to import, and what comes before training needs none of it.
-        from equipoise.train.local import train
-
-        give_memory_back()
-        train(job, loaded, watch)
-        give_memory_back()
-    if not is_drawn(job):
-        trained = load_trained(loaded, job.run.final_checkpoint, loaded.model.device)
-        after_training(job, sampler(job, trained))
-        del trained
-    score_final(job)
-    give_memory_back()
 
 
 # --- the end --------------------------------------------------------------------------------------
