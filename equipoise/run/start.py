@@ -13,7 +13,6 @@ from pathlib import Path
 from data_prep.records import (
     UnsuitablePromptsError,
     content_hash,
-    manifest_path,
     write_prompts,
 )
 from environments.base import TRAIN_SPLIT, PromptRecord
@@ -21,7 +20,7 @@ from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.config.schedule import count_steps, total_steps
-from equipoise.files.disk import read_json, read_yaml, write_text
+from equipoise.files.disk import read_yaml, write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
 from equipoise.models.hub import located, refuse_missing_tokenizer
@@ -167,7 +166,7 @@ def _check_length(run: RunDirectory, loaded: LoadedConfig) -> None:
     # torch takes seconds to import, and few resumptions need it.
     from equipoise.config.schedule import learning_rates
 
-    prompts = read_json(manifest_path(run.prompts))["prompts"].get(TRAIN_SPLIT, 0)
+    prompts = sum(record.split == TRAIN_SPLIT for record in read_records(run.prompts))
     grpo, steps = config.grpo, total_steps(prompts, config)
     before = count_steps(prompts, grpo.num_prompts_per_step, planned, grpo.max_num_epochs)
     if not any(learning_rates(config.policy, steps)[max(done, before) :]):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from data_prep.records import write_prompts
+from environments.base import PromptRecord
 from equipoise.config import LoadedConfig, load_config
 from equipoise.config.words import parse_flags
 from equipoise.files.disk import remove_abandoned, write_json, write_text
@@ -14,6 +16,10 @@ from equipoise.run.ledger import Provenance
 from equipoise.run.seals import Manifest, open_run, seal
 from equipoise.run.start import check_resume, grow, reached_step
 from tests.refusals import refusal
+
+ASK = ({"role": "user", "content": "Why?"},)
+RECORDS = [PromptRecord(f"p{n}", "fairness", ASK, f"p{n}", "train") for n in range(1_000)]
+PROMPTS = ("prompts.jsonl", "prompts.manifest.json")
 
 
 def start(root: Path, *words: str, scale: str = "local") -> RunDirectory:
@@ -25,7 +31,7 @@ def start(root: Path, *words: str, scale: str = "local") -> RunDirectory:
     )
     write_text(run.config, loaded.to_yaml())
     run.ledger.create(Provenance(command=("python", "first")))
-    write_json(root / "prompts.manifest.json", {"prompts": {"train": 1_000}})
+    write_prompts(run.prompts, RECORDS, {})
     seal(run)
     return run
 
@@ -90,7 +96,7 @@ class TestMoreSteps:
         (grown,) = json.loads(run.provenance.read_text())["grown"]
         assert (grown["from_step"], grown["steps_before"], grown["steps"]) == (100, 100, 200)
         seal(run, run.config)
-        assert Manifest.read(run.root).parts() == {"config.yaml", "prompts.manifest.json"}
+        assert Manifest.read(run.root).parts() == {"config.yaml", *PROMPTS}
 
     def test_a_kill_at_any_file_operation_leaves_a_run_that_grows_again(
         self, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
