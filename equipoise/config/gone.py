@@ -46,6 +46,7 @@ _OPTIONS = {
         "model_name_or_path model_id model_path pretrained base_model"
     ),
     "use --model NAME, LABEL=FOLDER or NAME@URL": "model_args base_url",
+    "leave it out: evaluation warns where the answer key judges": "stand_in",
     "use policy.precision": "bf16 fp16 dtype torch_dtype",
     "use --lora-rank, or policy.dtensor_cfg.lora_cfg": (
         "use_peft peft_config lora_r lora_alpha lora_dropout lora_target_modules target_modules"
