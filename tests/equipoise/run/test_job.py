@@ -1,27 +1,171 @@
-"""Every engine records reward sources, checks scores, and limits the failures of a run."""
+"""A run at work: its stages, kept before they are scored, its sources, and its failures."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from environments.base import Failure, Rollout, Score, ScoreError
+from environments.base import UNPARSEABLE, Failure, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
+from environments.measurement import Measurement, Metric
 from equipoise.files.disk import read_json
+from equipoise.run import job as evaluation
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import (
     FailureMonitor,
     Job,
+    begin_training,
     check_environment,
+    evaluate,
     record_sources,
     refuse_failures,
     score_within_budget,
+    take_reference,
 )
 from equipoise.run.ledger import Provenance
+from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
+from equipoise.run.seals import Manifest, damage_of
+from tests.equipoise.train.toy import Model
 from tests.refusals import refusal
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_a_reference_is_drawn_once_and_is_that_of_the_first_start(job: Job) -> None:
+    model = Model()
+    take_reference(job, model)
+    resumed = replace(job, environment=type(job.environment)())
+    take_reference(resumed, never)
+    assert [stage for stage, *_ in model.asked] == ["reference"]
+    assert [r.completion for r in resumed.environment.reference] == ["A"] * 10
+    job.run.reference.write_text(job.run.reference.read_text().replace('"A"', '"B"'))
+    with refusal("run.changed-source", "reference"):
+        take_reference(resumed, never)
+
+
+class Judged(Environment):
+    """Scores by a judge that is there or not."""
+
+    name, scope = "judged", "rollout"
+
+    def __init__(self, problem: str | None = None) -> None:
+        self.problem = problem
+
+    def check(self) -> str | None:
+        return self.problem
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        failed = Score(None, error=Failure("transport_unreachable", str(self.problem)))
+        return [failed if self.problem else Score(0.1) for _ in rollouts]
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        rate = Metric(lambda total: total[..., 0], "higher")
+        return Measurement(
+            tuple(r.prompt_id for r in rollouts), np.ones((len(rollouts), 1)), {"n": rate}
+        )
+
+
+ROLLOUTS = [Rollout(f"p{i}", "s", "test", "Q", f"A{i}", {"gold": "A"}) for i in range(4)]
+
+
+def drawn(*_: object) -> list[Rollout]:
+    return ROLLOUTS
+
+
+def killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def never(*_: object) -> list[Rollout]:
+    raise AssertionError("nothing is generated twice")
+
+
+class TestAKillAtTheEndOfAStage:
+    """The stage counts once it is sealed; what it was made of goes after that."""
+
+    def test_a_stage_that_was_not_sealed_is_scored_again(self, job: Job, monkeypatch) -> None:
+        judged = replace(job, environment=Judged())
+        monkeypatch.setattr(evaluation, "seal", killed)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(judged, "baseline", drawn)
+        assert job.run.evaluation("baseline").exists()
+        assert not job.run.is_evaluated("baseline")
+        monkeypatch.undo()
+        evaluate(judged, "baseline", never)
+        assert job.run.is_evaluated("baseline")
+        assert damage_of(job.run, "baseline") == []
+        assert set(Manifest.read(job.run.root).files) == {
+            "baseline/evaluation.json",
+            "baseline/rollouts.jsonl",
+        }
+
+    def test_a_sealed_stage_that_has_its_generations_is_scored_again(
+        self, job: Job, monkeypatch
+    ) -> None:
+        judged = replace(job, environment=Judged())
+        monkeypatch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(judged, "baseline", drawn)
+        monkeypatch.undo()
+        assert job.run.generations("baseline").exists()
+        before = job.run.rollouts("baseline").read_bytes()
+        evaluate(judged, "baseline", never)
+        assert job.run.is_evaluated("baseline")
+        assert job.run.rollouts("baseline").read_bytes() == before
+        assert damage_of(job.run, "baseline") == []
+
+
+class TestAJudgeThatIsDown:
+    """Replies that were generated for the judge are not generated again."""
+
+    def test_what_was_generated_is_scored_when_it_is_back(self, job: Job, capsys: Capture) -> None:
+        down = replace(job, environment=Judged("connection refused"))
+        with refusal("evaluation.failed-scores", "4 of 4", "unreachable: connection"):
+            evaluate(down, "baseline", drawn)
+        assert read_rollouts(job.run.generations("baseline")) == ROLLOUTS
+        evaluate(replace(job, environment=Judged()), "baseline", never)
+        assert "scoring what was generated before" in capsys.readouterr().out
+        kept, scores = read_scored_rollouts(job.run.rollouts("baseline"))
+        assert kept == ROLLOUTS
+        assert [score.value for score in scores] == [0.1] * 4
+        assert not job.run.generations("baseline").exists()
+
+
+class TestSignal:
+    """The learning signal of the baseline is told before training begins."""
+
+    ANSWERS = ("yes", "no", "yes", "no")
+
+    @staticmethod
+    def baseline(
+        job: Job, replies: Sequence[str], values: Sequence[float], broken: str = ""
+    ) -> Job:
+        rollouts = [Rollout("p", "p", "test", "Q", text) for text in replies]
+        evidence = {UNPARSEABLE: broken} if broken else {}
+        scores = [Score(value, evidence=evidence) for value in values]
+        write_rollouts(job.run.rollouts("baseline"), rollouts, scores)
+        return job
+
+    def test_a_model_that_never_keeps_the_format_is_not_trained(self, job: Job) -> None:
+        replies = ("Well,\nwell", "Hm", "Well,\nwell", "As an AI")
+        with refusal(
+            "training.no-signal",
+            "100% of the replies could not be read",
+            "2x, no JSON object: 'Well, well'",
+        ):
+            begin_training(self.baseline(job, replies, (-5,) * 4, "no JSON object"), 4)
+
+    def test_little_is_a_warning_with_examples(self, job: Job, capsys: Capture) -> None:
+        begin_training(self.baseline(job, self.ANSWERS, (0, 1, 0, 1), "too short"), 4)
+        printed = capsys.readouterr().out
+        assert "warning: there is little to learn from" in printed
+        assert "2x, too short: 'yes'" in printed
 
 
 class Plain(Environment):
@@ -65,16 +209,6 @@ def test_a_run_does_not_go_on_with_another_reward(root: Path, now: dict[str, str
     with refusal("run.changed-reward"):
         record_sources(sourced(root, now))
     assert read_json(RunDirectory(root).provenance)["sources"] == {"judge": "a"}
-
-
-class Judged(Plain):
-    """Scores by a judge that is there or not."""
-
-    def __init__(self, problem: str | None = None) -> None:
-        self.problem = problem
-
-    def check(self) -> str | None:
-        return self.problem
 
 
 def test_it_is_told_before_anything_is_generated(job: Job) -> None:
