@@ -154,7 +154,7 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     write_audit(root, audit)
     reporter.say(f"audit: {root}")
     as_folder = partial(as_model_folder, progress=reporter.progress)
-    actions = Actions(display_of(reporter), report, as_folder)
+    actions = Actions(display_of(reporter, audited=True), report, as_folder)
     with kept_log(reporter) as log_to:
         log_to(root / _LOG)
         try:

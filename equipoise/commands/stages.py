@@ -87,10 +87,10 @@ def run_pipeline(
     return run
 
 
-def display_of(reporter: Reporter) -> Display:
-    """Show a run at work on the terminal."""
-    show = partial(print_stage, reporter)
-    return Display(reporter.heading, reporter.progress, show, reporter.writing_to)
+def display_of(reporter: Reporter, *, audited: bool = False) -> Display:
+    """Show a run, or a row of an audit, at work on the terminal."""
+    show = partial(print_stage, reporter, audited=audited)
+    return Display(reporter.heading, reporter.progress, show, audited, reporter.writing_to)
 
 
 # --- the engines ----------------------------------------------------------------------------------

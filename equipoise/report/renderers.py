@@ -24,6 +24,7 @@ from equipoise.report.tables import (
 from equipoise.report.words import MINUS, MISSING, NO_BREAK, Stage, printable
 from equipoise.run.directory import Evaluation, Probe
 from equipoise.run.job import Measured
+from equipoise.run.ledger import AuditRow, Provenance
 
 # --- html -----------------------------------------------------------------------------------------
 # One self-contained page, all text of which the template escapes.
@@ -165,11 +166,16 @@ def _columns(table: Table) -> Iterator[tuple[int, str, Column]]:
 
 
 def print_stage(
-    reporter: Reporter, presentation: Presentation, stage: str, content: Measured
+    reporter: Reporter,
+    presentation: Presentation,
+    stage: str,
+    content: Measured,
+    *,
+    audited: bool = False,
 ) -> None:
-    """Print what a stage of a run has measured."""
+    """Print what a stage of a run, or a row of an audit, has measured."""
     if isinstance(content, Evaluation):
-        print_evaluation(reporter, content, STAGE_OF[stage])
+        print_evaluation(reporter, content, STAGE_OF[stage], audited=audited)
     elif isinstance(content, Probe):
         print_beside(reporter, RunFiles(probe=content, presentation=presentation))
     else:
@@ -177,9 +183,15 @@ def print_stage(
         print_beside(reporter, RunFiles(modes=content, probe=probe, presentation=presentation))
 
 
-def print_evaluation(reporter: Reporter, evaluation: Evaluation, stage: Stage) -> None:
-    """Metrics of one stage, then the breakdowns of which the task wants a chart."""
-    run = RunFiles(evaluations={stage: evaluation}, presentation=evaluation.presentation)
+def print_evaluation(
+    reporter: Reporter, evaluation: Evaluation, stage: Stage, *, audited: bool = False
+) -> None:
+    """Print the metrics of one stage, then the breakdowns that the task draws."""
+    run = RunFiles(
+        provenance=Provenance(audit=AuditRow() if audited else None),
+        evaluations={stage: evaluation},
+        presentation=evaluation.presentation,
+    )
     title = (
         f"{evaluation.n_rollouts:,} rollouts of {evaluation.n_prompts:,} prompts, "
         f"split {evaluation.split}"

@@ -58,6 +58,8 @@ class Display:
     progress: ShowProgress = no_progress
     #: Told what the stage of that name has measured.
     show: Callable[[Presentation, str, Measured], None] = _show_nothing
+    #: The model is evaluated alone, so that its figures are not those before a training.
+    audited: bool = False
     #: Lets the command print to another file than NeMo-RL's output goes to.
     writing_to: Callable[[TextIO], AbstractContextManager[object]] = nullcontext
 
@@ -330,7 +332,7 @@ def as_draw(sample: Sample) -> Draw:
 
 def generate(job: Job, stage: str, draw: Draw) -> None:
     """Draw the replies to the evaluation split, and write them with what they took."""
-    job.display.begin(f"{stage} evaluation")
+    job.display.begin("Evaluation" if job.display.audited else f"{stage} evaluation")
     evaluation, tokens = job.config.equipoise.evaluation, dict(job.meter.tokens)
     started = time.perf_counter()
     rollouts, failures = draw(job.split(evaluation.split), evaluation.generations, stage)

@@ -39,6 +39,15 @@ def test_an_evaluation_has_its_noise_floor_and_says_what_could_not_be_measured(
     assert "warning: 1 rollouts could not be scored" in printed
 
 
+def test_an_audited_model_has_no_figures_before_training(capsys):
+    content = {"metrics": {"some_rate": FIGURE, "other": UNKNOWN}, "objective": "other"}
+    evaluation = Evaluation.model_validate(content | {"confidence": 0.95})
+    print_evaluation(Reporter(), evaluation, "before", audited=True)
+    printed = capsys.readouterr().out
+    assert "Evaluated" in printed and "before" not in printed.lower()
+    assert "not measured: Other" in printed
+
+
 def real(name: str) -> dict[str, Any]:
     return json.loads((RESULT / name).read_text())
 
