@@ -7,6 +7,7 @@ from typing import Any
 
 from environments.presentation import Chart as TaskChart
 from environments.presentation import Finding, Presentation
+from equipoise.config.schema import LOCAL_MODEL
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_json, write_text
 from equipoise.report import charts
@@ -57,6 +58,10 @@ from equipoise.run.directory import Estimate, Evaluation
 from equipoise.statistics.seeds import ComparedEntry, ComparedPair, Difference, EntriesComparison
 
 _AGAINST = ("Difference from the first", "p after Holm", "Verdict")
+_LOCAL_MODEL_NOTE = (
+    "The local model is tiny and invented. It shows and tests the pipeline and says nothing of any "
+    "model that is meant for use."
+)
 OWN_REFERENCE = "each is held against a reference of its own"
 
 
@@ -163,6 +168,8 @@ def _verdicts(
 
 def comparison_notes(content: EntriesComparison, presentation: Presentation) -> Iterator[str]:
     """Yield what limits the comparison, such as other sampling."""
+    if any(LOCAL_MODEL in entry.models for entry in content.entries):
+        yield _LOCAL_MODEL_NOTE
     if content.allowed:
         allowed = ", ".join(map(plain_name, content.allowed))
         yield f"Compared although it is not alike, since that was asked for: {allowed}."

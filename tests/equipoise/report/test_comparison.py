@@ -131,7 +131,9 @@ def test_a_distance_from_two_references_says_so_in_its_rows() -> None:
 def test_a_row_that_a_stand_in_judged_says_so() -> None:
     figures = {"value": 0.5, "low": 0.4, "high": 0.6}
     judged = entry("b", figures, stand_ins=("no model judges",))
-    assert "b: no model judges." in page(entry("a", figures), judged)
+    text = page(entry("a", figures), judged)
+    assert "b: no model judges." in text and "local model is tiny" not in text
+    assert "local model is tiny" in page(entry("a", figures, models=("local",)), judged)
 
 
 def test_an_alert_leads_to_its_own_comparison() -> None:
