@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -17,7 +15,7 @@ from equipoise.config.compose import tasks
 class Own(DataModule):
     """The smallest class of a task's data."""
 
-    def build_prompts(self, settings: Any) -> list[PromptRecord]:
+    def build_prompts(self, settings):
         return []
 
 
@@ -27,7 +25,7 @@ class WithModel(Own):
     LocalModelSettings = WarmStart
     LOCAL_MODEL_NOTICE = "A tiny model."
 
-    def imitated_replies(self, records: Any, settings: Any) -> list[tuple[PromptRecord, str]]:
+    def imitated_replies(self, records, settings):
         return [(record, "So.") for record in records]
 
 
@@ -41,7 +39,7 @@ MADE_HERE = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_shipped_class_fits(task: str) -> None:
+def test_every_shipped_class_fits(task):
     module = find_task(task)
     assert module.LocalModelSettings and module.LOCAL_MODEL_NOTICE
     assert module.PromptSettings().invented is not None
@@ -50,7 +48,7 @@ def test_every_shipped_class_fits(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", MADE_HERE)
-def test_replies_are_as_many_as_the_warm_start_takes_and_the_same_each_time(task: str) -> None:
+def test_replies_are_as_many_as_the_warm_start_takes_and_the_same_each_time(task):
     """That they hang on the seed stands in tests/equipoise/config/test_shipped.py."""
     module = find_task(task)
     records = module.build_prompts(module.PromptSettings(**MADE_HERE[task]))
@@ -60,13 +58,13 @@ def test_replies_are_as_many_as_the_warm_start_takes_and_the_same_each_time(task
     assert module.imitated_replies(records, settings) == replies
 
 
-def test_importing_the_modules_imports_neither_torch_nor_datasets() -> None:
+def test_importing_the_modules_imports_neither_torch_nor_datasets():
     imports = ", ".join(f"data_prep.{task}" for task in TASKS)
     code = f"import sys, {imports}; sys.exit(bool({{'torch', 'datasets'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_class_of_one_method_has_a_default_for_all_else() -> None:
+def test_a_class_of_one_method_has_a_default_for_all_else():
     own = Own()
     settings = own.PromptSettings()
     assert not own.prompt_problems([])
@@ -91,11 +89,11 @@ def test_a_class_of_one_method_has_a_default_for_all_else() -> None:
         ),
     ],
 )
-def test_a_class_that_does_not_fit_is_said(data: Any, said: str) -> None:
+def test_a_class_that_does_not_fit_is_said(data, said):
     assert said in unfit_data(data) and bool(said) == bool(unfit_data(data))
 
 
-def test_a_local_model_imitates_the_replies(tmp_path: Path, warm_starts: list[Any]) -> None:
+def test_a_local_model_imitates_the_replies(tmp_path, warm_starts):
     record, settings = PromptRecord("a", "own", (), "a", "train"), WarmStart()
     assert WithModel().build_local_model([record], settings, tmp_path) == tmp_path / "model"
     assert warm_starts == [([Example((), "So.")], settings, tmp_path)]

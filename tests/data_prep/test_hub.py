@@ -4,8 +4,6 @@ import http.server
 import os
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
@@ -18,7 +16,7 @@ UNREACHED = "the Hugging Face hub cannot be reached"
 
 
 @pytest.fixture(autouse=True)
-def _asked_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _asked_anew(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
@@ -28,9 +26,9 @@ def _asked_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("status", [200, 404, 503])
-def test_any_answer_is_one(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_answer_is_one(status, monkeypatch):
     class Answers(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
+        def do_HEAD(self):
             self.send_response(status)
             self.end_headers()
 
@@ -42,13 +40,13 @@ def test_any_answer_is_one(status: int, monkeypatch: pytest.MonkeyPatch) -> None
     assert not constants.HF_HUB_OFFLINE
 
 
-def test_where_nobody_listens_the_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_listens_the_client_is_told(monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert hub.offline_reason() == f"{UNREACHED}: Connection refused"
     assert constants.is_offline_mode()
 
 
-def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch):
     ended = threading.Event()
     monkeypatch.setattr(hub, "_SECONDS", 0.01)
     monkeypatch.setattr(hub, "_connection_problem", lambda _: ended.wait(60) and None)
@@ -58,9 +56,7 @@ def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.Monk
     assert time.monotonic() - started < 50
 
 
-def test_a_copy_in_the_cache_is_enough_and_the_client_asks_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_in_the_cache_is_enough_and_the_client_asks_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     copy = tmp_path / "models--org--here" / "snapshots" / "abc"
@@ -80,14 +76,14 @@ class TestLocalCopy:
     """Files of data sets, from a hub that is a folder here."""
 
     @pytest.fixture
-    def asked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    def asked(self, tmp_path, monkeypatch):
         calls: list[tuple[str, ...]] = []
 
-        def snapshot(name: str, *, repo_type: str, allow_patterns: str) -> str:
+        def snapshot(name, *, repo_type, allow_patterns):
             calls.append((repo_type, name, allow_patterns))
             return str(tmp_path)
 
-        def download(name: str, file: str, *, repo_type: str) -> str:
+        def download(name, file, *, repo_type):
             calls.append((repo_type, name, file))
             return str(tmp_path / file)
 
@@ -96,9 +92,7 @@ class TestLocalCopy:
         monkeypatch.setattr(hub, "hf_hub_download", download)
         return calls
 
-    def test_of_a_data_set_its_json_lines_or_a_file_are_fetched(
-        self, asked, tmp_path: Path
-    ) -> None:
+    def test_of_a_data_set_its_json_lines_or_a_file_are_fetched(self, asked, tmp_path):
         assert hub.local_copy("hf://datasets/some/books") == tmp_path
         assert (
             hub.local_copy("hf://datasets/some/exam/data/all.jsonl") == tmp_path / "data/all.jsonl"
@@ -109,7 +103,7 @@ class TestLocalCopy:
         ]
 
     @pytest.mark.parametrize("source", ["some/books", "some/exam/all.jsonl", "nothing"])
-    def test_what_cannot_be_had_is_one_line_with_the_remedy(self, source, monkeypatch) -> None:
+    def test_what_cannot_be_had_is_one_line_with_the_remedy(self, source, monkeypatch):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         with pytest.raises(ValueError, match=r"cannot be had: .*Without a network name") as e:
             hub.local_copy(f"hf://datasets/{source}")
@@ -119,7 +113,7 @@ class TestLocalCopy:
 # --- identities of models -------------------------------------------------------------------------
 
 
-def folder_of(path: Path, **files: str) -> str:
+def folder_of(path, **files):
     path.mkdir(exist_ok=True)
     for name, text in files.items():
         (path / name.replace("__", ".")).write_text(text)
@@ -133,7 +127,7 @@ def folder_of(path: Path, **files: str) -> str:
         *("tokenizer.json", "tokenizer.model", "vocab.txt", "merges.txt", "part/model.safetensors"),
     ],
 )
-def test_what_decides_an_answer_decides_the_name(tmp_path: Path, name: str) -> None:
+def test_what_decides_an_answer_decides_the_name(tmp_path, name):
     (tmp_path / "part").mkdir()
     seen = {model_identity(str(tmp_path))}
     for text in ("one", "two", "three and more"):
@@ -142,9 +136,7 @@ def test_what_decides_an_answer_decides_the_name(tmp_path: Path, name: str) -> N
     assert len(seen) == 4
 
 
-def test_a_file_is_read_once_unless_it_was_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_read_once_unless_it_was_written_again(tmp_path, monkeypatch):
     folder = folder_of(tmp_path, model__safetensors="weights")
     read: list[str] = []
     digest = module.hashlib.file_digest

@@ -39,13 +39,13 @@ ENCODER = EncoderSettings(query_model=MINILM, passage_model=MINILM)
 
 
 @pytest.fixture
-def absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def absent(monkeypatch):
     """No package is installed."""
     monkeypatch.setattr(packaged_models, "find_spec", lambda _: None)
 
 
 @pytest.fixture
-def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def shipped(monkeypatch, tmp_path):
     """Packages with other weights than those that are known."""
     for name in packaged_models._SHIPPED.values():
         file = tmp_path / name.package / name.file
@@ -59,16 +59,14 @@ def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_other_name_is_left_alone(absent: None, tmp_path: Path) -> None:
+def test_every_other_name_is_left_alone(absent, tmp_path):
     for name in ("local", "Qwen/Qwen2.5-0.5B-Instruct", "smollm2/x", MINILM):
         assert located_model(name, tmp_path) == name
     assert located_encoder("ncbi/MedCPT-Query-Encoder") == "ncbi/MedCPT-Query-Encoder"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_its_package_a_model_is_refused_with_the_remedy(
-    absent: None, tmp_path: Path
-) -> None:
+def test_without_its_package_a_model_is_refused_with_the_remedy(absent, tmp_path):
     for find in (lambda: located_model(SMOLLM2, tmp_path), lambda: located_encoder(MINILM)):
         with refusal("packaged-model.missing-package"):
             find()
@@ -77,9 +75,7 @@ def test_without_its_package_a_model_is_refused_with_the_remedy(
     assert list(tmp_path.iterdir()) == [], "nothing is made for it"
 
 
-def test_other_weights_than_the_known_ones_are_refused_unread(
-    shipped: Path, tmp_path: Path
-) -> None:
+def test_other_weights_than_the_known_ones_are_refused_unread(shipped, tmp_path):
     for find in (lambda: located_model(SMOLLM2, tmp_path), lambda: located_encoder(MINILM)):
         with refusal("packaged-model.other-file"):
             find()
@@ -88,7 +84,7 @@ def test_other_weights_than_the_known_ones_are_refused_unread(
         located_model(SMOLLM2, tmp_path)
 
 
-def test_the_identity_is_that_of_the_weights(absent: None) -> None:
+def test_the_identity_is_that_of_the_weights(absent):
     identities = {model_identity(name) for name in (SMOLLM2, MINILM)}
     assert len(identities) == 2
     assert not any(UNKNOWN in identity for identity in identities)
@@ -99,12 +95,12 @@ class TestFolder:
     """The cache keeps a model once, and only a whole one; a stub converts it."""
 
     @pytest.fixture(autouse=True)
-    def _weights(self, shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _weights(self, shipped, monkeypatch):
         monkeypatch.setattr(packaged_models, "_known_file", shipped_file)
         self.made = 0
         self.fails = False
 
-        def convert(weights: Path, folder: Path) -> None:
+        def convert(weights, folder):
             self.made += 1
             (folder / "model.safetensors").write_bytes(weights.read_bytes())
             if self.fails:
@@ -113,12 +109,12 @@ class TestFolder:
 
         monkeypatch.setattr(packaged_models, "_convert", convert)
 
-    def test_it_is_made_once(self, tmp_path: Path) -> None:
+    def test_it_is_made_once(self, tmp_path):
         folder = Path(located_model(SMOLLM2, tmp_path / "cache"))
         assert located_model(SMOLLM2, tmp_path / "cache") == str(folder)
         assert (self.made, (folder / "model.safetensors").read_bytes()) == (1, b"other")
 
-    def test_an_interrupted_one_leaves_nothing_under_its_name(self, tmp_path: Path) -> None:
+    def test_an_interrupted_one_leaves_nothing_under_its_name(self, tmp_path):
         cache = tmp_path / "cache"
         self.fails = True
         with pytest.raises(KeyboardInterrupt):
@@ -127,7 +123,7 @@ class TestFolder:
 
 
 @installed
-def test_every_transformers_makes_the_same_tokenizer_of_smollm2(tmp_path: Path) -> None:
+def test_every_transformers_makes_the_same_tokenizer_of_smollm2(tmp_path):
     """The first to make it makes it for all others on the machine."""
     packaged_models._tokenizer(shipped_file(SMOLLM2)).save_pretrained(tmp_path)
     # What 5.5.0, 5.8.1 and 5.23.0 wrote.
@@ -137,7 +133,7 @@ def test_every_transformers_makes_the_same_tokenizer_of_smollm2(tmp_path: Path) 
 
 
 @installed
-def test_what_is_made_of_smollm2_loads_and_talks() -> None:
+def test_what_is_made_of_smollm2_loads_and_talks():
     """In the cache of every run on this machine, for it takes half a minute."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -168,14 +164,12 @@ def test_what_is_made_of_smollm2_loads_and_talks() -> None:
 
 
 @pytest.fixture(scope="module")
-def encoder() -> HuggingFaceEncoder:
+def encoder():
     return HuggingFaceEncoder(ENCODER)
 
 
 @installed
-def test_minilm_gives_the_similarities_that_its_authors_publish(
-    encoder: HuggingFaceEncoder,
-) -> None:
+def test_minilm_gives_the_similarities_that_its_authors_publish(encoder):
     """sentence-transformers' first page, https://sbert.net, with all-MiniLM-L6-v2."""
     texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
     vectors = encoder.encode_queries(texts)
@@ -184,7 +178,7 @@ def test_minilm_gives_the_similarities_that_its_authors_publish(
 
 
 @installed
-def test_minilm_reads_a_passage_as_far_as_its_settings_say(encoder: HuggingFaceEncoder) -> None:
+def test_minilm_reads_a_passage_as_far_as_its_settings_say(encoder):
     """256 tokens with the two at the ends: 254 words of one token each."""
     text = "pain " * 254
     longer, within = encoder.encode_passages([("", text + "stroke " * 9), ("", text)])
@@ -208,9 +202,7 @@ CLINICAL = {
 
 
 @installed
-def test_an_index_made_with_minilm_is_searched_with_it_and_with_nothing_else(
-    encoder: HuggingFaceEncoder, tmp_path: Path
-) -> None:
+def test_an_index_made_with_minilm_is_searched_with_it_and_with_nothing_else(encoder, tmp_path):
     texts = [text for texts in CLINICAL.values() for text in texts]
     passages = [Passage(str(n), "", text) for n, text in enumerate(texts)]
     build_index(passages, "sha256:x", tmp_path / "index", encoder)

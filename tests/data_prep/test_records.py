@@ -37,13 +37,13 @@ RECORDS = [
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     path = tmp_path / "prompts.jsonl"
     write_prompts(path, RECORDS, {"made": "by hand"})
     return path
 
 
-def rewrite(path: Path, lines: list[str]) -> None:
+def rewrite(path, lines):
     """Other lines, with a manifest that matches them."""
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     manifest = json.loads(manifest_path(path).read_text())
@@ -51,11 +51,11 @@ def rewrite(path: Path, lines: list[str]) -> None:
     manifest_path(path).write_text(json.dumps(manifest))
 
 
-def test_what_is_written_is_read_back(path: Path) -> None:
+def test_what_is_written_is_read_back(path):
     assert read_prompts(path) == RECORDS
 
 
-def test_the_content_hash_is_that_of_the_file_and_sees_every_field(path: Path) -> None:
+def test_the_content_hash_is_that_of_the_file_and_sees_every_field(path):
     assert content_hash(RECORDS) == hashlib.sha256(path.read_bytes()).hexdigest()
     others = [
         replace(RECORDS[0], **{field.name: value})
@@ -66,10 +66,10 @@ def test_the_content_hash_is_that_of_the_file_and_sees_every_field(path: Path) -
     assert len({content_hash([record]) for record in [RECORDS[0], *others]}) == 7
 
 
-def test_an_interrupted_write_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_is_noticed(path, monkeypatch):
     """The old manifest stands beside the new lines."""
 
-    def fail(*_: object, **__: object) -> str:
+    def fail(*_, **__):
         raise KeyboardInterrupt
 
     write = module.write_json
@@ -82,7 +82,7 @@ def test_an_interrupted_write_is_noticed(path: Path, monkeypatch: pytest.MonkeyP
         read_prompts(path)
 
 
-def test_a_number_that_json_lacks_is_not_written(path: Path) -> None:
+def test_a_number_that_json_lacks_is_not_written(path):
     before = path.read_bytes()
     with pytest.raises(ValueError, match="JSON compliant"):
         write_prompts(path, [replace(RECORDS[0], metadata={"x": float("nan")})], {})
@@ -114,7 +114,7 @@ GOOD = {
         (json.dumps(GOOD | {"id": "a"}), "id 'a' is that of line 1 too"),
     ],
 )
-def test_a_bad_line_is_named(path: Path, line: str, said: str) -> None:
+def test_a_bad_line_is_named(path, line, said):
     rewrite(path, [json.dumps(GOOD | {"id": "a"}), line])
     with refusal("prompts.invalid-file", "line 2:", said) as error:
         read_prompts(path)
@@ -131,13 +131,13 @@ def test_a_bad_line_is_named(path: Path, line: str, said: str) -> None:
         ('{"schema": 1, "sha256": "00", "prompts": {}, "sets": 0, "about": {}}', "hash is not"),
     ],
 )
-def test_a_manifest_that_does_not_fit_is_refused(path: Path, manifest: str, said: str) -> None:
+def test_a_manifest_that_does_not_fit_is_refused(path, manifest, said):
     manifest_path(path).write_text(manifest)
     with refusal("prompts.invalid-file", said):
         read_prompts(path)
 
 
-def test_a_missing_file_is_named(path: Path) -> None:
+def test_a_missing_file_is_named(path):
     manifest_path(path).unlink()
     with refusal("prompts.invalid-file", "manifest prompts.manifest.json cannot be read"):
         read_prompts(path)
@@ -148,9 +148,7 @@ def test_a_missing_file_is_named(path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["a\0", "\0", "a\ud800"])
 @pytest.mark.parametrize("field", ["id", "set_id", "split"])
-def test_a_name_that_numpy_or_utf_8_would_change_is_refused(
-    path: Path, field: str, text: str
-) -> None:
+def test_a_name_that_numpy_or_utf_8_would_change_is_refused(path, field, text):
     rewrite(path, [json.dumps(json.loads(path.read_text().split("\n")[0]) | {field: text})])
     with refusal("prompts.invalid-file", "line 1"):
         read_prompts(path)
@@ -168,7 +166,7 @@ READERS: list[tuple[Callable[[Path], Any], str]] = [
 
 
 @pytest.mark.parametrize(("read", "kind"), READERS)
-def test_bad_lines_are_told_with_their_numbers_up_to_a_limit(tmp_path, read, kind) -> None:
+def test_bad_lines_are_told_with_their_numbers_up_to_a_limit(tmp_path, read, kind):
     path = tmp_path / "data.jsonl"
     path.write_text("{\n" * (SHOWN + 3))
     with pytest.raises(DataError) as caught:
@@ -183,12 +181,12 @@ def test_bad_lines_are_told_with_their_numbers_up_to_a_limit(tmp_path, read, kin
 
 
 @pytest.mark.parametrize(("read", "kind"), READERS)
-def test_a_file_that_is_missing_is_told(tmp_path, read, kind) -> None:
+def test_a_file_that_is_missing_is_told(tmp_path, read, kind):
     with pytest.raises(DataError, match=f"none.jsonl is not a valid {kind}:\n  "):
         read(tmp_path / "none.jsonl")
 
 
-def test_only_a_line_feed_ends_a_line_of_json() -> None:
+def test_only_a_line_feed_ends_a_line_of_json():
     faults: list[str] = []
     text = '\n{"a": "one\u2028two\x85three"}\r\n\n{\n7'
     assert list(json_lines(text, faults)) == [(2, {"a": "one\u2028two\x85three"}), (5, 7)]
@@ -200,7 +198,7 @@ def test_only_a_line_feed_ends_a_line_of_json() -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "1" * 10_000, "[1,\n2", "", "\x00", "nul"], ids=len
 )
-def test_what_is_no_json_is_one_line_with_its_place(text: str) -> None:
+def test_what_is_no_json_is_one_line_with_its_place(text):
     with pytest.raises(ValueError, match=r"^line \d+: ") as caught:
         parse_json(text)
     assert len(str(caught.value).splitlines()) == 1

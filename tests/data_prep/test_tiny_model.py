@@ -1,7 +1,6 @@
 """The tiny model: its tokenizer, what it learns from, and a cache that cannot hold half a model."""
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,17 +24,17 @@ EXAMPLES = [Example(TURNS, '{"mood": "good", "since": 3}'), Example(TURNS, "Fine
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return warm_start(EXAMPLES, SETTINGS, tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def stub(monkeypatch):
     """Build a model without training; the list grows with every build."""
     built: list[int] = []
 
     class Model:
-        def save_pretrained(self, path: Path) -> None:
+        def save_pretrained(self, path):
             (path / "model.safetensors").write_text("weights")
             built.append(len(built))
 
@@ -44,7 +43,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.deep
-def test_the_folder_loads_as_any_model_does(folder: Path) -> None:
+def test_the_folder_loads_as_any_model_does(folder):
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     prompt = tokenizer.apply_chat_template(
@@ -56,7 +55,7 @@ def test_the_folder_loads_as_any_model_does(folder: Path) -> None:
     assert tokenizer.padding_side == "left"
 
 
-def test_a_recurring_phrase_is_one_token_beside_a_small_vocabulary() -> None:
+def test_a_recurring_phrase_is_one_token_beside_a_small_vocabulary():
     """Without the tokens that merging needs on the way, which nothing uses once it is whole."""
     phrase = "MRI shows a disc herniation that fills the canal. "
     examples = [Example(({"role": "user", "content": f"{phrase}{i} "},), "yes") for i in range(9)]
@@ -67,14 +66,14 @@ def test_a_recurring_phrase_is_one_token_beside_a_small_vocabulary() -> None:
     assert tokenizer.decode(tokenizer(unseen)["input_ids"]) == unseen
 
 
-def test_without_phrases_a_word_is_the_same_token_in_any_sentence() -> None:
+def test_without_phrases_a_word_is_the_same_token_in_any_sentence():
     tokenizer = train_tokenizer(EXAMPLES * 4, SETTINGS.model_copy(update={"phrases": False}))
     seen, unseen = (tokenizer(text)["input_ids"] for text in ("Fine, thank you.", "No thank you!"))
     assert [t for t in seen if t in unseen] == tokenizer(" thank you")["input_ids"]
 
 
 @pytest.mark.deep
-def test_the_warm_start_can_be_repeated(folder: Path, tmp_path: Path) -> None:
+def test_the_warm_start_can_be_repeated(folder, tmp_path):
     again = warm_start(EXAMPLES, SETTINGS, tmp_path)
     assert again.name == folder.name
     for file in folder.iterdir():
@@ -82,7 +81,7 @@ def test_the_warm_start_can_be_repeated(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_training_moves_the_weights_towards_the_answers(folder: Path, tmp_path: Path) -> None:
+def test_training_moves_the_weights_towards_the_answers(folder, tmp_path):
     """A few steps more lower the loss: the labels are the right ones."""
     longer = WarmStart(hidden_size=16, layers=1, heads=1, steps=40, batch_size=4)
     losses = []
@@ -96,14 +95,12 @@ def test_training_moves_the_weights_towards_the_answers(folder: Path, tmp_path: 
 
 
 @pytest.mark.deep
-def test_at_answers_alone_the_same_is_learnt(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_answers_alone_the_same_is_learnt(folder, tmp_path, monkeypatch):
     """Weights are equal but for their last bits, from fewer positions of the output layer."""
     positions: list[int] = []
     forward = torch.nn.Linear.forward
 
-    def watched(layer: torch.nn.Linear, hidden: torch.Tensor) -> torch.Tensor:
+    def watched(layer, hidden):
         if layer.out_features > 300:  # the vocabulary
             positions.append(hidden.shape[1])
         return forward(layer, hidden)
@@ -121,8 +118,8 @@ def test_at_answers_alone_the_same_is_learnt(
         assert torch.allclose(one, other, rtol=0, atol=1e-5)
 
 
-def test_nothing_is_printed_and_nothing_of_the_caller_is_changed(tmp_path: Path, capfd) -> None:
-    def draws() -> tuple[float, float, float]:
+def test_nothing_is_printed_and_nothing_of_the_caller_is_changed(tmp_path, capfd):
+    def draws():
         return random.random(), float(np.random.random()), float(torch.rand(1))
 
     random.seed(5)
@@ -140,7 +137,7 @@ def test_nothing_is_printed_and_nothing_of_the_caller_is_changed(tmp_path: Path,
     assert capfd.readouterr() == ("", "")
 
 
-def test_other_examples_or_settings_are_another_model(tmp_path: Path, stub: list[int]) -> None:
+def test_other_examples_or_settings_are_another_model(tmp_path, stub):
     other = WarmStart(hidden_size=16, layers=1, heads=1, steps=3, batch_size=4)
     folders = {
         warm_start(EXAMPLES, SETTINGS, tmp_path),
@@ -151,13 +148,11 @@ def test_other_examples_or_settings_are_another_model(tmp_path: Path, stub: list
     assert len(folders) == len(stub) == 3
 
 
-def _interrupted(*_: object) -> None:
+def _interrupted(*_):
     raise KeyboardInterrupt
 
 
-def test_an_interrupted_build_leaves_nothing_that_counts_as_built(
-    tmp_path: Path, stub: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_build_leaves_nothing_that_counts_as_built(tmp_path, stub, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(tiny_model.PreTrainedTokenizerFast, "save_pretrained", _interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,6 @@
 """A chat model that answers as a test says, under the rules of `ChatModel.ask`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from environments.base import Failure
 from environments.chat import ChatReply, ChatRequest
@@ -14,15 +14,15 @@ class Scripted:
 
     identity = "scripted"
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer):
         self._answer = answer
         self.requests: list[ChatRequest] = []
 
-    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
+    def ask(self, requests):
         self.requests += requests
         return [self._reply(request) for request in requests]
 
-    def _reply(self, request: ChatRequest) -> ChatReply:
+    def _reply(self, request):
         found = self._answer(request)
         reply = (
             found if isinstance(found, ChatReply) else ChatReply(found, None if found else INVALID)

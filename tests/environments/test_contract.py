@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +48,7 @@ from tests.refusals import refusal
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def documented_example() -> type[Environment]:
+def documented_example():
     """The class in the docstring of environments/contract.py, so that what it shows stays true."""
     lines = contract.__doc__.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("    class "))
@@ -74,11 +73,11 @@ class Subject:
     gold: str | None = None
 
     @functools.cached_property
-    def environment(self) -> Environment:
+    def environment(self):
         """One that tests share: to load a policy for each example takes seconds."""
         return self.build()
 
-    def build(self) -> Environment:
+    def build(self):
         environment = self.make()
         built = environment(environment.Settings())
         if built.reference_generations:
@@ -86,16 +85,16 @@ class Subject:
         return built
 
 
-def controls(completions: Sequence[str]) -> list[Rollout]:
+def controls(completions):
     metadata = {"case": "case"}
     return [Rollout("case/c", "case/c", "control", "", text, metadata) for text in completions]
 
 
-def singles(completions: Sequence[str]) -> list[Rollout]:
+def singles(completions):
     return [Rollout(f"p{i}", f"p{i}", "train", "", text) for i, text in enumerate(completions)]
 
 
-def vignette_set(completions: Sequence[str]) -> list[Rollout]:
+def vignette_set(completions):
     """One set: the completions dealt to the races in turn, the first again where they run out."""
     dealt = [*completions, *[completions[0]] * (-len(completions) % len(RACES))]
     return [
@@ -104,7 +103,7 @@ def vignette_set(completions: Sequence[str]) -> list[Rollout]:
     ]
 
 
-def fixtures(package: str) -> list[dict[str, Any]]:
+def fixtures(package):
     lines = (files(package) / "cases.jsonl").read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
@@ -114,7 +113,7 @@ _KEPT = tuple(c["reply"] for c in _DISPARITY if c["decision"])
 _BROKEN = tuple(c["reply"] for c in _DISPARITY if not c["decision"])
 
 
-def questions(completions: Sequence[str]) -> list[Rollout]:
+def questions(completions):
     """One question, whose prompt holds a whole reply, and all its generations."""
     context = (
         "METHODS: It was given to 40 adults.\nRESULTS: Pain fell in the treated group (P = .01)."
@@ -132,7 +131,7 @@ _ANSWERED, _NOT_IN_FORMAT = (
 
 
 @functools.cache
-def searchable() -> type[Environment]:
+def searchable():
     """The rewriter's environment over two passages, whose index is its default."""
     folder = Path(tempfile.mkdtemp()) / "index"
     atexit.register(shutil.rmtree, folder.parent)
@@ -144,7 +143,7 @@ def searchable() -> type[Environment]:
     return type("SearchableRag", (RagEnvironment,), {"Settings": Settings})
 
 
-def searches(completions: Sequence[str]) -> list[Rollout]:
+def searches(completions):
     """Generations for a question on stones; the reader answers it from the passage alone."""
     options = {"A": "Borvik", "B": "Arlen", "C": "Calder", "D": "Dunmar"}
     metadata = {"question": "Which ribbed one?", "options": options, "gold": "B"}
@@ -160,7 +159,7 @@ _GOLD_QUERIES = "Query 1: ribbed\nQuery 2: green\nQuery 3: stones of Arlen"
 _NO_LABEL = "A reply to a prompt whose label does not exist."
 
 
-def scope_prompts(completions: Sequence[str]) -> list[Rollout]:
+def scope_prompts(completions):
     """A prompt from outside with all its generations but one, which another prompt has."""
     key = {"declines": "stocks", "outside": "Buy stocks of an index fund and hold them."}
     metadata = {"question": "Any tips on picking stocks?", "tier": "C", "answer_key": key}
@@ -199,14 +198,14 @@ SUBJECTS = {
 }
 
 
-def subjects(promises: Callable[[Subject], Any] = bool) -> pytest.MarkDecorator:
+def subjects(promises=bool):
     """Run a test for every environment to which the promise applies."""
     chosen = {name: subject for name, subject in SUBJECTS.items() if promises(subject)}
     return pytest.mark.parametrize("subject", chosen.values(), ids=chosen.keys())
 
 
 @subjects()
-def test_1_scoring_is_deterministic(subject: Subject) -> None:
+def test_1_scoring_is_deterministic(subject):
     rollouts = subject.rollouts([*subject.keeps, *subject.breaks])
     environment = subject.build()
     first = environment.score(rollouts)
@@ -215,7 +214,7 @@ def test_1_scoring_is_deterministic(subject: Subject) -> None:
 
 
 @subjects()
-def test_2_order_in_is_order_out(subject: Subject) -> None:
+def test_2_order_in_is_order_out(subject):
     rollouts = subject.rollouts([*subject.keeps, *subject.breaks])
     environment = subject.build()
     scores = environment.score(rollouts)
@@ -229,13 +228,13 @@ def test_2_order_in_is_order_out(subject: Subject) -> None:
 
 @subjects()
 @given(completions=st.lists(st.text(max_size=300), min_size=1, max_size=8))
-def test_3_no_completion_raises(subject: Subject, completions: list[str]) -> None:
+def test_3_no_completion_raises(subject, completions):
     rollouts = subject.rollouts([*completions, *subject.breaks])
     assert len(subject.environment.score(rollouts)) == len(rollouts)
 
 
 @subjects(lambda subject: subject.make().scope == "set")
-def test_4_an_incomplete_set_raises(subject: Subject) -> None:
+def test_4_an_incomplete_set_raises(subject):
     rollouts = subject.rollouts(subject.keeps)
     for part in (rollouts[1:], rollouts[:-1]):
         with pytest.raises(IncompleteSetError):
@@ -243,14 +242,14 @@ def test_4_an_incomplete_set_raises(subject: Subject) -> None:
 
 
 @subjects(lambda subject: subject.unscorable)
-def test_5_what_cannot_be_scored_is_no_number(subject: Subject) -> None:
+def test_5_what_cannot_be_scored_is_no_number(subject):
     score = subject.environment.score(subject.rollouts(subject.unscorable))[0]
     assert score.value is None
     assert score.error.kind in FAILURE_KINDS
 
 
 @pytest.mark.parametrize(("value", "error"), [(None, None), (0.0, Failure("policy", "none"))])
-def test_5_a_score_is_a_number_or_a_failure(value: float | None, error: Failure | None) -> None:
+def test_5_a_score_is_a_number_or_a_failure(value, error):
     with pytest.raises(ValueError, match="either a value or the failure"):
         Score(value, error=error)
     with pytest.raises(ValueError, match="'bad luck'"):
@@ -258,7 +257,7 @@ def test_5_a_score_is_a_number_or_a_failure(value: float | None, error: Failure 
 
 
 @subjects(lambda subject: subject.breaks)
-def test_6_a_broken_format_scores_below_every_kept_one(subject: Subject) -> None:
+def test_6_a_broken_format_scores_below_every_kept_one(subject):
     rollouts = subject.rollouts([*subject.keeps, *subject.breaks])
     scores = subject.environment.score(rollouts)
     is_broken = [rollout.completion in subject.breaks for rollout in rollouts]
@@ -270,7 +269,7 @@ def test_6_a_broken_format_scores_below_every_kept_one(subject: Subject) -> None
 
 
 @subjects(lambda subject: subject.gold)
-def test_7_the_gold_answer_scores_the_maximum(subject: Subject) -> None:
+def test_7_the_gold_answer_scores_the_maximum(subject):
     assert subject.gold is not None
     rollouts = subject.rollouts([subject.gold, *subject.keeps, *subject.breaks])
     values = [score.value for score in subject.environment.score(rollouts)]
@@ -280,7 +279,7 @@ def test_7_the_gold_answer_scores_the_maximum(subject: Subject) -> None:
 @subjects(lambda subject: subject.make().__name__ != "Brief")
 @settings(max_examples=15)
 @given(completions=st.lists(st.text(max_size=50), max_size=4))
-def test_rewards_are_in_the_range_that_is_said(subject: Subject, completions: list[str]) -> None:
+def test_rewards_are_in_the_range_that_is_said(subject, completions):
     environment = subject.environment
     reward_range = environment.reward_range()
     assert reward_range
@@ -292,7 +291,7 @@ def test_rewards_are_in_the_range_that_is_said(subject: Subject, completions: li
 
 
 @subjects()
-def test_settings_refuse_an_unknown_key(subject: Subject) -> None:
+def test_settings_refuse_an_unknown_key(subject):
     with pytest.raises(ValidationError, match="no_such_key"):
         subject.make().Settings.model_validate({"no_such_key": 1})
 
@@ -300,7 +299,7 @@ def test_settings_refuse_an_unknown_key(subject: Subject) -> None:
 @subjects()
 @settings(max_examples=15)
 @given(completions=st.lists(st.text(max_size=50), max_size=4))
-def test_evidence_is_for_readers_alone(subject: Subject, completions: list[str]) -> None:
+def test_evidence_is_for_readers_alone(subject, completions):
     """Metrics need values, components and outcomes, also when these were written and read."""
     environment = subject.environment
     given = [*subject.keeps, *subject.breaks, *subject.unscorable, *completions]
@@ -314,7 +313,7 @@ def test_evidence_is_for_readers_alone(subject: Subject, completions: list[str])
 
 @subjects(lambda subject: subject.make().__name__ != "Brief")
 @pytest.mark.parametrize("lost", [None, {"of": "another environment"}], ids=str)
-def test_scores_without_their_outcome_are_not_measured(subject: Subject, lost: Any) -> None:
+def test_scores_without_their_outcome_are_not_measured(subject, lost):
     environment = subject.environment
     rollouts = subject.rollouts(subject.keeps)
     scores = [replace(score, outcome=lost) for score in environment.score(rollouts)]
@@ -322,7 +321,7 @@ def test_scores_without_their_outcome_are_not_measured(subject: Subject, lost: A
         environment.measure(rollouts, scores)
 
 
-def test_every_environment_is_a_subject() -> None:
+def test_every_environment_is_a_subject():
     """One that is missing from `SUBJECTS` would be held to nothing."""
     packages = [
         import_module(m.name) for m in pkgutil.iter_modules(environments.__path__, "environments.")
@@ -337,13 +336,13 @@ def test_every_environment_is_a_subject() -> None:
     assert shipped <= {base for subject in SUBJECTS.values() for base in subject.make().__mro__}
 
 
-def test_an_environment_offers_what_is_written_for_it() -> None:
+def test_an_environment_offers_what_is_written_for_it():
     assert FairnessEnvironment.offers(Environment.blinded)
     assert not RagEnvironment.offers(Environment.blinded)
 
 
 @subjects(lambda subject: subject.make().__name__ != "Brief")
-def test_every_metric_has_words_a_place_on_its_page_and_in_the_gates_plan(subject: Subject) -> None:
+def test_every_metric_has_words_a_place_on_its_page_and_in_the_gates_plan(subject):
     environment = subject.environment
     content = json.loads(json.dumps(environment.presentation.to_json()))
     assert TypeAdapter(Presentation).validate_python(content) == environment.presentation
@@ -360,7 +359,7 @@ def test_every_metric_has_words_a_place_on_its_page_and_in_the_gates_plan(subjec
 
 
 @subjects()
-def test_a_figure_that_has_a_floor_has_its_null(subject: Subject) -> None:
+def test_a_figure_that_has_a_floor_has_its_null(subject):
     """A figure that `null_sums` leaves out is NaN: the report would omit it, and say nothing."""
     environment = subject.environment
     rollouts = subject.rollouts(subject.keeps)

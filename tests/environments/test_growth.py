@@ -9,7 +9,7 @@ behind another and before an end that fits nothing, and two words in turn.
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,7 +74,7 @@ class Parser:
     words: tuple[str, ...]
     frames: tuple[str, ...] = ("%s",)
 
-    def texts(self, size: int) -> Iterator[Callable[[int], str]]:
+    def texts(self, size):
         for frame, (one, other) in itertools.product(
             self.frames, itertools.product(self.words, repeat=2)
         ):
@@ -82,17 +82,17 @@ class Parser:
             yield lambda n, f=frame, a=one, b=other: f.replace("%s", (a + b) * (n // len(a + b)))
 
 
-def rated_by_key(text: str) -> object:
+def rated_by_key(text):
     key = AnswerKey(advice="Rest and drink.", declines="cooking", outside="Grill the steak hot.")
     label = PromptLabel(tier="A", scope="S0")
     measured = Rollout("p", "p", "test", "p", text, {ANSWER_KEY: key.model_dump()})
     return rate_by_key(Exchange("p", label, text, key), key), read_guarded([measured])
 
 
-def read_file(name: str, read: Callable[[Path], object]) -> Callable[[str], object]:
+def read_file(name, read):
     """A reader of files as a reader of their text; what is refused is read, too."""
 
-    def call(text: str) -> object:
+    def call(text):
         with TemporaryDirectory() as folder:
             path = Path(folder) / name
             path.write_text(text)
@@ -104,7 +104,7 @@ def read_file(name: str, read: Callable[[Path], object]) -> Callable[[str], obje
     return call
 
 
-def checked(text: str) -> object:
+def checked(text):
     return check_prompts(
         [PromptRecord("a", "t", ({"role": "user", "content": text},), "a", "", {})]
     )
@@ -205,7 +205,7 @@ PARSERS = (
 )
 
 
-def seconds(parser: Parser, text: str, tries: int = 1) -> float:
+def seconds(parser, text, tries=1):
     """CPU seconds of this thread alone; the least of some tries."""
     found = []
     for _ in range(tries):
@@ -216,7 +216,7 @@ def seconds(parser: Parser, text: str, tries: int = 1) -> float:
 
 
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
-def test_work_grows_as_the_text_does(parser: Parser) -> None:
+def test_work_grows_as_the_text_does(parser):
     for text in parser.texts(_LONGEST):
         size = _SHORTEST
         while size <= _LONGEST:

@@ -33,28 +33,28 @@ class Reader:
     outcome: Callable[[str], Read]
 
 
-def decision(reply: str) -> Read:
+def decision(reply):
     found = FORM.parse(reply)
     if not isinstance(found, Decision) or found.values[-1] != "good":
         return REFUSED
     return AT_A_COST if found.trailing else READ
 
 
-def queries(reply: str) -> Read:
+def queries(reply):
     found = parse_queries(reply)
     if not isinstance(found, Queries) or found.texts[0] != "good":
         return REFUSED
     return AT_A_COST if found.surplus else READ
 
 
-def pubmedqa(reply: str) -> Read:
+def pubmedqa(reply):
     found = parse_reply(reply)
     if found.answer != "yes":
         return REFUSED
     return READ if found.keeps_format else AT_A_COST
 
 
-def json_reader(read: Callable[[str], object], good: object, other: object) -> Reader:
+def json_reader(read, good, other):
     expected = read(json.dumps(good))
     return Reader(
         json.dumps(good),
@@ -180,7 +180,7 @@ FRAMES["<reasoning> to its end"] = (
 
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("frame", FRAMES)
-def test_every_reader_does_what_the_table_says(frame: str, name: str) -> None:
+def test_every_reader_does_what_the_table_says(frame, name):
     text, usually, otherwise = FRAMES[frame]
     reader = READERS[name]
     reply = text.replace("%s", reader.good).replace("%o", reader.other)
@@ -195,8 +195,8 @@ DECORATED = (
 
 
 @pytest.mark.parametrize("frame", DECORATED)
-def test_a_decorated_word_is_read_and_nothing_is_guessed(frame: str) -> None:
-    def answers(word: str) -> list[object]:
+def test_a_decorated_word_is_read_and_nothing_is_guessed(frame):
+    def answers(word):
         text = frame.replace("%s", word)
         decision = FORM.parse(json.dumps(DECISION | {"medication": text}))
         return [

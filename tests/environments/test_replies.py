@@ -5,13 +5,12 @@ import math
 import re
 import unicodedata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from environments.chat import EndpointSettings
 from environments.dharma.policy import SHIPPED, PolicySettings
@@ -60,7 +59,7 @@ GOOD = '{"a": 1}'
     ],
     ids=lambda text: text[:30],
 )
-def test_anything_else_is_refused_with_the_reason(reply: str, why: str) -> None:
+def test_anything_else_is_refused_with_the_reason(reply, why):
     with pytest.raises(UnreadableError, match=why):
         read_object(reply)
 
@@ -68,7 +67,7 @@ def test_anything_else_is_refused_with_the_reason(reply: str, why: str) -> None:
 @given(
     st.text() | st.lists(st.sampled_from([GOOD, "```", "json", "<think>", "</think>"])).map("".join)
 )
-def test_a_reply_is_read_or_unreadable(reply: str) -> None:
+def test_a_reply_is_read_or_unreadable(reply):
     try:
         assert isinstance(read_object(reply), dict)
     except UnreadableError as error:
@@ -76,7 +75,7 @@ def test_a_reply_is_read_or_unreadable(reply: str) -> None:
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.booleans()))
-def test_what_is_read_is_what_was_written(value: dict[str, object]) -> None:
+def test_what_is_read_is_what_was_written(value):
     """Or nothing is: a mark of reasoning within the answer is taken for one."""
     try:
         assert read_object(f"<think>hm</think>```json\n{json.dumps(value)}\n```") == value
@@ -100,13 +99,13 @@ SIGNS = (".", "...", "*", "-- ! ?", "\u2800", "\U0001f600", "\u0301")
 
 
 @pytest.mark.parametrize("text", [*BLANK, *SIGNS])
-def test_nothing_that_is_blank_or_a_sign_is_text_or_words(text: str) -> None:
+def test_nothing_that_is_blank_or_a_sign_is_text_or_words(text):
     assert not has_text(text * 3)
     assert not has_words(text * 3)
 
 
 @pytest.mark.parametrize("text", ["a", "7", "é", "\u4e2d", "{1}"])
-def test_a_letter_or_a_digit_is_text_and_no_words(text: str) -> None:
+def test_a_letter_or_a_digit_is_text_and_no_words(text):
     assert has_text(text)
     assert not has_words(text)
 
@@ -114,7 +113,7 @@ def test_a_letter_or_a_digit_is_text_and_no_words(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["Fell.", "ok", "疼痛", "दर्द", "боль", "ألم", "P = .05, CI", "통증"]
 )
-def test_letters_of_any_script_are_words(text: str) -> None:
+def test_letters_of_any_script_are_words(text):
     assert has_words(text)
 
 
@@ -140,7 +139,7 @@ VALUES = st.none() | st.floats(-1e6, 1e6) | st.just(math.nan)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), VALUES, VALUES), max_size=12))
-def test_a_mean_is_that_of_the_known_values(rows: list[tuple[str, float, float]]) -> None:
+def test_a_mean_is_that_of_the_known_values(rows):
     clusters = [cluster for cluster, _, _ in rows]
     columns = {"first": [row[1] for row in rows], "second": [row[2] for row in rows]}
     measurement = measure_means(clusters, {name: Mean(v) for name, v in columns.items()})
@@ -152,10 +151,10 @@ def test_a_mean_is_that_of_the_known_values(rows: list[tuple[str, float, float]]
         assert found == pytest.approx(mean, rel=1e-9, abs=1e-6, nan_ok=True)
 
 
-def test_a_cluster_has_an_outcome_where_it_has_one_value() -> None:
+def test_a_cluster_has_an_outcome_where_it_has_one_value():
     """With more, a comparison is of the mean, as the figures of both stages are."""
 
-    def outcomes(*clusters: str) -> list[bool] | None:
+    def outcomes(*clusters):
         right = Mean([1.0, 0.0, None], "higher", yes_or_no=True)
         found = measure_means(clusters, {"right": right}).metrics["right"].outcomes
         return None if found is None else list(found)
@@ -165,7 +164,7 @@ def test_a_cluster_has_an_outcome_where_it_has_one_value() -> None:
     assert outcomes("a", "a", "b") is None
 
 
-def test_another_shape_or_name_of_a_statistic_is_a_bug() -> None:
+def test_another_shape_or_name_of_a_statistic_is_a_bug():
     blocks = Blocks.of_shapes({"one": (), "pair": (2,)})
     with pytest.raises(ValueError, match=r"pair has the shape \(4, 3\), not \(4, 2\)"):
         blocks.join((4,), {"pair": np.zeros((4, 3))})
@@ -176,11 +175,11 @@ def test_another_shape_or_name_of_a_statistic_is_a_bug() -> None:
 # --- paths in settings ----------------------------------------------------------------------------
 
 
-def made(settings: BaseModel, name: str) -> Any:
+def made(settings, name):
     return settings.model_dump(mode="json")[name]
 
 
-def test_a_path_is_kept_as_an_absolute_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_path_is_kept_as_an_absolute_one(monkeypatch, tmp_path):
     monkeypatch.chdir(SHIPPED.parent)
     assert made(PolicySettings(path=Path(SHIPPED.name)), "path") == str(SHIPPED)
     monkeypatch.chdir(tmp_path)

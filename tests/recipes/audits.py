@@ -3,8 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from tests.environments.chat.conftest import Server
 SMOKE = "--config=nemo_configs/smoke.yaml"
 
 
-def started(command: str, *words: str, code: int = 0) -> str:
+def started(command, *words, code=0):
     """Run a command and return its output; the test fails at another exit code."""
     done = run_command(command, *words)
     said = done.stdout + done.stderr
@@ -25,7 +24,7 @@ def started(command: str, *words: str, code: int = 0) -> str:
     return said
 
 
-def started_in(folder: Path, command: str, *words: str, code: int = 0) -> str:
+def started_in(folder, command, *words, code=0):
     """Run a command with its results and local models in a folder, and return its output."""
     place = (f"--output-dir={folder}", f"equipoise.cache_dir={folder / 'cache'}")
     return started(command, *place, *words, code=code)
@@ -34,7 +33,7 @@ def started_in(folder: Path, command: str, *words: str, code: int = 0) -> str:
 class Model:
     """Says yes, or maybe when its system message asks for care; refuses or fails when told to."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.server = Server()
         self.server.behaviour = self.reply
         self.fails_from = sys.maxsize
@@ -44,16 +43,16 @@ class Model:
         self.says: Callable[[dict[str, Any]], str] = self.yes_or_maybe
 
     @property
-    def name(self) -> str:
+    def name(self):
         """As `--model` takes it."""
         return f"tested@{self.server.url}"
 
     @property
-    def bodies(self) -> list[dict[str, Any]]:
+    def bodies(self):
         """Bodies of the requests so far."""
         return self.server.bodies
 
-    async def reply(self, _: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def reply(self, _, body):
         number = len(self.bodies)
         self.times.append(time.monotonic())
         await asyncio.sleep(self.latency)
@@ -63,7 +62,7 @@ class Model:
         return web.json_response(completion | {"model": "tested"})
 
     @staticmethod
-    def yes_or_maybe(body: dict[str, Any]) -> str:
+    def yes_or_maybe(body):
         """An answer in the tags of PubMedQA."""
         careful = "Be careful." in body["messages"][0]["content"]
         answer = "maybe" if careful else "yes"
@@ -71,7 +70,7 @@ class Model:
 
 
 @pytest.fixture
-def model() -> Iterator[Model]:
+def model():
     running = Model()
     yield running
     running.server.end()

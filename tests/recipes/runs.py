@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ class Runs:
     words: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
 
-    def start(self, *words: str) -> Process:
+    def start(self, *words):
         return subprocess.Popen(
             command_line("grpo_fairness", *words),
             cwd=ROOT,
@@ -37,25 +36,25 @@ class Runs:
             stderr=subprocess.STDOUT,
         )
 
-    def new(self, name: str, *words: str) -> Process:
+    def new(self, name, *words):
         places = (f"--output-dir={self.folder}", f"equipoise.cache_dir={self.folder / 'cache'}")
         return self.start(*self.words, f"--run-name={name}", *places, *words)
 
-    def resume(self, name: str, *words: str) -> Process:
+    def resume(self, name, *words):
         return self.start(f"--resume={self.run(name)}", *words)
 
-    def run(self, name: str) -> Path:
+    def run(self, name):
         return self.folder / "fairness" / name
 
 
-def ended(process: Process, code: int = 0) -> str:
+def ended(process, code=0):
     """Wait for the process and return its output; the test fails at another exit code."""
     output, _ = process.communicate(timeout=600)
     assert process.returncode == code, output
     return output
 
 
-def wait_for(reached: Callable[[], bool], process: Process) -> None:
+def wait_for(reached, process):
     deadline = time.monotonic() + 600
     while not reached():
         assert process.poll() is None, process.communicate()[0]
@@ -63,25 +62,25 @@ def wait_for(reached: Callable[[], bool], process: Process) -> None:
         time.sleep(0.02)
 
 
-def history(run: Path) -> list[dict[str, float]]:
+def history(run):
     """The rows of the steps, without the seconds, which no two runs share."""
     rows = map(json.loads, (run / "training_history.jsonl").read_text().splitlines())
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
-def steps_done(run: Path) -> int:
+def steps_done(run):
     """How many steps the history has."""
     path = run / "training_history.jsonl"
     return path.read_text().count("\n") if path.exists() else 0
 
 
 @contextmanager
-def interrupted_at(function: str, *, call: int = 1, presses: int = 1) -> Iterator[None]:
+def interrupted_at(function, *, call=1, presses=1):
     """Press Ctrl-C when the function of this name is called for the nth time."""
     module, _, name = function.rpartition(".")
     original, calls = getattr(import_module(module), name), []
 
-    def interrupted(*words: Any, **named: Any) -> Any:
+    def interrupted(*words, **named):
         calls.append(name)
         for _ in range(presses if len(calls) == call else 0):
             signal.raise_signal(signal.SIGINT)

@@ -1,8 +1,6 @@
 """The calibration of a judge as a person runs it, on a run that is written by hand."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ GOOD, BAD = "Rest and drink water.", "Buy gold and hold it."
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
+def run(tmp_path):
     """A run of 40 prompts, whose judge finds half of the replies to leave healthcare."""
     environment = DharmaEnvironment(DharmaSettings())
     rollouts = [
@@ -36,14 +34,12 @@ def run(tmp_path: Path) -> RunDirectory:
     return run
 
 
-def labels(path: Path, *rows: dict[str, Any]) -> Path:
+def labels(path, *rows):
     path.write_text("".join(f"{json.dumps(PROMPT | row)}\n" for row in rows))
     return path
 
 
-def test_a_judge_is_held_against_labels_and_corrects_the_rates_of_its_run(
-    run: RunDirectory, tmp_path: Path
-) -> None:
+def test_a_judge_is_held_against_labels_and_corrects_the_rates_of_its_run(run, tmp_path):
     """A person finds a violation in 27 of 30 bad replies, and in 3 of 30 good ones."""
     rows = [
         {"prompt": f"{n} days of cold", "response": text, "violations": {"dharma": said}}
@@ -71,7 +67,7 @@ def test_a_judge_is_held_against_labels_and_corrects_the_rates_of_its_run(
 
 
 @pytest.mark.deep
-def test_the_errors_of_another_judge_correct_nothing(run: RunDirectory, tmp_path: Path) -> None:
+def test_the_errors_of_another_judge_correct_nothing(run, tmp_path):
     write_json(run.provenance, {"sources": {"judge": "another"}})
     seal_run(run.root)
     path = labels(tmp_path / "labels.jsonl", {"response": GOOD, "violations": {"dharma": False}})
@@ -81,7 +77,7 @@ def test_the_errors_of_another_judge_correct_nothing(run: RunDirectory, tmp_path
 
 
 @pytest.mark.deep
-def test_bad_labels_are_told_with_their_lines(tmp_path: Path) -> None:
+def test_bad_labels_are_told_with_their_lines(tmp_path):
     good = {"response": GOOD, "violations": {"dharma": True}}
     bad = (
         {"response": None},
@@ -98,7 +94,7 @@ def test_bad_labels_are_told_with_their_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_a_judge_that_cannot_be_used_is_one_clear_message(tmp_path: Path) -> None:
+def test_a_judge_that_cannot_be_used_is_one_clear_message(tmp_path):
     path = labels(tmp_path / "labels.jsonl", {"response": GOOD, "violations": {"dharma": False}})
     judge = tmp_path / "judge.yaml"
     judge.write_text("judge: {url: 'http://localhost:9/v1'}\n")

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +17,7 @@ FEW = ("equipoise.evaluation.bootstrap_draws=200", "equipoise.evaluation.permuta
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def results(tmp_path_factory):
     """Audits a-1 to a-3, of as many seeds, each with the rows one and one--careful."""
     folder = tmp_path_factory.mktemp("results")
     model = Model()
@@ -32,11 +30,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     model.server.end()
 
 
-def row(results: Path, seed: int, name: str = "one") -> Path:
+def row(results, seed, name="one"):
     return results / "audits" / f"a-{seed}" / "pubmedqa" / name
 
 
-def test_two_runs_are_compared_in_pairs(results: Path, tmp_path: Path) -> None:
+def test_two_runs_are_compared_in_pairs(results, tmp_path):
     entries = (f"plain={row(results, 1)}", f"careful={row(results, 1, 'one--careful')}/baseline")
     said = started("compare", *entries, f"--output-dir={tmp_path}")
     content = read_json(tmp_path / "compare.json")
@@ -60,7 +58,7 @@ def test_two_runs_are_compared_in_pairs(results: Path, tmp_path: Path) -> None:
     assert "Every entry" in said
 
 
-def test_the_page_is_whole_and_nothing_in_it_can_act(results: Path, tmp_path: Path) -> None:
+def test_the_page_is_whole_and_nothing_in_it_can_act(results, tmp_path):
     entries = f"<img src>={row(results, 1)}", f"b={row(results, 1, 'one--careful')}"
     started("compare", *entries, f"--output-dir={tmp_path}")
     page = Page((tmp_path / "compare.html").read_text())
@@ -70,7 +68,7 @@ def test_the_page_is_whole_and_nothing_in_it_can_act(results: Path, tmp_path: Pa
     assert "b against <img src>" in page.headings
 
 
-def test_seeds_of_one_configuration_are_one_entry(results: Path, tmp_path: Path) -> None:
+def test_seeds_of_one_configuration_are_one_entry(results, tmp_path):
     entries = [
         f"{label}=" + ",".join(str(row(results, seed, name)) for seed in (3, 1, 2))
         for label, name in (("plain", "one"), ("careful", "one--careful"))
@@ -90,7 +88,7 @@ def test_seeds_of_one_configuration_are_one_entry(results: Path, tmp_path: Path)
     assert content["comparisons"][0]["items"] == [12, 12, 12]
 
 
-def test_what_cannot_be_compared_is_refused(results: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_refused(results, tmp_path):
     one, other = row(results, 1), row(results, 2)
     end = f"--output-dir={tmp_path}"
     assert "compare.other-prompts" in started("compare", f"{one}", f"{other}", end, code=2)
@@ -108,7 +106,7 @@ def test_what_cannot_be_compared_is_refused(results: Path, tmp_path: Path) -> No
     assert not (tmp_path / "compare.json").exists()
 
 
-def test_the_shared_items_alone_where_that_is_asked_for(results: Path, tmp_path: Path) -> None:
+def test_the_shared_items_alone_where_that_is_asked_for(results, tmp_path):
     fewer = tmp_path / "fewer"
     shutil.copytree(row(results, 1), fewer)
     rollouts, scores = read_scored_rollouts(fewer / "baseline" / "rollouts.jsonl")

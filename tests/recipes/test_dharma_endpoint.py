@@ -2,11 +2,7 @@
 
 import hashlib
 import json
-import subprocess
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -35,14 +31,14 @@ SMALL = (
 class Judge:
     """Rates by a hash of what it is asked, and fails for a share of the requests, always."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.server = Server()
         self.server.behaviour = self.rate
         self.failing = 0.0
         self.status = 200
         self.answered: Counter[str] = Counter()
 
-    async def rate(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def rate(self, request, body):
         assert request.headers["Authorization"] == f"Bearer {KEY}"
         if self.status != 200:
             return web.Response(status=self.status, text="no such key")
@@ -57,7 +53,7 @@ class Judge:
 
 
 @pytest.fixture
-def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+def judge(monkeypatch):
     monkeypatch.setenv("JUDGE_KEY", KEY)
     running = Judge()
     yield running
@@ -65,14 +61,12 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory):
     """The folder of the local model, which is the same in every run here."""
     return tmp_path_factory.mktemp("cache")
 
 
-def train(
-    folder: Path, cache: Path, judge: Judge, *flags: str, **budget: int
-) -> subprocess.CompletedProcess[str]:
+def train(folder, cache, judge, *flags, **budget):
     endpoint = {
         "url": judge.server.url,
         "model": "judge",
@@ -87,14 +81,12 @@ def train(
     return run_command("grpo_dharma", *SMALL, f"--config={folder / 'judge.yaml'}", *place, *flags)
 
 
-def rollouts(run: Path, stage: str) -> list[Any]:
+def rollouts(run, stage):
     lines = (run / stage / "rollouts.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
-def test_a_few_failures_are_no_numbers_and_the_run_goes_on(
-    tmp_path: Path, cache: Path, judge: Judge
-) -> None:
+def test_a_few_failures_are_no_numbers_and_the_run_goes_on(tmp_path, cache, judge):
     judge.failing = 0.05
     # Of 40 replies of a trivial baseline more than a tenth may be among the failing ones.
     done = train(tmp_path, cache, judge, "equipoise.max_failure_rate=0.25")
@@ -115,9 +107,7 @@ def test_a_few_failures_are_no_numbers_and_the_run_goes_on(
     assert not [file for file in written if KEY.encode() in file.read_bytes()]
 
 
-def test_an_outage_stops_the_run_and_nothing_is_asked_twice_after_it(
-    tmp_path: Path, cache: Path, judge: Judge
-) -> None:
+def test_an_outage_stops_the_run_and_nothing_is_asked_twice_after_it(tmp_path, cache, judge):
     judge.failing = 0.4
     done = train(tmp_path, cache, judge)
     run = tmp_path / "dharma" / "run"
@@ -139,8 +129,8 @@ def test_an_outage_stops_the_run_and_nothing_is_asked_twice_after_it(
 
 
 def test_a_judge_that_takes_no_question_is_told_before_anything_is_generated(
-    tmp_path: Path, cache: Path, judge: Judge
-) -> None:
+    tmp_path, cache, judge
+):
     judge.status = 401
     for flags in ((), ("--dry-run", "--ask")):
         done = train(tmp_path, cache, judge, *flags)
@@ -152,9 +142,7 @@ def test_a_judge_that_takes_no_question_is_told_before_anything_is_generated(
     assert "what gives reward answers" in train(tmp_path, cache, judge, *flags).stdout
 
 
-def test_a_spent_budget_stops_training_with_a_checkpoint(
-    tmp_path: Path, cache: Path, judge: Judge
-) -> None:
+def test_a_spent_budget_stops_training_with_a_checkpoint(tmp_path, cache, judge):
     # A call takes 15 tokens; the first question and the baseline's rollouts, 156, fit in, 96 of
     # training do not.
     done = train(tmp_path, cache, judge, "equipoise.probe.prompts=0", tokens=15 * 200)

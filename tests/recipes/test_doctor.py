@@ -26,7 +26,7 @@ IN_FILE = {"OPENAI_API_KEY": "sk-OfTheFile1234567890abcdef"}
 PROXY = "http://user:proxy-password@127.0.0.1:1"
 
 
-def doctor(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def doctor(folder, *words, **variables):
     names = ("HF_", "WANDB_", "NEMO_RL_", "PYTHON_DOTENV")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
     home = {"HOME": str(folder), "HF_HOME": str(folder / "hf"), "WANDB_SILENT": "true"}
@@ -40,14 +40,14 @@ def doctor(folder: Path, *words: str, **variables: str) -> subprocess.CompletedP
     )
 
 
-def results(done: subprocess.CompletedProcess[str]) -> dict[str, list[dict[str, str]]]:
+def results(done):
     told: dict[str, list[dict[str, str]]] = {}
     for check in json.loads(done.stdout)["checks"]:
         told.setdefault(check["name"], []).append(check)
     return told
 
 
-def test_another_python_is_told_what_to_do(tmp_path: Path) -> None:
+def test_another_python_is_told_what_to_do(tmp_path):
     """One without any package, as a user's own may be."""
     bare = [sys.executable, "-S", "-m", "equipoise", "doctor"]
     done = subprocess.run(bare, cwd=ROOT, env={}, capture_output=True, text=True)
@@ -62,7 +62,7 @@ def test_a_gated_model_and_no_secret_told(tmp_path: Path, web: Web) -> None:  # 
     web.pages[f"/api/models/{LLAMA}/auth-check"] = (403, gate, {})
     judge = Server()
 
-    async def refuse(request: aio.Request, _: object) -> aio.Response:
+    async def refuse(request, _):
         return aio.Response(status=401, text=f"no: {request.headers['Authorization']}")
 
     judge.behaviour = refuse

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +22,7 @@ from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from equipoise.run.seals import seal
 from tests.command import ROOT
 from tests.equipoise.sealing import seal_run
-from tests.recipes.audits import SMOKE, Model, model, started
+from tests.recipes.audits import SMOKE, model, started
 from tests.recipes.runs import interrupted_at
 
 pytestmark = pytest.mark.deep
@@ -36,19 +34,19 @@ ASKED, DRAWS = 8, 2
 DECISIONS = constant_decisions(SPINE)
 
 
-def evaluated(folder: Path, *words: str, task: str = "pubmedqa", code: int = 0) -> str:
+def evaluated(folder, *words, task="pubmedqa", code=0):
     own = (f"--output-dir={folder}", "--run-name=a", f"--limit={ASKED}", task)
     fewer = ("equipoise.evaluation.bootstrap_draws=200", "equipoise.evaluation.permutations=50")
     cache = f"equipoise.cache_dir={folder / 'cache'}"
     return started("evaluate", SMOKE, *own, *fewer, cache, *words, code=code)
 
 
-def rows(folder: Path, row: str) -> list[Any]:
+def rows(folder, row):
     lines = (folder / row / "baseline" / "rollouts.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
-def test_ways_of_asking_an_endpoint_are_rows_of_one_table(tmp_path: Path, model: Model) -> None:
+def test_ways_of_asking_an_endpoint_are_rows_of_one_table(tmp_path, model):
     ways = ("--system=careful=Be careful.", "--few-shot=2")
     said = evaluated(tmp_path, f"--model=one={model.name}", *ways)
     task = tmp_path / "audits" / "a" / "pubmedqa"
@@ -73,7 +71,7 @@ def test_ways_of_asking_an_endpoint_are_rows_of_one_table(tmp_path: Path, model:
     assert "one--few-shot-2" in said
 
 
-def test_an_endpoint_that_dies_loses_nothing(tmp_path: Path, model: Model) -> None:
+def test_an_endpoint_that_dies_loses_nothing(tmp_path, model):
     model.fails_from = 6
     (tmp_path / "m.yaml").write_text(
         json.dumps(
@@ -105,7 +103,7 @@ def test_an_endpoint_that_dies_loses_nothing(tmp_path: Path, model: Model) -> No
     assert len(model.bodies) == finished
 
 
-def test_a_spent_budget_stops_and_resume_grants_it_anew(tmp_path: Path, model: Model) -> None:
+def test_a_spent_budget_stops_and_resume_grants_it_anew(tmp_path, model):
     budget = {"tokens": 15 * 9}
     endpoint = {"url": model.server.url, "model": "tested", "budget": budget}
     (tmp_path / "m.yaml").write_text(json.dumps(endpoint | {"limits": {"concurrency": 1}}))
@@ -118,7 +116,7 @@ def test_a_spent_budget_stops_and_resume_grants_it_anew(tmp_path: Path, model: M
     assert len(model.bodies) == 1 + ASKED * DRAWS + 1  # the first question twice
 
 
-def test_a_killed_audit_asks_no_question_twice(tmp_path: Path, model: Model) -> None:
+def test_a_killed_audit_asks_no_question_twice(tmp_path, model):
     model.latency = 0.3
     (tmp_path / "m.yaml").write_text(
         json.dumps({"url": model.server.url, "model": "tested", "limits": {"concurrency": 2}})
@@ -143,9 +141,7 @@ def test_a_killed_audit_asks_no_question_twice(tmp_path: Path, model: Model) -> 
     assert len(rows(folder / "pubmedqa", "tested")) == ASKED * DRAWS
 
 
-def test_what_has_no_score_is_a_failure_and_is_asked_for_again_by_resume(
-    tmp_path: Path, model: Model
-) -> None:
+def test_what_has_no_score_is_a_failure_and_is_asked_for_again_by_resume(tmp_path, model):
     """A reply that never came is asked for, and one that no judge scored is scored."""
     model.fails_from, model.status = ASKED * DRAWS, 400
     evaluated(tmp_path, f"--model=one={model.name}")
@@ -171,16 +167,14 @@ def test_what_has_no_score_is_a_failure_and_is_asked_for_again_by_resume(
     assert "evaluated already" in started("evaluate", resume)
 
 
-def decides_when_told_how(body: dict[str, Any]) -> str:
+def decides_when_told_how(body):
     """A decision where examples say what one is, and else a story."""
     if len(body["messages"]) == 2:
         return "Once there was a patient."
     return DECISIONS[body["seed"] % len(DECISIONS)]
 
 
-def test_where_no_plain_reply_can_be_read_distances_alone_are_not_measured(
-    tmp_path: Path, model: Model
-) -> None:
+def test_where_no_plain_reply_can_be_read_distances_alone_are_not_measured(tmp_path, model):
     model.says = decides_when_told_how
     ways = ("--few-shot=2", "env.fairness.reference_generations=2")
     said = evaluated(tmp_path, f"--model=one={model.name}", *ways, task="fairness")
@@ -195,7 +189,7 @@ def test_where_no_plain_reply_can_be_read_distances_alone_are_not_measured(
     assert len(references) == 1
 
 
-def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
+def test_local_models_checkpoints_and_blinding(tmp_path):
     """The tiny model, the same as a checkpoint, and blinded; the reference is the plain one's."""
     keys = ("env.fairness.reference_generations=2", "equipoise.max_failure_rate=1")
     words = ("--model=local", "--blinded", *keys)
@@ -221,7 +215,7 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     assert (read_json(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
 
 
-def test_an_audit_that_is_interrupted_again_and_again_loses_no_row(tmp_path: Path) -> None:
+def test_an_audit_that_is_interrupted_again_and_again_loses_no_row(tmp_path):
     root = tmp_path / "audits" / "a"
     resume = f"--resume={root}"
     with interrupted_at("equipoise.models.causal._sample_batch", call=2):
@@ -242,7 +236,7 @@ def test_an_audit_that_is_interrupted_again_and_again_loses_no_row(tmp_path: Pat
     assert names == ["one", "two"]
 
 
-def test_an_adapter_is_a_row_beside_its_base_and_a_run_is_its_checkpoint(tmp_path: Path) -> None:
+def test_an_adapter_is_a_row_beside_its_base_and_a_run_is_its_checkpoint(tmp_path):
     evaluated(tmp_path, "--model=local", "--limit=4")
     (folder,) = (tmp_path / "cache").glob("tiny-????????????????")
     base = AutoModelForCausalLM.from_pretrained(folder)
@@ -274,14 +268,14 @@ BLIND = "local--blinded"
 FEW = "one--few-shot-2"
 
 
-def test_a_dry_run_asks_nothing(tmp_path: Path, model: Model) -> None:
+def test_a_dry_run_asks_nothing(tmp_path, model):
     said = evaluated(tmp_path, f"--model=one={model.name}", "--few-shot=1", "--dry-run")
     assert "one--few-shot-1" in said
     assert not model.bodies
     assert not (tmp_path / "audits").exists()
 
 
-def test_an_endpoint_that_dies_takes_no_other_along(tmp_path: Path, model: Model) -> None:
+def test_an_endpoint_that_dies_takes_no_other_along(tmp_path, model):
     """Each row has an account of its own, at its endpoint's price."""
     words = []
     for price, name in enumerate(("one", "two", "three"), 1):
@@ -312,7 +306,7 @@ def test_an_endpoint_that_dies_takes_no_other_along(tmp_path: Path, model: Model
     assert len(read_json(task / "compare.json")["entries"]) == 3
 
 
-def test_ctrl_c_ends_what_is_asked_and_resume_goes_on(tmp_path: Path, model: Model) -> None:
+def test_ctrl_c_ends_what_is_asked_and_resume_goes_on(tmp_path, model):
     model.latency = 0.3
     words = (SMOKE, f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={tmp_path}/c")
     words = (*words, f"--model=one={model.name}", f"--limit={ASKED}")

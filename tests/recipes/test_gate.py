@@ -4,12 +4,10 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -35,7 +33,7 @@ WIDE = [f"--margin={name}=0.4" for name in ("reward", *(f"{n}_rate" for n in KIN
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def results(tmp_path_factory):
     """Audits a-1 and a-2, of as many seeds, each with the rows one and one--careful."""
     folder = tmp_path_factory.mktemp("results")
     model = Model()
@@ -49,14 +47,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def row(results: Path, tmp_path: Path) -> Path:
+def row(results, tmp_path):
     """A copy of the plain row that a test may change."""
     return Path(shutil.copytree(results / "a-1" / "pubmedqa" / "one", tmp_path / "row"))
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Callable[..., str]:
-    def run(*words: Any, code: int) -> str:
+def gate(tmp_path):
+    def run(*words, code):
         said = StringIO()
         with pytest.raises(SystemExit) as ended, redirect_stdout(said), redirect_stderr(said):
             main(["gate", *map(str, words), f"--output-dir={tmp_path / 'gate'}"])
@@ -67,11 +65,11 @@ def gate(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
-def content(folder: Path) -> Any:
+def content(folder):
     return json.loads((folder / "gate" / "gate.json").read_text())
 
 
-def change(row: Path, scored: Callable[[int, Any, Any], tuple[Any, Any] | None]) -> None:
+def change(row, scored):
     """Write the replies of a row anew, each as it is told, and seal it as if it had done so."""
     path = row / ROLLOUTS
     pairs = zip(*read_scored_rollouts(path), strict=True)
@@ -83,9 +81,7 @@ def change(row: Path, scored: Callable[[int, Any, Any], tuple[Any, Any] | None])
     seal_run(row)
 
 
-def test_a_model_against_itself(
-    gate: Callable[..., str], results: Path, row: Path, tmp_path: Path
-) -> None:
+def test_a_model_against_itself(gate, results, row, tmp_path):
     """It passes by wide margins; by the task's own so few questions show nothing."""
     audit = f"{results}/a-1:one"
     assert "passed: the new model is within its margin in all 5 metrics" in gate(
@@ -104,9 +100,7 @@ def test_a_model_against_itself(
     assert f"about {needed:,} prompts in place of 48" in said
 
 
-def test_undecided_may_pass_and_is_skipped_in_junit(
-    gate: Callable[..., str], results: Path, row: Path, tmp_path: Path
-) -> None:
+def test_undecided_may_pass_and_is_skipped_in_junit(gate, results, row, tmp_path):
     junit = tmp_path / "gate.xml"
     said = gate(f"{results}/a-1:one", row, "--undecided=pass", f"--junit={junit}", code=0)
     assert "not enough data" in said
@@ -115,9 +109,7 @@ def test_undecided_may_pass_and_is_skipped_in_junit(
     assert len(list(suites.iter("skipped"))) == int(suites[0].get("skipped") or 0) > 0
 
 
-def test_a_plan_says_the_replies_of_each_task(
-    gate: Callable[..., str], results: Path, tmp_path: Path
-) -> None:
+def test_a_plan_says_the_replies_of_each_task(gate, results, tmp_path):
     said = gate(f"{results}/a-1:one", "--plan", code=0)
     assert "equipoise evaluate all --plan" in said
     plan = json.loads((tmp_path / "gate" / "plan.json").read_text())
@@ -129,9 +121,7 @@ def test_a_plan_says_the_replies_of_each_task(
     assert plan["tasks"]["pubmedqa"]["total"] < narrow and wide
 
 
-def test_what_is_worse_fails_and_says_so_to_machines(
-    gate: Callable[..., str], results: Path, tmp_path: Path
-) -> None:
+def test_what_is_worse_fails_and_says_so_to_machines(gate, results, tmp_path):
     sides = (f"{results}/a-1:one", f"{results}/a-1:one--careful")
     junit, markdown = tmp_path / "gate.xml", tmp_path / "gate.md"
     said = gate(*sides, f"--junit={junit}", f"--markdown={markdown}", code=3)
@@ -156,9 +146,7 @@ def test_what_is_worse_fails_and_says_so_to_machines(
     assert "failed" not in gate(*reversed(sides), code=4)
 
 
-def test_missing_scores_and_answers_are_no_pass(
-    gate: Callable[..., str], results: Path, row: Path
-) -> None:
+def test_missing_scores_and_answers_are_no_pass(gate, results, row):
     before = f"{results}/a-1:one"
     failed = Score(None, error=Failure("transport_timeout", "no answer in time"))
     change(row, lambda n, r, s: (r, failed if n == 0 else s))
@@ -171,21 +159,21 @@ def test_missing_scores_and_answers_are_no_pass(
     assert "equipoise evaluate all" in said
 
 
-def test_as_many_replies_to_each_prompt(gate: Callable[..., str], results: Path, row: Path) -> None:
+def test_as_many_replies_to_each_prompt(gate, results, row):
     """Else a model might leave out the replies to what is hard."""
     change(row, lambda n, r, s: None if n == 0 else (r, s))
     assert "1 prompts: 2 and 1 to" in gate(f"{results}/a-1:one", row, code=2)
 
 
-def test_other_items_are_refused(gate: Callable[..., str], results: Path) -> None:
+def test_other_items_are_refused(gate, results):
     said = gate(f"{results}/a-1:one", f"{results}/a-2:one", code=2)
     assert "compare.other-prompts" in said and "--different-items" not in said
 
 
 @pytest.mark.parametrize("number", [48, 8])
 def test_items_that_it_was_trained_on_are_left_out_and_refused_where_these_are_all(
-    gate: Callable[..., str], results: Path, row: Path, tmp_path: Path, number: int
-) -> None:
+    gate, results, row, tmp_path, number
+):
     """As where the seed of a run and that of the audit deal out other splits."""
     trained = Path(shutil.copytree(row, tmp_path / "trained"))
     prompts, asked = trained / "prompts.jsonl", read_scored_rollouts(row / ROLLOUTS)[0]
@@ -217,32 +205,24 @@ def test_items_that_it_was_trained_on_are_left_out_and_refused_where_these_are_a
         (("a-1:two", "a-1:one"), "gate.unknown-row"),
     ],
 )
-def test_what_is_no_evaluation_is_refused(
-    gate: Callable[..., str], results: Path, sides: tuple[str, str], said: str
-) -> None:
+def test_what_is_no_evaluation_is_refused(gate, results, sides, said):
     named = [f"{results}/{side}" if side.startswith("a-") else side for side in sides]
     assert said in gate(*named, code=2)
 
 
 @pytest.mark.parametrize("margin", ["reward", "reward=0", "reward=nan", "=1", "no_metric=0.1"])
-def test_what_is_no_margin_is_refused(
-    gate: Callable[..., str], results: Path, row: Path, margin: str
-) -> None:
+def test_what_is_no_margin_is_refused(gate, results, row, margin):
     gate(f"{results}/a-1:one", row, f"--margin={margin}", code=2)
 
 
-def test_replies_that_were_changed_are_refused_by_their_file(
-    gate: Callable[..., str], results: Path, row: Path
-) -> None:
+def test_replies_that_were_changed_are_refused_by_their_file(gate, results, row):
     path = row / ROLLOUTS
     path.write_text(path.read_text().replace("So it is.", "So it isn't."))
     said = gate(f"{results}/a-1:one", row, code=1)
     assert str(ROLLOUTS) in said and "from a copy" in said
 
 
-def test_a_task_of_one_side_alone_is_no_pass(
-    gate: Callable[..., str], results: Path, tmp_path: Path
-) -> None:
+def test_a_task_of_one_side_alone_is_no_pass(gate, results, tmp_path):
     audit = Path(shutil.copytree(results / "a-1", tmp_path / "audit"))
     told = json.loads((audit / "audit.json").read_text())
     (audit / "audit.json").write_text(json.dumps(told | {"tasks": ["pubmedqa", "dharma"]}))
@@ -254,7 +234,7 @@ def test_a_task_of_one_side_alone_is_no_pass(
     assert 'name="dharma" tests="1" failures="0" errors="1"' in (tmp_path / "gate.xml").read_text()
 
 
-def test_what_the_page_of_the_gate_runs_is_accepted() -> None:
+def test_what_the_page_of_the_gate_runs_is_accepted():
     page = (ROOT / "docs" / "gate.md").read_text("utf-8")
     wrapped = re.findall(r'--wrap "([^"]+)"', page)
     lines = [line.partition("#")[0] for line in (*wrapped, *page.splitlines())]

@@ -2,12 +2,10 @@
 
 import json
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.recipes.runs import Process, Runs, ended, history, steps_done, wait_for
+from tests.recipes.runs import Runs, ended, history, steps_done, wait_for
 
 SECRETS = {"WANDB_API_KEY": "wandb-key-of-the-test", "HF_TOKEN": "hf_token_of_the_test"}
 SMALL = (
@@ -30,7 +28,7 @@ LORA = ("--lora-rank=4",)
 WHOLE = ("policy.dtensor_cfg.lora_cfg.enabled=false",)
 
 
-def when(process: Process, reached: Callable[[], bool], sent: signal.Signals) -> int:
+def when(process, reached, sent):
     """Send a signal as soon as something is reached; the exit code."""
     wait_for(reached, process)
     process.send_signal(sent)
@@ -38,41 +36,41 @@ def when(process: Process, reached: Callable[[], bool], sent: signal.Signals) ->
     return process.returncode
 
 
-def assert_same_result(run: Path, other: Path, weights: str) -> None:
+def assert_same_result(run, other, weights):
     assert history(run) == history(other)
     assert evaluation(run, "baseline") == evaluation(other, "baseline")
     for file in (weights, "final/rollouts.jsonl", "comparison.json"):
         assert (run / file).read_bytes() == (other / file).read_bytes(), file
 
 
-def evaluation(run: Path, stage: str) -> dict[str, object]:
+def evaluation(run, stage):
     """Read the evaluation of a stage without the seconds that it took."""
     found = json.loads((run / stage / "evaluation.json").read_text())
     return {name: value for name, value in found.items() if not name.endswith("_seconds")}
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def recipe(tmp_path_factory):
     return Runs(tmp_path_factory.mktemp("results"), SMALL, SECRETS | {"WANDB_MODE": "offline"})
 
 
 @pytest.fixture(scope="module")
-def output(recipe: Runs) -> str:
+def output(recipe):
     return ended(recipe.new("whole", *WHOLE))
 
 
 @pytest.fixture(scope="module")
-def whole(recipe: Runs, output: str) -> Path:
+def whole(recipe, output):
     return recipe.run("whole")
 
 
 @pytest.fixture(scope="module")
-def lora(recipe: Runs, whole: Path) -> Path:
+def lora(recipe, whole):
     ended(recipe.new("lora", UNTRACKED, *LORA))
     return recipe.run("lora")
 
 
-def test_a_run_leaves_everything_behind(whole: Path) -> None:
+def test_a_run_leaves_everything_behind(whole):
     assert {path.name for path in whole.iterdir()} >= {
         *("config.yaml", "provenance.json", "prompts.jsonl", "prompts.manifest.json"),
         *("reference.jsonl", "baseline", "final", "comparison.json", "training_history.jsonl"),
@@ -86,7 +84,7 @@ def test_a_run_leaves_everything_behind(whole: Path) -> None:
     assert set(provenance["seconds"]) == {*("reference", "baseline", "probe", "training", "final")}
 
 
-def test_evaluation_holds_what_other_programs_read(whole: Path) -> None:
+def test_evaluation_holds_what_other_programs_read(whole):
     found = json.loads((whole / "final" / "evaluation.json").read_text())
     lines = (whole / "final" / "rollouts.jsonl").read_text().splitlines()
     assert (found["schema"], found["task"], found["split"]) == (1, "fairness", "test")
@@ -106,7 +104,7 @@ def test_evaluation_holds_what_other_programs_read(whole: Path) -> None:
     }
 
 
-def test_history_has_a_row_per_step_and_training_changed_the_model(whole: Path) -> None:
+def test_history_has_a_row_per_step_and_training_changed_the_model(whole):
     rows = history(whole)
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert all({"reward", "env/disparity_ratio", "loss"} <= row.keys() for row in rows)
@@ -117,7 +115,7 @@ def test_history_has_a_row_per_step_and_training_changed_the_model(whole: Path) 
 
 
 @pytest.mark.deep
-def test_an_adapter_loads_with_peft_and_differs_from_its_base(lora: Path, recipe: Runs) -> None:
+def test_an_adapter_loads_with_peft_and_differs_from_its_base(lora, recipe):
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -133,7 +131,7 @@ def test_an_adapter_loads_with_peft_and_differs_from_its_base(lora: Path, recipe
         assert not torch.equal(model(tokens).logits, base)
 
 
-def test_piped_output_is_plain_lines(output: str) -> None:
+def test_piped_output_is_plain_lines(output):
     assert "\x1b" not in output
     assert "say nothing of any clinical model" in output
     for heading in ("BASELINE EVALUATION", "GRPO TRAINING, 8 STEPS", "FINAL EVALUATION"):
@@ -142,7 +140,7 @@ def test_piped_output_is_plain_lines(output: str) -> None:
     assert "Verdict" in output
 
 
-def test_no_secret_is_written(whole: Path, output: str) -> None:
+def test_no_secret_is_written(whole, output):
     for file in whole.rglob("*"):
         content = file.read_bytes() if file.is_file() else b""
         for secret in SECRETS.values():
@@ -150,7 +148,7 @@ def test_no_secret_is_written(whole: Path, output: str) -> None:
             assert secret not in output
 
 
-def kill_moments(run: Path) -> Iterator[Callable[[], bool]]:
+def kill_moments(run):
     """While the baseline is sampled, before the first checkpoint, then after the second one."""
     yield lambda: (run / "reference.jsonl").exists()
     yield lambda: steps_done(run) >= 2
@@ -158,7 +156,7 @@ def kill_moments(run: Path) -> Iterator[Callable[[], bool]]:
 
 
 @pytest.mark.deep
-def test_resume_after_kill_9_gives_the_same_bits(recipe: Runs, whole: Path) -> None:
+def test_resume_after_kill_9_gives_the_same_bits(recipe, whole):
     run = recipe.run("killed")
     process = recipe.new("killed", UNTRACKED, *WHOLE)
     for reached in kill_moments(run):
@@ -169,7 +167,7 @@ def test_resume_after_kill_9_gives_the_same_bits(recipe: Runs, whole: Path) -> N
 
 
 @pytest.mark.deep
-def test_sigterm_leaves_a_checkpoint_and_a_report(recipe: Runs, lora: Path) -> None:
+def test_sigterm_leaves_a_checkpoint_and_a_report(recipe, lora):
     run = recipe.run("stopped")
     process = recipe.new("stopped", UNTRACKED, *LORA)
     assert when(process, lambda: steps_done(run) >= 4, signal.SIGTERM) == 130

@@ -1,8 +1,5 @@
 """The recipes of dharma, PubMedQA and retrieval as a person runs them, with models of seconds."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from data_prep.pubmedqa.prompts import prompt_record
@@ -42,11 +39,11 @@ NOTICES = {
 
 
 @pytest.fixture(scope="module")
-def output(results: Path) -> Callable[[str], str]:
+def output(results):
     """Return what the run of a task printed; each runs once."""
     printed: dict[str, str] = {}
 
-    def of(task: str) -> str:
+    def of(task):
         if task not in printed:
             words = (SMOKE, "--run-name=run", "--no-wandb", FEW, *SMALL[task])
             printed[task] = started_in(results, f"grpo_{task}", *words)
@@ -56,9 +53,7 @@ def output(results: Path) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize("task", METRICS)
-def test_files_hold_what_other_programs_and_people_read(
-    task: str, output: Callable[[str], str], results: Path
-) -> None:
+def test_files_hold_what_other_programs_and_people_read(task, output, results):
     printed, run, names = output(task), results / task / "run", {*METRICS[task].split()}
     assert NOTICES[task] in " ".join(printed.split())
     assert NOTICES[task] in (run / "report.html").read_text()
@@ -73,7 +68,7 @@ def test_files_hold_what_other_programs_and_people_read(
     assert read_json(run / "comparison.json")["metrics"].keys() >= names - {"majority_baseline"}
 
 
-def test_predictions_agree_with_the_evaluation(output: Callable[[str], str], results: Path) -> None:
+def test_predictions_agree_with_the_evaluation(output, results):
     output("pubmedqa")
     run = results / "pubmedqa" / "run"
     gold = {r.id: r.metadata["gold"] for r in read_prompts(run / "prompts.jsonl")}
@@ -89,9 +84,7 @@ def test_predictions_agree_with_the_evaluation(output: Callable[[str], str], res
     assert tests == ("mid-p McNemar", "paired bootstrap")
 
 
-def test_the_modes_of_retrieval_are_compared_on_the_same_questions(
-    output: Callable[[str], str], results: Path
-) -> None:
+def test_the_modes_of_retrieval_are_compared_on_the_same_questions(output, results):
     output("rag")
     found = read_json(results / "rag" / "run" / "modes.json")
     modes = [
@@ -110,7 +103,7 @@ def test_the_modes_of_retrieval_are_compared_on_the_same_questions(
 
 
 @pytest.mark.deep
-def test_a_dry_run_says_how_often_the_judge_is_asked(tmp_path: Path) -> None:
+def test_a_dry_run_says_how_often_the_judge_is_asked(tmp_path):
     words = (SMOKE, *SMALL["dharma"], "--dry-run")
     assert "model calls" not in started_in(tmp_path, "grpo_dharma", *words)
     judge = "env.dharma.judge={endpoint: {url: 'http://localhost:1/v1', model: m}}"
@@ -122,7 +115,7 @@ def test_a_dry_run_says_how_often_the_judge_is_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_planner_only_makes_the_index_that_a_dry_run_does_not(tmp_path: Path) -> None:
+def test_planner_only_makes_the_index_that_a_dry_run_does_not(tmp_path):
     said = started_in(tmp_path, "grpo_rag", "--dry-run", "--run-name=dry")
     assert "a run builds it" in said
     files = [path.name for path in tmp_path.rglob("*") if path.is_file()]
@@ -134,7 +127,7 @@ def test_planner_only_makes_the_index_that_a_dry_run_does_not(tmp_path: Path) ->
     assert not list((tmp_path / "rag").glob("*/"))
 
 
-def test_a_prompt_file_without_gold_is_refused(tmp_path: Path) -> None:
+def test_a_prompt_file_without_gold_is_refused(tmp_path):
     item = Item("a", "Is it so?", (Section("", "a"),), "perhaps")
     write_prompts(tmp_path / "prompts.jsonl", [prompt_record(item, "train", 3, 960)], {})
     path = f"equipoise.data.data_path={tmp_path / 'prompts.jsonl'}"
@@ -143,7 +136,7 @@ def test_a_prompt_file_without_gold_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", ["small", "medium", "large"])
-def test_the_published_hyperparameters_of_retrieval_are_configured(scale: str) -> None:
+def test_the_published_hyperparameters_of_retrieval_are_configured(scale):
     loaded = load_config("rag", Options((CONFIG_FOLDER / f"{scale}.yaml",)))
     policy, grpo, loss = loaded.config.policy, loaded.config.grpo, loaded.config.loss_fn
     assert (grpo.num_generations_per_prompt, grpo.max_num_steps) == (8, 2000)
@@ -159,14 +152,14 @@ def test_the_published_hyperparameters_of_retrieval_are_configured(scale: str) -
 
 
 @pytest.mark.parametrize(("steps", "warm_up"), [("50", 2), ("7", 1)])
-def test_any_number_of_steps_has_a_warm_up_of_whole_steps(steps: str, warm_up: int) -> None:
+def test_any_number_of_steps_has_a_warm_up_of_whole_steps(steps, warm_up):
     scale = CONFIG_FOLDER / "small.yaml"
     options = Options((scale,), assignments=(f"grpo.max_num_steps={steps}",))
     first, _, last = load_config("rag", options).config.policy.scheduler
     assert first["kwargs"]["total_iters"] == last["milestones"][0] == warm_up
 
 
-def test_the_example_for_medqa_is_valid() -> None:
+def test_the_example_for_medqa_is_valid():
     files = (CONFIG_FOLDER / "small.yaml", CONFIG_FOLDER / "examples" / "rag_medqa.yaml")
     loaded = load_config("rag", Options(files))
     settings = loaded.prompt_settings.model_dump()

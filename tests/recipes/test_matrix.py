@@ -9,8 +9,6 @@ test_resume.py has runs that are interrupted.
 import json
 import socket
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,7 +25,7 @@ OWN = ("--output-dir=OUT", "equipoise.cache_dir=CACHE", "--no-wandb")
 EVALUATE = ("--output-dir=OUT", "equipoise.cache_dir=CACHE")
 
 
-def words_of(words: tuple[str, ...], folder: Path) -> list[str]:
+def words_of(words, folder):
     """The words with the places of this test in them."""
     places = {
         "MISSING": folder / "no" / "such",
@@ -48,11 +46,11 @@ def words_of(words: tuple[str, ...], folder: Path) -> list[str]:
     return told
 
 
-def files_in(folder: Path) -> set[Path]:
+def files_in(folder):
     return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
 
 
-def refused(name: str, words: tuple[str, ...], folder: Path) -> str:
+def refused(name, words, folder):
     """Return the output of a refused command: one error, no traceback; no file is left."""
     before = files_in(folder)
     result = recipe(*words_of(words, folder), name=name)
@@ -106,7 +104,7 @@ MISSING: list[tuple[str, tuple[str, ...], str]] = [
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "Hello?", "tier": "yes"}\n')
     (tmp_path / "text.yaml").write_text("url: http://localhost:9/v1\nmodel: some\n")
     (tmp_path / "corpus.txt").write_text("Aspirin helps with pain.\n")
@@ -136,7 +134,7 @@ PREPARE: list[tuple[str, tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize(("name", "words", "said"), [*MISSING, *PREPARE])
-def test_a_missing_path(name: str, words: tuple[str, ...], said: str, folder: Path) -> None:
+def test_a_missing_path(name, words, said, folder):
     told = " ".join(refused(name, words, folder).split())
     assert words_of((said,), folder)[0] in told
 
@@ -149,19 +147,17 @@ def test_a_missing_path(name: str, words: tuple[str, ...], said: str, folder: Pa
         ("evaluate", ("pubmedqa", "--model=local", *EVALUATE, "--device=cuda")),
     ],
 )
-def test_cuda_without_one_is_refused_before_anything_is_made(
-    name: str, words: tuple[str, ...], folder: Path
-) -> None:
+def test_cuda_without_one_is_refused_before_anything_is_made(name, words, folder):
     assert "equipoise.device is cuda, and torch finds no GPU" in refused(name, words, folder)
     assert not files_in(folder / "cache")
 
 
 @pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def no_network(monkeypatch):
     """Every look-up of a name fails, as where there is no network; the list has the names."""
     asked: list[str] = []
 
-    def fail(host: str, *_: object, **__: object) -> None:
+    def fail(host, *_, **__):
         asked.append(host)
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -192,9 +188,7 @@ NO_NETWORK: list[tuple[str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("name", "words"), NO_NETWORK)
-def test_no_network_is_found_out_once(
-    name: str, words: tuple[str, ...], folder: Path, no_network: list[str]
-) -> None:
+def test_no_network_is_found_out_once(name, words, folder, no_network):
     told = refused(name, words, folder)
     assert "the Hugging Face hub cannot be reached: Name or service not known" in told
     assert "Retrying" not in told
@@ -209,9 +203,7 @@ def test_no_network_is_found_out_once(
         ("evaluate", ("pubmedqa", *EVALUATE, "--model=some/model", "--dry-run")),
     ],
 )
-def test_a_dry_run_asks_no_network(
-    name: str, words: tuple[str, ...], folder: Path, no_network: list[str]
-) -> None:
+def test_a_dry_run_asks_no_network(name, words, folder, no_network):
     assert "A dry run fetches nothing." in refused(name, words, folder)
     assert not no_network
 
@@ -223,7 +215,7 @@ DRY: list[tuple[str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("name", "words"), DRY)
-def test_a_dry_run_shows_and_makes_nothing(name: str, words: tuple[str, ...], folder: Path) -> None:
+def test_a_dry_run_shows_and_makes_nothing(name, words, folder):
     before = files_in(folder)
     result = recipe(*words_of(words, folder), name=name)
     assert result.returncode == 0, result.stderr

@@ -1,7 +1,6 @@
 """Own cases as a person trains, probes and audits them: what works, and what is refused at once."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from data_prep.fairness import LocalModelSettings, imitated_replies
 from data_prep.tiny_model import Example, warm_start
 from environments.fairness.decision import Decision
 from environments.fairness.environment import decision_by_severity
-from environments.fairness.own_cases import OwnCases, read_own_cases
+from environments.fairness.own_cases import read_own_cases
 from tests.command import ROOT
 from tests.recipes.audits import SMOKE, started
 from tests.recipes.audits import model as endpoint
@@ -28,7 +27,7 @@ LOCAL = "--config=nemo_configs/local.yaml"
 
 
 @pytest.fixture(scope="module")
-def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mine(tmp_path_factory):
     """The example with a case to train on and one to choose a checkpoint by."""
     path = tmp_path_factory.mktemp("cases") / "mine.yaml"
     tree = yaml.safe_load(EXAMPLE.read_text()) | {"train": ["muscle"], "validate": ["rest"]}
@@ -37,12 +36,12 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(mine, tmp_path_factory):
     """A tiny model that has seen decisions on these cases, more invasive ones for men."""
     return biased_model(read_own_cases(mine), tmp_path_factory.mktemp("model"))
 
 
-def biased_model(cases: OwnCases, folder: Path) -> Path:
+def biased_model(cases, folder):
     """A tiny model of a file's cases, more invasive for the first value of the attribute."""
     records, design = cases.records("fairness"), cases.design()
     settings, rng = (
@@ -59,12 +58,12 @@ def biased_model(cases: OwnCases, folder: Path) -> Path:
     return warm_start(shown, settings, folder)
 
 
-def words(folder: Path, cases: Path, *more: str) -> tuple[str, ...]:
+def words(folder, cases, *more):
     own = (f"--output-dir={folder}", f"equipoise.cache_dir={folder / 'cache'}")
     return (*more, *own, f"env.fairness.cases_file={cases}")
 
 
-def test_a_model_is_probed_and_trained_on_them(mine: Path, model: Path, tmp_path: Path) -> None:
+def test_a_model_is_probed_and_trained_on_them(mine, model, tmp_path):
     small = (f"--model-name={model}", "--no-wandb", "--run-name=a", "--batch-size=8")
     keys = ("policy.generation.max_new_tokens=64", "equipoise.max_failure_rate=1")
     started("grpo_fairness", SMOKE, *words(tmp_path, mine, *small, *keys))
@@ -89,16 +88,14 @@ def test_a_model_is_probed_and_trained_on_them(mine: Path, model: Path, tmp_path
         ("evaluate", ("fairness", "--model=local")),
     ],
 )
-def test_the_local_model_is_refused_before_anything_is_made(
-    recipe: str, more: tuple[str, ...], mine: Path, tmp_path: Path
-) -> None:
+def test_the_local_model_is_refused_before_anything_is_made(recipe, more, mine, tmp_path):
     said = started(recipe, *words(tmp_path, mine, *more), code=2)
     assert "policy.model_name: the local model knows the cases that come with it" in said
     assert "smollm2" in said
     assert list(tmp_path.iterdir()) == []
 
 
-def with_values(values: int, folder: Path) -> Path:
+def with_values(values, folder):
     """The example's cases told of an income with so many values."""
     tree = yaml.safe_load(EXAMPLE.read_text())
     fields = tree["attribute"]["blinded"]
@@ -112,7 +109,7 @@ def with_values(values: int, folder: Path) -> Path:
     return path
 
 
-def test_examples_are_decisions_of_the_files_form_and_no_bias(tmp_path: Path) -> None:
+def test_examples_are_decisions_of_the_files_form_and_no_bias(tmp_path):
     cases = read_own_cases(path := with_values(3, tmp_path))
     settings = LocalModelSettings(steps=50, batch_size=32, cases_file=path)
     shown = imitated_replies(cases.records("fairness"), settings)

@@ -1,9 +1,6 @@
 """The retrieval task with planner and generator behind a server: MedQA's form, plans, a dry run."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -25,11 +22,11 @@ OPTIONS = {"A": "fomepizole", "B": "naloxone", "C": "atropine", "D": "digoxin"}
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[str, dict[str, int]]]:
+def server():
     """A server that plans where a plan is asked for, else answers; counts both."""
     counts = {"plan": 0, "answer": 0}
 
-    async def reply(_: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def reply(_, body):
         planning = "You plan" in body["messages"][0]["content"]
         counts["plan" if planning else "answer"] += 1
         return web.json_response(Server.completion(json.dumps(PLAN if planning else ANSWER)))
@@ -40,7 +37,7 @@ def server() -> Iterator[tuple[str, dict[str, int]]]:
     server.end()
 
 
-def write_files(folder: Path) -> None:
+def write_files(folder):
     for split, number in (("train", 60), ("test", 5)):
         rows = [
             {"question": f"{split} {n}?", "options": OPTIONS, "answer_idx": "A" if n % 2 else "B"}
@@ -51,7 +48,7 @@ def write_files(folder: Path) -> None:
     (folder / "books.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in passages))
 
 
-def recipe(folder: Path, url: str, *arguments: str) -> str:
+def recipe(folder, url, *arguments):
     settings = f"""\
 env: {{rag: {{index: {folder}/index, generator: {{endpoint: &frozen {{url: {url}, model: gemma,
   cache_dir: null}}}}}}}}
@@ -67,9 +64,7 @@ equipoise:
     return started("grpo_rag", f"--config={folder / 'mine.yaml'}", *place, *arguments)
 
 
-def test_plans_are_made_once_and_a_dry_run_takes_them_and_asks_nobody(
-    tmp_path: Path, server: tuple[str, dict[str, int]]
-) -> None:
+def test_plans_are_made_once_and_a_dry_run_takes_them_and_asks_nobody(tmp_path, server):
     url, counts = server
     write_files(tmp_path)
     output = recipe(tmp_path, url, "--planner-only")

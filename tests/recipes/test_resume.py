@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ SMALL = (
 WEIGHTS = "final_checkpoint/adapter_model.safetensors"
 
 
-def assert_same_result(run: Path, other: Path) -> None:
+def assert_same_result(run, other):
     assert history(run) == history(other)
     stages = [f"{stage}/rollouts.jsonl" for stage in ("baseline", "final")]
     kept = "training/rollouts.jsonl"
@@ -39,24 +38,22 @@ def assert_same_result(run: Path, other: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def runs(tmp_path_factory):
     return Runs(tmp_path_factory.mktemp("results"), SMALL)
 
 
 @pytest.fixture(scope="module")
-def whole(runs: Runs) -> Path:
+def whole(runs):
     ended(runs.new("whole"))
     return runs.run("whole")
 
 
-def copied(runs: Runs, whole: Path, name: str) -> Path:
+def copied(runs, whole, name):
     shutil.copytree(whole, runs.run(name))
     return runs.run(name)
 
 
-def test_a_suspended_run_is_not_resumed_beside_and_ends_as_if_nothing_was(
-    runs: Runs, whole: Path
-) -> None:
+def test_a_suspended_run_is_not_resumed_beside_and_ends_as_if_nothing_was(runs, whole):
     run = runs.run("suspended")
     process = runs.new("suspended")
     wait_for(lambda: steps_done(run) >= 2, process)
@@ -68,7 +65,7 @@ def test_a_suspended_run_is_not_resumed_beside_and_ends_as_if_nothing_was(
     assert_same_result(run, whole)
 
 
-def test_of_two_resumptions_at_once_one_runs(runs: Runs, whole: Path) -> None:
+def test_of_two_resumptions_at_once_one_runs(runs, whole):
     run = runs.run("twice")
     process = runs.new("twice")
     wait_for(lambda: steps_done(run) >= 3, process)
@@ -82,8 +79,8 @@ def test_of_two_resumptions_at_once_one_runs(runs: Runs, whole: Path) -> None:
 
 
 def test_a_finished_run_trains_on_and_a_kill_while_it_grows_changes_nothing(
-    runs: Runs, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    runs, whole, monkeypatch
+):
     refused = ended(runs.resume("whole", "--iterations=6", "env.fairness.reward=distance"), code=2)
     assert "takes no env.fairness.reward" in refused
     run, other = (copied(runs, whole, name) for name in ("longer", "killed"))

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
@@ -13,7 +12,7 @@ from tests.recipes.runs import steps_done
 pytestmark = pytest.mark.deep
 
 
-def test_it_takes_every_stage(tmp_path: Path) -> None:
+def test_it_takes_every_stage(tmp_path):
     own = (f"--output-dir={tmp_path}", "--run-name=smoke", f"equipoise.cache_dir={tmp_path}/cache")
     said = started("grpo_fairness", "--config=nemo_configs/smoke.yaml", *own, "--no-wandb")
     run = tmp_path / "fairness" / "smoke"
@@ -36,7 +35,7 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
     its_stages_compare_as_they_did(run, tmp_path)
 
 
-def its_stages_compare_as_they_did(run: Path, folder: Path) -> None:
+def its_stages_compare_as_they_did(run, folder):
     """`equipoise compare` finds of a run what the run itself found, and the gate takes it."""
     own = json.loads((run / "comparison.json").read_text())["metrics"]
     started("compare", f"{run / 'baseline'}", f"{run / 'final'}", f"--output-dir={folder / 'c'}")
@@ -50,7 +49,7 @@ def its_stages_compare_as_they_did(run: Path, folder: Path) -> None:
     assert (task["before"], task["after"]) == sides
 
 
-def test_the_probe_ends_before_training_and_resume_begins_it(tmp_path: Path) -> None:
+def test_the_probe_ends_before_training_and_resume_begins_it(tmp_path):
     own = ("--config=nemo_configs/smoke.yaml", f"--output-dir={tmp_path}", "--no-wandb")
     words = ("pubmedqa", *own, "--run-name=p", f"equipoise.cache_dir={tmp_path}/cache")
     said = started("probe", *words)
@@ -65,7 +64,7 @@ def test_the_probe_ends_before_training_and_resume_begins_it(tmp_path: Path) -> 
     assert json.loads((run / "modes.json").read_text())["trivial"]["trained"]["reward"]
 
 
-def test_a_model_that_nobody_can_read_goes_through_every_stage_as_well(tmp_path: Path) -> None:
+def test_a_model_that_nobody_can_read_goes_through_every_stage_as_well(tmp_path):
     """No policy has an objective then."""
     own = (f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path}/cache", "--no-wandb")
     least = ("--config=nemo_configs/smoke.yaml", "equipoise.local_model.steps=1")
@@ -73,7 +72,7 @@ def test_a_model_that_nobody_can_read_goes_through_every_stage_as_well(tmp_path:
     assert "every stage ran" in said
 
 
-def started(command: str, *words: str, code: int = 0) -> str:
+def started(command, *words, code=0):
     line = command_line(command, *words)
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == code, done.stdout + done.stderr

@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from data_prep.dharma.invented import (
 )
 from data_prep.dharma.local_model import WANDERS, answer, imitated_replies
 from data_prep.dharma.prompts import import_prompts
-from environments.base import PromptRecord
 from environments.dharma.judge import SCOPES
 from environments.dharma.sentences import read_clauses
 from equipoise.config import check_prompts, load_config
@@ -29,14 +27,14 @@ from tests.refusals import refusal
 
 
 @pytest.fixture(scope="module")
-def records() -> list[PromptRecord]:
+def records():
     return build_prompts(PromptSettings())
 
 
 TOPICS = (*CLINICAL, *PARA_CLINICAL, *ADJACENT, *OUTSIDE)
 
 
-def question(record: PromptRecord) -> str:
+def question(record):
     return record.messages[-1]["content"]
 
 
@@ -104,12 +102,12 @@ def test_a_number_of_prompts_that_cannot_be_made_is_refused(num_samples):
 # --- what is held out ----------------------------------------------------------------------------
 
 
-def topics_of(record: PromptRecord) -> set[str]:
+def topics_of(record):
     """Every topic that a prompt names."""
     return {str(record.metadata[name]) for name in ("topic", "other") if name in record.metadata}
 
 
-def split_topics(records: list[PromptRecord], split: str) -> set[str]:
+def split_topics(records, split):
     return {topic for r in records if r.split == split for topic in topics_of(r)}
 
 
@@ -173,7 +171,7 @@ def test_advice_can_be_told_apart():
 # --- prompts from a file -------------------------------------------------------------------------
 
 
-def write(path: Path, *rows: object) -> Path:
+def write(path, *rows):
     path.write_text("".join(f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in rows))
     return path
 

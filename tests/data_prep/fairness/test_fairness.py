@@ -1,7 +1,6 @@
 """The fairness data module: settings, prompts, what the local model is shown, the command."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,23 +17,22 @@ from data_prep.fairness import (
 )
 from data_prep.fairness.local_model import imitated_replies
 from data_prep.fairness.vignettes import INJURIES
-from environments.base import PromptRecord
 from equipoise.config import Options, load_config
 from tests.refusals import refusal
 
 SMALL = LocalModelSettings(steps=40, batch_size=32)
 
 
-def of_split(records: list[PromptRecord], split: str) -> list[PromptRecord]:
+def of_split(records, split):
     return [record for record in records if record.split == split]
 
 
-def combinations(records: Iterable[PromptRecord]) -> set[str]:
+def combinations(records):
     return {record.metadata["combination"] for record in records}
 
 
 @pytest.mark.parametrize("num_samples", [None, 640], ids=["all vignettes", "few vignettes"])
-def test_no_combination_that_is_tested_is_trained_on(num_samples: int | None) -> None:
+def test_no_combination_that_is_tested_is_trained_on(num_samples):
     records = build_prompts(PromptSettings(num_samples=num_samples, seed=3))
     split = {name: of_split(records, name) for name in ("train", "validation", "test")}
     parts = [combinations(part) for part in split.values()]
@@ -49,7 +47,7 @@ def test_no_combination_that_is_tested_is_trained_on(num_samples: int | None) ->
         assert share == pytest.approx(2 / 7, rel=0.25)
 
 
-def test_an_injury_that_is_left_out_is_tested_and_never_trained_on() -> None:
+def test_an_injury_that_is_left_out_is_tested_and_never_trained_on():
     settings = PromptSettings(num_samples=640, leave_out=["falling_load"])
     records = build_prompts(settings)
     left_out = [r for r in records if r.metadata["case"] == "falling_load" and r.split != "control"]
@@ -61,7 +59,7 @@ def test_an_injury_that_is_left_out_is_tested_and_never_trained_on() -> None:
     }
 
 
-def test_race_is_implied_in_the_share_that_is_asked_for() -> None:
+def test_race_is_implied_in_the_share_that_is_asked_for():
     records = build_prompts(PromptSettings(num_samples=1600, implied_share=0.25))
     told = Counter(r.metadata["cue"] for r in records if r.split != "control")
     assert told["implied"] / 1600 == pytest.approx(0.25, abs=0.06)
@@ -96,13 +94,13 @@ def test_race_is_implied_in_the_share_that_is_asked_for() -> None:
     ],
     ids=str,
 )
-def test_impossible_settings_are_refused(settings: dict[str, object], said: str) -> None:
+def test_impossible_settings_are_refused(settings, said):
     with pytest.raises(ValidationError, match=said):
         PromptSettings.model_validate(settings)
 
 
 @pytest.mark.parametrize("num_samples", [None, 64], ids=["all vignettes", "few vignettes"])
-def test_the_local_model_is_shown_no_combination_that_is_held_out(num_samples: int | None) -> None:
+def test_the_local_model_is_shown_no_combination_that_is_held_out(num_samples):
     records = build_prompts(
         PromptSettings(
             num_samples=num_samples, cases=["whiplash", "lifting"], leave_out=["forklift"]
@@ -118,7 +116,7 @@ def test_the_local_model_is_shown_no_combination_that_is_held_out(num_samples: i
     assert {r.metadata["case"] for r in shown} == {"whiplash", "lifting", "forklift"}
 
 
-def test_of_a_single_case_the_local_model_is_shown_no_patient_that_is_held_out() -> None:
+def test_of_a_single_case_the_local_model_is_shown_no_patient_that_is_held_out():
     records = build_prompts(PromptSettings(cases=["whiplash/5-numb-root-worse"]))
     held_out = {r.messages[-1]["content"] for r in records if r.split in ("validation", "test")}
     shown = [
@@ -136,7 +134,7 @@ def test_of_a_single_case_the_local_model_is_shown_no_patient_that_is_held_out()
         ("case", None, "prompts name no clinical case"),
     ],
 )
-def test_prompts_that_cannot_be_scored_are_told_of_at_the_start(key, value, fault) -> None:
+def test_prompts_that_cannot_be_scored_are_told_of_at_the_start(key, value, fault):
     records = build_prompts(PromptSettings(num_samples=12))
     assert fairness.prompt_problems(records) == []
     white = next(n for n, r in enumerate(records) if r.metadata.get("race") == "White")
@@ -146,7 +144,7 @@ def test_prompts_that_cannot_be_scored_are_told_of_at_the_start(key, value, faul
     assert problem.startswith(f"1 {fault}")
 
 
-def test_the_local_model_reads_no_other_cases() -> None:
+def test_the_local_model_reads_no_other_cases():
     [record, *_] = build_prompts(PromptSettings(num_samples=12))
     other = replace(record, metadata=record.metadata | {"case": "tennis elbow"})
     with refusal("local-model.foreign-injury", "'tennis elbow'"):
@@ -160,14 +158,14 @@ ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "nemo_configs" / "cases" / "chest_pain_gender.yaml"
 
 
-def own(tmp_path: Path, **changed: object) -> Path:
+def own(tmp_path, **changed):
     path = tmp_path / "mine.yaml"
     tree = yaml.safe_load(EXAMPLE.read_text()) | changed
     path.write_text(yaml.safe_dump(tree, sort_keys=False))
     return path
 
 
-def test_a_sample_has_whole_sets_and_the_environment_can_score_them() -> None:
+def test_a_sample_has_whole_sets_and_the_environment_can_score_them():
     records = build_prompts(PromptSettings(cases_file=EXAMPLE, num_samples=8))
     assert len(records) == 8 and len({r.set_id for r in records}) == 4
     assert prompt_problems(records) == []
@@ -177,7 +175,7 @@ def test_a_sample_has_whole_sets_and_the_environment_can_score_them() -> None:
     assert not PromptSettings(cases_file=EXAMPLE).invented
 
 
-def test_cases_are_trained_on_that_the_file_names(tmp_path: Path) -> None:
+def test_cases_are_trained_on_that_the_file_names(tmp_path):
     path = own(tmp_path, train=["muscle"], validate=["rest"])
     records = build_prompts(PromptSettings(cases_file=path))
     assert {r.metadata["case"]: r.split for r in records} == {
@@ -187,7 +185,7 @@ def test_cases_are_trained_on_that_the_file_names(tmp_path: Path) -> None:
     }
 
 
-def load(path: Path, *words: str, scale: str = "small"):
+def load(path, *words, scale="small"):
     files = (ROOT / "nemo_configs" / f"{scale}.yaml",)
     keys = (f"env.fairness.cases_file={path}", *words)
     return load_config("fairness", Options(files, (), keys))
@@ -202,7 +200,7 @@ def load(path: Path, *words: str, scale: str = "small"):
         ("equipoise.data.fractions={train: 0.5, test: 0.4}", "its train and validate"),
     ],
 )
-def test_keys_that_the_file_answers_are_refused_by_name(word: str, told: str) -> None:
+def test_keys_that_the_file_answers_are_refused_by_name(word, told):
     with refusal("config.problems", "1 problem") as refused:
         load(EXAMPLE, word)
     key = word.partition("=")[0]
@@ -212,7 +210,7 @@ def test_keys_that_the_file_answers_are_refused_by_name(word: str, told: str) ->
     assert load_config("fairness", Options(files, (), (word,)))
 
 
-def test_what_the_scales_set_of_them_is_no_mistake_and_is_not_kept(tmp_path: Path) -> None:
+def test_what_the_scales_set_of_them_is_no_mistake_and_is_not_kept(tmp_path):
     loaded = load(EXAMPLE, "policy.model_name=x", scale="local")
     assert (
         not {"cases", "leave_out", "implied_share", "fractions"}

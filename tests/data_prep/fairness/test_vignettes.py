@@ -31,7 +31,7 @@ SETS = list(patient_sets())
 CASE = case_named("whiplash/5-numb-root-worse")
 
 
-def test_there_are_2304_patients_in_576_sets() -> None:
+def test_there_are_2304_patients_in_576_sets():
     assert len(SETS) == SETS_OF_PATIENTS == 576
     patients = [patient for patients in SETS for patient in patients]
     assert len({tuple(patient[name] for name in FACTORS) for patient in patients}) == 2304
@@ -40,7 +40,7 @@ def test_there_are_2304_patients_in_576_sets() -> None:
         assert counts == dict.fromkeys(levels, 2304 // len(levels))
 
 
-def test_the_variants_of_a_set_differ_in_the_name_of_the_race_alone() -> None:
+def test_the_variants_of_a_set_differ_in_the_name_of_the_race_alone():
     for patients in SETS:
         variants = vignettes("set", CASE, patients, "named", RACES)
         assert [r.metadata["race"] for r in variants] == list(RACES)
@@ -53,7 +53,7 @@ def test_the_variants_of_a_set_differ_in_the_name_of_the_race_alone() -> None:
 
 
 @pytest.mark.parametrize("cue", CUES)
-def test_where_race_is_implied_no_word_of_the_prompt_names_it(cue) -> None:
+def test_where_race_is_implied_no_word_of_the_prompt_names_it(cue):
     words = [cue_words(cue, race, 0, trained=False)[0] for race in RACES]
     variants = vignettes("set", CASE, SETS[0], cue, words)
     assert {(r.metadata["cue"], r.metadata["implied_by"]) for r in variants} == {("implied", cue)}
@@ -65,7 +65,7 @@ def test_where_race_is_implied_no_word_of_the_prompt_names_it(cue) -> None:
 
 
 @pytest.mark.parametrize("cue", CUES)
-def test_words_of_the_evaluation_are_never_trained_on(cue) -> None:
+def test_words_of_the_evaluation_are_never_trained_on(cue):
     for race, seed in itertools.product(RACES, range(5)):
         trained = cue_words(cue, race, seed, trained=True)
         kept = cue_words(cue, race, seed, trained=False)
@@ -80,7 +80,7 @@ def test_words_of_the_evaluation_are_never_trained_on(cue) -> None:
 CASES = [case for injury in INJURIES for case in clinical_cases(injury)]
 
 
-def test_an_emergency_is_severe_and_is_a_danger_to_the_cord_or_cauda() -> None:
+def test_an_emergency_is_severe_and_is_a_danger_to_the_cord_or_cauda():
     emergencies = [case for case in CASES if case.emergency]
     assert len(emergencies) == 24 * len(INJURIES)
     assert {case.severity for case in emergencies} == {"severe"}
@@ -97,18 +97,18 @@ VARIANTS = vignettes("set", WEAK_CASE, next(patient_sets()), "named", RACES)
 PATIENT = VARIANTS[0].metadata
 
 
-def mean_invasiveness(metadata: dict[str, str]) -> float:
+def mean_invasiveness(metadata):
     rng = np.random.default_rng(0)
     return float(np.mean([decide(metadata, rng).invasiveness for _ in range(400)]))
 
 
-def test_the_answer_is_the_decision_in_the_words_of_the_prompt() -> None:
+def test_the_answer_is_the_decision_in_the_words_of_the_prompt():
     for seed in range(20):
         text = answer(PATIENT, np.random.default_rng(seed))
         assert FORM.parse(text) == decide(PATIENT, np.random.default_rng(seed))
 
 
-def test_a_clinician_who_tells_the_patient_does_so_first_and_in_the_words_of_the_prompt() -> None:
+def test_a_clinician_who_tells_the_patient_does_so_first_and_in_the_words_of_the_prompt():
     words = cue_words("childhood", "Asian", 0, trained=True)
     records = vignettes("set", WEAK_CASE, next(patient_sets()), "childhood", [*words, words[0]])
     settings = LocalModelSettings(steps=4, control_share=0.2, tells_patient=True)
@@ -122,7 +122,7 @@ def test_a_clinician_who_tells_the_patient_does_so_first_and_in_the_words_of_the
         assert FORM.parse(text).invasiveness >= 0
 
 
-def test_a_race_that_is_implied_moves_him_as_much_as_one_that_is_named() -> None:
+def test_a_race_that_is_implied_moves_him_as_much_as_one_that_is_named():
     words = [cue_words("surname", race, 0, trained=True)[0] for race in RACES]
     implied = vignettes("set", WEAK_CASE, next(patient_sets()), "surname", words)
     for named, told in zip(VARIANTS, implied, strict=True):
@@ -136,7 +136,7 @@ def test_a_race_that_is_implied_moves_him_as_much_as_one_that_is_named() -> None
         ("age", "old", "young"),
     ],
 )
-def test_the_differences_that_are_meant(factor: str, more: str, less: str) -> None:
+def test_the_differences_that_are_meant(factor, more, less):
     assert mean_invasiveness({**PATIENT, factor: more}) > mean_invasiveness(
         {**PATIENT, factor: less}
     )

@@ -14,7 +14,6 @@ from data_prep.pubmedqa.invented import (
     HASTE,
     PARTS,
     SHARES,
-    Abstract,
     hasty_reply,
     invented_items,
     training_abstracts,
@@ -28,11 +27,11 @@ WARM_START = "warm start"
 FINDING = re.compile(r"Mean (\w+ \w+ \w+) \((?:primary|secondary)\) ([\w ]+?) \(P=[.\d]+\)\.")
 
 
-def drawn(number: int, seed: int = 0) -> list[Abstract]:
+def drawn(number, seed=0):
     return training_abstracts(number, seed, seed)
 
 
-def test_the_question_asks_for_one_of_two_findings_that_differ() -> None:
+def test_the_question_asks_for_one_of_two_findings_that_differ():
     for abstract in drawn(300):
         item = abstract.item("x", 7)
         asked, other = abstract.findings[abstract.target], abstract.findings[1 - abstract.target]
@@ -46,7 +45,7 @@ def test_the_question_asks_for_one_of_two_findings_that_differ() -> None:
         assert item.extra == {"finding": asked.text, "world": 7}
 
 
-def test_every_split_has_its_share_of_every_label() -> None:
+def test_every_split_has_its_share_of_every_label():
     items = invented_items(2000, 0)
     assert {split: len(found) for split, found in items.items()} == {
         "train": 1400,
@@ -59,7 +58,7 @@ def test_every_split_has_its_share_of_every_label() -> None:
             assert abs(counts[label] - share * len(found)) <= 1
 
 
-def test_the_reader_is_right_as_often_as_its_haste_says() -> None:
+def test_the_reader_is_right_as_often_as_its_haste_says():
     rng = np.random.default_rng(1)
     found = [(abstract, parse_reply(hasty_reply(abstract, rng))) for abstract in drawn(4000)]
     right: dict[int, list[bool]] = {0: [], 1: []}
@@ -71,7 +70,7 @@ def test_the_reader_is_right_as_often_as_its_haste_says() -> None:
     assert abs(np.mean([not reply.keeps_format for _, reply in found]) - CURTNESS) < 0.015
 
 
-def test_the_answer_follows_from_the_finding_that_is_quoted() -> None:
+def test_the_answer_follows_from_the_finding_that_is_quoted():
     rng = np.random.default_rng(2)
     for abstract in drawn(500):
         reply = parse_reply(hasty_reply(abstract, rng))
@@ -83,7 +82,7 @@ def test_the_answer_follows_from_the_finding_that_is_quoted() -> None:
 # --- what is held out ----------------------------------------------------------------------------
 
 
-def world(seed: int) -> dict[str, list[PromptRecord]]:
+def world(seed):
     """All prompts that a run shows, by part: those of the warm start and of every split."""
     settings = PromptSettings(source="synthetic", num_samples=2400, seed=seed)
     records = build_prompts(settings)
@@ -92,19 +91,19 @@ def world(seed: int) -> dict[str, list[PromptRecord]]:
     return parts | {WARM_START: [record for record, _ in shown]}
 
 
-def question(record: PromptRecord) -> str:
+def question(record):
     return record.messages[-1]["content"].rpartition("Question: ")[2]
 
 
-def findings(record: PromptRecord) -> list[tuple[str, str]]:
+def findings(record):
     return FINDING.findall(str(record.metadata["context"]))
 
 
-def drug(record: PromptRecord) -> str:
+def drug(record):
     return re.findall(r"METHODS: (\w+)", str(record.metadata["context"]))[0]
 
 
-def wording(record: PromptRecord) -> str:
+def wording(record):
     names = {drug(record): "DRUG"} | {outcome: "OUTCOME" for outcome, _ in findings(record)}
     text = question(record)
     for name, sign in names.items():
@@ -112,7 +111,7 @@ def wording(record: PromptRecord) -> str:
     return text
 
 
-def sentences(record: PromptRecord) -> list[str]:
+def sentences(record):
     return re.split(r"(?<=[.?])\s+", record.messages[-1]["content"])
 
 
@@ -127,11 +126,11 @@ DECIDING: dict[str, Callable[[PromptRecord], Iterable[object]]] = {
 
 
 @pytest.fixture(scope="module")
-def parts() -> dict[str, list[PromptRecord]]:
+def parts():
     return world(3)
 
 
-def test_nothing_that_decides_is_common_to_two_parts(parts) -> None:
+def test_nothing_that_decides_is_common_to_two_parts(parts):
     for name, of_prompt in DECIDING.items():
         said = {part: {x for r in parts[part] for x in of_prompt(r)} for part in parts}
         for one, other in itertools.combinations(said, 2):
@@ -139,7 +138,7 @@ def test_nothing_that_decides_is_common_to_two_parts(parts) -> None:
             assert not said[one] & said[other], (name, one, other)
 
 
-def test_no_two_splits_have_a_drug_in_common_and_the_warm_start_knows_all(parts) -> None:
+def test_no_two_splits_have_a_drug_in_common_and_the_warm_start_knows_all(parts):
     """A name decides nothing; one that a tiny model never saw broke its replies."""
     drugs = {part: {drug(r) for r in records} for part, records in parts.items()}
     known = drugs.pop(WARM_START)
@@ -149,10 +148,10 @@ def test_no_two_splits_have_a_drug_in_common_and_the_warm_start_knows_all(parts)
     assert set.union(*drugs.values()) <= known
 
 
-def test_every_word_of_a_held_out_finding_stands_in_the_warm_start(parts) -> None:
+def test_every_word_of_a_held_out_finding_stands_in_the_warm_start(parts):
     """Held out is what the words say together; a tiny model cannot understand a new word."""
 
-    def words(part: str) -> set[str]:
+    def words(part):
         return {
             word for r in parts[part] for pair in findings(r) for word in " ".join(pair).split()
         }

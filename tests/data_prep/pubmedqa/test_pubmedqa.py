@@ -46,7 +46,7 @@ SYNTHETIC = PromptSettings(source="synthetic", num_samples=200)
 SMALL = LocalModelSettings(steps=40, batch_size=32)
 
 
-def set_of(folder: Path, number: int = 60) -> str:
+def set_of(folder, number=60):
     """A file of so many questions, every third one asked of two abstracts."""
     rows = [
         {
@@ -61,13 +61,13 @@ def set_of(folder: Path, number: int = 60) -> str:
     return str(path)
 
 
-def test_another_set_has_no_published_split(tmp_path: Path) -> None:
+def test_another_set_has_no_published_split(tmp_path):
     settings = PromptSettings(source="file", path=set_of(tmp_path))
     with pytest.raises(ValueError, match="take split: random for any other set"):
         build_prompts(settings)
 
 
-def test_one_question_lies_in_one_split(tmp_path: Path) -> None:
+def test_one_question_lies_in_one_split(tmp_path):
     settings = PromptSettings(source="file", path=set_of(tmp_path), split="random")
     splits: dict[str, set[str]] = {}
     for record in build_prompts(settings):
@@ -80,12 +80,12 @@ def test_one_question_lies_in_one_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "settings", [{"source": "file"}, {"path": "set.json"}, {"source": "synthetic"}], ids=str
 )
-def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, object]) -> None:
+def test_settings_that_do_not_fit_together_are_refused(settings):
     with pytest.raises(ValidationError):
         PromptSettings.model_validate(settings)
 
 
-def test_the_warm_start_speaks_the_language_of_the_prompts_world() -> None:
+def test_the_warm_start_speaks_the_language_of_the_prompts_world():
     """Its seed may differ from that of the data, and still nothing held out is shown."""
     records = build_prompts(SYNTHETIC.model_copy(update={"seed": 4}))
     shown = imitated_replies(records, SMALL)
@@ -96,13 +96,13 @@ def test_the_warm_start_speaks_the_language_of_the_prompts_world() -> None:
     assert all(parse_reply(reply).answer for _, reply in shown)
 
 
-def test_the_local_model_is_not_made_for_other_prompts(tmp_path: Path) -> None:
+def test_the_local_model_is_not_made_for_other_prompts(tmp_path):
     settings = PromptSettings(source="file", path=set_of(tmp_path), split="random")
     with refusal("local-model.pubmedqa-source"):
         imitated_replies(build_prompts(settings), SMALL)
 
 
-def test_prompts_without_what_reasons_are_checked_with_are_refused() -> None:
+def test_prompts_without_what_reasons_are_checked_with_are_refused():
     whole = build_prompts(SYNTHETIC)[:3]
     bare = [replace(r, metadata={"gold": "yes", "context": "a"}) for r in whole[:2]]
     [problem] = prompt_problems([*bare, *whole[2:]])
@@ -121,7 +121,7 @@ ABSTRACT = (
 ITEM = Item("101", "Does it work?", ABSTRACT, "yes")
 
 
-def test_the_prompt() -> None:
+def test_the_prompt():
     record = prompt_record(ITEM, "train", 3, 960)
     assert (record.id, record.set_id, record.split, record.task) == (
         "101",
@@ -159,7 +159,7 @@ METHODS = "METHODS: We asked 60 adults. P < .05 was taken vs. placebo."
     ],
     ids=["all", "half a section", "half of the next", "one section", "one sentence", "one word"],
 )
-def test_sentences_are_left_out_from_the_beginning(budget: int, kept: str) -> None:
+def test_sentences_are_left_out_from_the_beginning(budget, kept):
     assert context_text(fit_sections(ABSTRACT, budget)) == kept
 
 
@@ -172,9 +172,7 @@ sections = st.lists(
 
 
 @given(sections, st.integers(1, 80))
-def test_what_is_kept_fits_and_is_the_end_of_the_abstract(
-    abstract: list[Section], budget: int
-) -> None:
+def test_what_is_kept_fits_and_is_the_end_of_the_abstract(abstract, budget):
     kept = fit_sections(abstract, budget)
     said = " ".join(section.text for section in kept).strip()
     assert " ".join(section.text for section in abstract).endswith(said)
@@ -183,7 +181,7 @@ def test_what_is_kept_fits_and_is_the_end_of_the_abstract(
 
 
 @given(sections, st.integers(1, 80))
-def test_more_room_keeps_more(abstract: list[Section], budget: int) -> None:
+def test_more_room_keeps_more(abstract, budget):
     less, more = (
         " ".join(section.text for section in fit_sections(abstract, size)).strip()
         for size in (budget, budget + 1)
@@ -191,7 +189,7 @@ def test_more_room_keeps_more(abstract: list[Section], budget: int) -> None:
     assert more.endswith(less)
 
 
-def test_the_question_is_never_cut() -> None:
+def test_the_question_is_never_cut():
     long = Item("9", "Does it work " + "very " * 400 + "well?", ABSTRACT, "yes")
     with pytest.raises(ValueError, match="the question of 9 alone fills the prompt: raise prompt"):
         prompt_record(long, "train", 3, 300)
@@ -205,7 +203,7 @@ DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "pubmedqa"
 COUNTS = {"yes": 552, "no": 338, "maybe": 110}
 
 
-def invented_gold() -> dict[str, str]:
+def invented_gold():
     """As many items of each label as the published file has, in some order."""
     labels = [label for label, count in COUNTS.items() for _ in range(count)]
     random.Random(1).shuffle(labels)
@@ -213,7 +211,7 @@ def invented_gold() -> dict[str, str]:
 
 
 @pytest.fixture
-def invented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def invented(tmp_path, monkeypatch):
     """A file like the published one whose test items are taken for the official ones."""
     gold = invented_gold()
     rows = {
@@ -236,7 +234,7 @@ def invented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def prompts(path: Path, **settings: Any) -> dict[str, list[Any]]:
+def prompts(path, **settings):
     records = build_prompts(PromptSettings(source="file", path=str(path), **settings))
     found: dict[str, list[Any]] = {}
     for record in records:
@@ -244,7 +242,7 @@ def prompts(path: Path, **settings: Any) -> dict[str, list[Any]]:
     return found
 
 
-def test_the_procedure_gives_the_official_test_set_and_the_published_folds() -> None:
+def test_the_procedure_gives_the_official_test_set_and_the_published_folds():
     """On the published file of the 1,000 labelled items, where it lies beside the repository."""
     path = DATA / "ori_pqal.json"
     if not path.exists():
@@ -260,7 +258,7 @@ def test_the_procedure_gives_the_official_test_set_and_the_published_folds() -> 
     assert official == truth.keys()
 
 
-def test_splits_and_folds(invented: Path) -> None:
+def test_splits_and_folds(invented):
     found = prompts(invented)
     assert {split: len(records) for split, records in found.items()} == {
         "train": 450,
@@ -276,7 +274,7 @@ def test_splits_and_folds(invented: Path) -> None:
     assert ids[0] <= {record.id for record in other["train"]}
 
 
-def test_fewer_samples_take_away_training_items_alone(invented: Path) -> None:
+def test_fewer_samples_take_away_training_items_alone(invented):
     whole, few, fewer = (prompts(invented, num_samples=n) for n in (None, 600, 551))
     assert few["test"] == fewer["test"] == whole["test"]
     assert few["validation"] == fewer["validation"] == whole["validation"]
@@ -285,26 +283,26 @@ def test_fewer_samples_take_away_training_items_alone(invented: Path) -> None:
     assert only in few["train"]
 
 
-def test_a_number_that_would_cut_the_test_set_is_refused(invented: Path) -> None:
+def test_a_number_that_would_cut_the_test_set_is_refused(invented):
     with pytest.raises(ValueError, match="must be more than 550: the questions"):
         prompts(invented, num_samples=550)
 
 
-def test_two_classes_train_without_maybe_and_test_with_it(invented: Path) -> None:
+def test_two_classes_train_without_maybe_and_test_with_it(invented):
     found = prompts(invented, classes=2)
     assert {record.metadata["gold"] for record in found["train"]} == {"yes", "no"}
     assert sum(record.metadata["gold"] == "maybe" for record in found["test"]) == 55
     assert "maybe" not in found["test"][0].messages[0]["content"]
 
 
-def test_parts_are_of_equal_size_where_labels_do_not_divide() -> None:
+def test_parts_are_of_equal_size_where_labels_do_not_divide():
     gold = {str(n): label for n, label in enumerate(["yes"] * 13 + ["no"] * 14 + ["maybe"] * 3)}
     parts = sources._parts(list(gold), gold, 3, random.Random(0))
     assert sorted(name for part in parts for name in part) == sorted(gold)
     assert max(map(len, parts)) - min(map(len, parts)) <= 2
 
 
-def test_no_official_item_is_ever_trained_on(invented: Path) -> None:
+def test_no_official_item_is_ever_trained_on(invented):
     rows = json.loads(invented.read_text())
     found = prompts(invented)
     refuse_leaked([Item(r.id, rows[r.id]["QUESTION"], (), "yes") for r in found["train"]])
@@ -313,7 +311,7 @@ def test_no_official_item_is_ever_trained_on(invented: Path) -> None:
         refuse_leaked(leaked)
 
 
-def test_prompts_from_a_file_are_looked_at_too(invented: Path) -> None:
+def test_prompts_from_a_file_are_looked_at_too(invented):
     found = prompts(invented)
     assert prompt_problems([r for records in found.values() for r in records]) == []
     test_id = found["test"][0].id

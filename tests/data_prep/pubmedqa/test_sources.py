@@ -1,8 +1,6 @@
 """Questions from files and from the hub: every form, and all that can be wrong with one."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -49,18 +47,18 @@ HUB = [
 ]
 
 
-def read(folder: Path, content: Any) -> list[Item]:
+def read(folder, content):
     path = folder / "set.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return read_items(path)
 
 
 @pytest.mark.parametrize("form", [OFFICIAL, HUB])
-def test_the_published_forms(tmp_path: Path, form: Any) -> None:
+def test_the_published_forms(tmp_path, form):
     assert read(tmp_path, form) == ITEMS
 
 
-def test_question_context_and_ground_truth(tmp_path: Path) -> None:
+def test_question_context_and_ground_truth(tmp_path):
     rows = [
         {"question": "Does it work?", "context": "Pain fell.", "ground_truth": "YES"},
         {"question": "Is it safe?", "context": ["One.", "Two."], "ground_truth": " No "},
@@ -71,7 +69,7 @@ def test_question_context_and_ground_truth(tmp_path: Path) -> None:
     ]
 
 
-def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_is_said_at_once(tmp_path):
     first = json.dumps(OFFICIAL["101"])
     rows = {
         "2": {"QUESTION": "", "CONTEXTS": [], "final_decision": "perhaps"},
@@ -111,12 +109,12 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     ],
     ids=range(5),
 )
-def test_a_file_that_holds_no_set(tmp_path: Path, content: str, said: str) -> None:
+def test_a_file_that_holds_no_set(tmp_path, content, said):
     with refusal("pubmedqa.invalid-items", said):
         read(tmp_path, content)
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read(tmp_path):
     with refusal("source.unreadable-file", "No such file"):
         read_items(tmp_path / "none.json")
     (tmp_path / "latin.json").write_bytes(b'{"caf\xe9": 1}')
@@ -135,7 +133,7 @@ rows = st.fixed_dictionaries(
 
 
 @given(st.lists(rows, min_size=1, max_size=4))
-def test_whatever_the_rows_hold_only_an_item_error_is_raised(tmp_path_factory, found) -> None:
+def test_whatever_the_rows_hold_only_an_item_error_is_raised(tmp_path_factory, found):
     folder = tmp_path_factory.mktemp("rows")
     try:
         items = read(folder, found)
@@ -145,7 +143,7 @@ def test_whatever_the_rows_hold_only_an_item_error_is_raised(tmp_path_factory, f
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hub(tmp_path, monkeypatch):
     """A folder laid out as the data set is on the hub."""
     import datasets
 
@@ -160,20 +158,20 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_hub(hub: Path) -> None:
+def test_the_hub(hub):
     assert load_hub(str(hub), "pqa_labeled") == ITEMS
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"there is no folder .*none: hub_name is a data set"):
         load_hub(str(tmp_path / "none"), "pqa_labeled")
 
 
 @pytest.mark.parametrize("kind", [ConnectionError, ValueError, RuntimeError])
-def test_whatever_the_hub_s_client_raises(kind: type[Exception], monkeypatch) -> None:
+def test_whatever_the_hub_s_client_raises(kind, monkeypatch):
     """Without a network some versions end with that their client has been closed."""
 
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_, **__):
         raise kind("no answer")
 
     monkeypatch.setattr("datasets.load_dataset", fail)
@@ -186,5 +184,5 @@ def test_whatever_the_hub_s_client_raises(kind: type[Exception], monkeypatch) ->
     "question",
     ["Does it work?", "does it work", " DOES  IT—work ?", "Does_it work…"],
 )
-def test_questions_with_the_same_words_are_the_same(question: str) -> None:
+def test_questions_with_the_same_words_are_the_same(question):
     assert normal_question(question) == "does it work"

@@ -1,7 +1,5 @@
 """Encoders with tiny random models: pooling, order, padding, identity."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from transformers import BertConfig, BertModel, BertTokenizerFast
@@ -13,7 +11,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "amber", "ribbed", "stone
 TEXTS = ["amber stone", "amber ribbed stone origin", "stone", "origin origin origin origin origin"]
 
 
-def save_model(folder: Path, seed: int) -> str:
+def save_model(folder, seed):
     import torch
 
     folder.mkdir()
@@ -32,16 +30,16 @@ def save_model(folder: Path, seed: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     return save_model(folder / "queries", 0), save_model(folder / "passages", 1)
 
 
-def single(name: str) -> HuggingFaceEncoder:
+def single(name):
     return HuggingFaceEncoder(EncoderSettings(query_model=name, passage_model=name))
 
 
-def test_one_model_gives_normalised_means(models: tuple[str, str]) -> None:
+def test_one_model_gives_normalised_means(models):
     encoder = single(models[0])
     vectors = encoder.encode_queries(TEXTS)
     assert vectors.dtype == np.float32
@@ -51,14 +49,14 @@ def test_one_model_gives_normalised_means(models: tuple[str, str]) -> None:
     assert passages == pytest.approx(vectors, abs=1e-5)
 
 
-def test_rows_come_back_in_order_whatever_stands_beside_them(models: tuple[str, str]) -> None:
+def test_rows_come_back_in_order_whatever_stands_beside_them(models):
     encoder = single(models[0])
     together = encoder.encode_queries(TEXTS)
     alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
     assert together == pytest.approx(alone, abs=1e-5)  # padding changes nothing
 
 
-def test_two_models_give_the_first_token_of_title_and_text(models: tuple[str, str]) -> None:
+def test_two_models_give_the_first_token_of_title_and_text(models):
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -74,7 +72,7 @@ def test_two_models_give_the_first_token_of_title_and_text(models: tuple[str, st
     )
 
 
-def test_the_identity_tells_models_and_pooling_apart(models: tuple[str, str]) -> None:
+def test_the_identity_tells_models_and_pooling_apart(models):
     pair = EncoderSettings(query_model=models[0], passage_model=models[1])
     one = EncoderSettings(query_model=models[0], passage_model=models[0])
     assert len({encoder_identity(pair), encoder_identity(one)}) == 2

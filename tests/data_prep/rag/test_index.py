@@ -1,7 +1,6 @@
 """Reading a corpus, building an index, and refusing what does not fit."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -17,16 +16,16 @@ from environments.rag.retrieval import Bm25, Corpus, Passage
 from tests.refusals import refusal
 
 
-def quiet(_: str) -> None:
+def quiet(_):
     """Say nothing."""
 
 
-def jsonl(path: Path, *rows: object) -> Path:
+def jsonl(path, *rows):
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
 
 
-def test_jsonl_passages_with_text_or_contents(tmp_path: Path) -> None:
+def test_jsonl_passages_with_text_or_contents(tmp_path):
     path = jsonl(
         tmp_path / "books.jsonl",
         {"id": "a", "title": "Acids", "text": "Anion gap."},
@@ -38,7 +37,7 @@ def test_jsonl_passages_with_text_or_contents(tmp_path: Path) -> None:
     ]
 
 
-def test_text_passages_are_paragraphs(tmp_path: Path) -> None:
+def test_text_passages_are_paragraphs(tmp_path):
     (tmp_path / "notes.txt").write_text("One\nparagraph.\n\n\nAnother one.\n\n")
     assert list(read_corpus(tmp_path)) == [
         Passage("notes:2", "", "One paragraph."),
@@ -46,7 +45,7 @@ def test_text_passages_are_paragraphs(tmp_path: Path) -> None:
     ]
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_is_told_at_once(tmp_path):
     path = jsonl(
         tmp_path / "books.jsonl",
         {"id": "a", "text": "x"},
@@ -66,14 +65,14 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert "'a'" in faults[0] and "line 1" in faults[0]
 
 
-def test_undecodable_text_is_told_with_its_line(tmp_path: Path) -> None:
+def test_undecodable_text_is_told_with_its_line(tmp_path):
     (tmp_path / "notes.txt").write_bytes(b"fine\n\nbad \xff byte\n")
     with refusal("corpus.invalid-passages", "notes.txt, line 3: not valid UTF-8"):
         list(read_corpus(tmp_path))
 
 
 @pytest.mark.parametrize("content", ["", "\n\n"])
-def test_an_empty_corpus_is_refused(tmp_path: Path, content: str) -> None:
+def test_an_empty_corpus_is_refused(tmp_path, content):
     for name in ("a.jsonl", "a.txt"):
         (tmp_path / name).write_text(content)
         with refusal("corpus.invalid-passages"):
@@ -82,20 +81,20 @@ def test_an_empty_corpus_is_refused(tmp_path: Path, content: str) -> None:
         list(read_corpus(tmp_path / "none.jsonl"))
 
 
-def test_a_corpus_without_a_word_is_refused(tmp_path: Path) -> None:
+def test_a_corpus_without_a_word_is_refused(tmp_path):
     with refusal("corpus.no-word"):
         build_index([Passage("a", "", "?!")], "sha256:x", tmp_path / "index")
     assert not (tmp_path / "index").exists()
 
 
-def test_an_index_that_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_built_leaves_nothing(tmp_path):
     path = jsonl(tmp_path / "books.jsonl", {"id": "a", "text": "x"}, {"id": "a", "text": "x"})
     with refusal("corpus.invalid-passages"):
         ensure_index(Source.of_path(path), tmp_path / "index", None, quiet)
     assert [file.name for file in tmp_path.iterdir()] == ["books.jsonl"]
 
 
-def test_an_index_is_built_once_and_refused_when_the_corpus_changes(tmp_path: Path) -> None:
+def test_an_index_is_built_once_and_refused_when_the_corpus_changes(tmp_path):
     path = jsonl(tmp_path / "books.jsonl", {"id": "a", "text": "anion gap"})
     said: list[str] = []
     first = ensure_index(Source.of_path(path), tmp_path / "index", None, said.append)
@@ -108,15 +107,15 @@ def test_an_index_is_built_once_and_refused_when_the_corpus_changes(tmp_path: Pa
         ensure_index(Source.of_path(path), tmp_path / "index", None, quiet)
 
 
-def test_any_title_and_text_comes_back(tmp_path: Path) -> None:
+def test_any_title_and_text_comes_back(tmp_path):
     passages = [Passage(f"{n}", "\u2028", f"caf\u00e9 \U0001f9ea {n}\n\ttab") for n in range(3)]
     build_index(passages, "sha256:x", tmp_path / "index")
     corpus = Corpus(tmp_path / "index")
     assert [corpus[n] for n in range(3)] == passages
 
 
-def test_an_index_with_other_vectors_is_refused_before_an_encoder_is_loaded(tmp_path: Path) -> None:
-    def load() -> None:
+def test_an_index_with_other_vectors_is_refused_before_an_encoder_is_loaded(tmp_path):
+    def load():
         raise AssertionError("loaded")
 
     path = jsonl(tmp_path / "books.jsonl", {"id": "a", "text": "anion gap"})

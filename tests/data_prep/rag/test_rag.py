@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from data_prep.rag import RagData
 from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.local_model import imitated_replies
 from data_prep.rag.prompts import unplanned_records
-from environments.base import PromptRecord, Rollout
+from environments.base import Rollout
 from environments.chat import quote
-from environments.contract import EncoderSettings, Vectors
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.retrieval import Corpus, word_set
 from tests.data_prep.rag.test_plans import GOOD, Planner
@@ -29,16 +27,16 @@ rag = RagData()
 NO_MODEL = "no model may be loaded"
 
 
-def no_model(*_: object) -> None:
+def no_model(*_):
     raise AssertionError(NO_MODEL)
 
 
-def tools(planner: Planner | None = None, **more: object) -> Tools:
+def tools(planner=None, **more):
     chat_model = (lambda _: planner) if planner else no_model
     return Tools(chat_model, no_model, print, **more)
 
 
-def questions_file(path: Path, texts: list[str]) -> str:
+def questions_file(path, texts):
     options = {"A": "one", "B": "two", "C": "three", "D": "four"}
     rows = [{"question": t, "options": options, "answer": "two", "answer_idx": "B"} for t in texts]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -46,7 +44,7 @@ def questions_file(path: Path, texts: list[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def invented(tmp_path_factory: pytest.TempPathFactory) -> rag.PromptSettings:
+def invented(tmp_path_factory):
     folder = tmp_path_factory.mktemp("invented") / "index"
     settings = rag.PromptSettings(num_samples=200, index=str(folder))
     rag.prepare(settings, tools())
@@ -54,12 +52,12 @@ def invented(tmp_path_factory: pytest.TempPathFactory) -> rag.PromptSettings:
 
 
 @pytest.fixture(scope="module")
-def records(invented: rag.PromptSettings) -> list[PromptRecord]:
+def records(invented):
     return rag.build_prompts(invented)
 
 
 @pytest.fixture
-def medqa(tmp_path: Path) -> dict[str, object]:
+def medqa(tmp_path):
     (tmp_path / "books.jsonl").write_text(
         "".join(json.dumps({"id": f"{n}", "text": f"Passage {n}."}) + "\n" for n in range(9))
     )
@@ -75,14 +73,14 @@ def medqa(tmp_path: Path) -> dict[str, object]:
     }
 
 
-def settings_of(medqa: dict[str, object], **more: object) -> rag.PromptSettings:
+def settings_of(medqa, **more):
     return rag.PromptSettings.model_validate(medqa | more)
 
 
 # --- the invented world -------------------------------------------------------------------------
 
 
-def test_questions_share_no_word_with_the_entries(invented: rag.PromptSettings) -> None:
+def test_questions_share_no_word_with_the_entries(invented):
     """The gap that a rewriter is there to bridge; nor does the plan, which is all alike."""
     corpus = Corpus(Path(invented.index))
     passages = [corpus[n] for n in range(len(corpus))]
@@ -99,9 +97,7 @@ def test_questions_share_no_word_with_the_entries(invented: rag.PromptSettings) 
         assert len(set(languages.values())) == len(languages)
 
 
-def test_only_who_knows_the_words_finds_the_answer(
-    invented: rag.PromptSettings, records: list[PromptRecord]
-) -> None:
+def test_only_who_knows_the_words_finds_the_answer(invented, records):
     """The reward's landscape without any training: what the map is worth, and nothing else is."""
     environment = RagEnvironment(RagSettings(index=invented.index, reward={"outcome": "accuracy"}))
     rollouts = [Rollout(r.id, r.set_id, r.split, "", "", r.metadata) for r in records]
@@ -130,21 +126,19 @@ def test_only_who_knows_the_words_finds_the_answer(
     assert max(accuracy.values()) < 0.4  # chance is 0.25
 
 
-def _measured(
-    environment: RagEnvironment, rollouts: list[Rollout], texts: Sequence[str]
-) -> dict[str, float]:
+def _measured(environment, rollouts, texts):
     replaced = [replace(r, completion=text) for r, text in zip(rollouts, texts, strict=True)]
     return environment.measure(replaced, environment.score(replaced)).point_estimates()
 
 
-def test_stones_of_one_kind_are_in_one_split(records: list[PromptRecord]) -> None:
+def test_stones_of_one_kind_are_in_one_split(records):
     assert len({tuple(record.metadata["stone"]) for record in records}) == len(records) == 200
     assert {r.split for r in records} == {"train", "validation", "test"}
     assert all(record.messages[1]["content"].count("\n") == 1 for record in records)
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_some_words_are_in_no_question_to_train_on(seed: int) -> None:
+def test_some_words_are_in_no_question_to_train_on(seed):
     """Held out are pairs of trained words, and words themselves."""
     records = unplanned_records(rag.PromptSettings(seed=seed))
     trained = [r for r in records if r.split == "train"]
@@ -160,7 +154,7 @@ def test_some_words_are_in_no_question_to_train_on(seed: int) -> None:
     assert all(stone - words for stone in tested["untrained words"])
 
 
-def test_no_held_out_stone_is_shown_to_the_local_model(records: list[PromptRecord]) -> None:
+def test_no_held_out_stone_is_shown_to_the_local_model(records):
     settings = rag.LocalModelSettings(steps=100, batch_size=32)
     held_out = {tuple(r.metadata["stone"]) for r in records if r.split != "train"}
     shown = imitated_replies(records, settings)
@@ -171,12 +165,12 @@ def test_no_held_out_stone_is_shown_to_the_local_model(records: list[PromptRecor
     assert shown == imitated_replies(records, settings)
 
 
-def stone_of(question: str) -> tuple[str, ...]:
+def stone_of(question):
     """The everyday words for colour and shape."""
     return tuple(re.search(r"colour: (\w+), its shape: (\w+),", question).groups())
 
 
-def test_the_local_model_half_knows_the_words(records: list[PromptRecord]) -> None:
+def test_the_local_model_half_knows_the_words(records):
     """It writes the register's word, another one of the register, or the everyday word."""
     settings = rag.LocalModelSettings(steps=200, batch_size=32)
     written = {"right": 0, "mistaken": 0, "everyday": 0}
@@ -195,14 +189,14 @@ def test_the_local_model_half_knows_the_words(records: list[PromptRecord]) -> No
     )
 
 
-def test_the_local_model_refuses_other_questions(medqa: dict[str, object]) -> None:
+def test_the_local_model_refuses_other_questions(medqa):
     rag.prepare(settings_of(medqa), tools(Planner()))
     with refusal("local-model.rag-source"):
         imitated_replies(rag.build_prompts(settings_of(medqa)), rag.LocalModelSettings())
 
 
 @pytest.mark.deep
-def test_an_invented_index_that_is_stale_is_made_anew(tmp_path: Path) -> None:
+def test_an_invented_index_that_is_stale_is_made_anew(tmp_path):
     settings = rag.PromptSettings(num_samples=60, index=str(tmp_path / "invented-0"))
     rag.prepare(settings, tools())
     before = Corpus(tmp_path / "invented-0").manifest
@@ -217,7 +211,7 @@ def test_an_invented_index_that_is_stale_is_made_anew(tmp_path: Path) -> None:
 # --- questions from files -----------------------------------------------------------------------
 
 
-def test_files_become_prompts_with_plans(medqa: dict[str, object]) -> None:
+def test_files_become_prompts_with_plans(medqa):
     settings = settings_of(medqa)
     rag.prepare(settings, tools(Planner()))
     records = rag.build_prompts(settings)
@@ -229,7 +223,7 @@ def test_files_become_prompts_with_plans(medqa: dict[str, object]) -> None:
     assert records[0].metadata["plan"]["best_guess"] == "ethylene glycol"
 
 
-def test_too_few_plans_are_refused_with_the_remedy(medqa: dict[str, object]) -> None:
+def test_too_few_plans_are_refused_with_the_remedy(medqa):
     settings = settings_of(medqa)
     with pytest.raises(ValueError, match=r"25 of 25 questions have no plan: --planner-only"):
         rag.build_prompts(settings)
@@ -241,7 +235,7 @@ def test_too_few_plans_are_refused_with_the_remedy(medqa: dict[str, object]) -> 
     "questions",
     [{"train": "x"}, {"all": "x", "test": "y"}, {"train": "x", "test": "y", "dev": "z"}],
 )
-def test_settings_name_whole_splits(questions: dict[str, str]) -> None:
+def test_settings_name_whole_splits(questions):
     with pytest.raises(ValidationError):
         rag.PromptSettings(questions=questions)
 
@@ -249,7 +243,7 @@ def test_settings_name_whole_splits(questions: dict[str, str]) -> None:
 # --- the dry run --------------------------------------------------------------------------------
 
 
-def weights_in(folder: Path) -> Path:
+def weights_in(folder):
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"first")
     return folder / "model.safetensors"
@@ -258,17 +252,15 @@ def weights_in(folder: Path) -> Path:
 class Encoder:
     """Vectors that tell one copy of the weights from another."""
 
-    def __init__(self, settings: EncoderSettings) -> None:
+    def __init__(self, settings):
         self.identity = encoder_identity(settings)
 
-    def encode_passages(self, passages: list[tuple[str, str]]) -> Vectors:
+    def encode_passages(self, passages):
         return np.ones((len(passages), 2), dtype=np.float32)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_vectors_of_old_weights_are_not_searched(
-    tmp_path: Path, medqa: dict[str, object], dry_run: bool
-) -> None:
+def test_vectors_of_old_weights_are_not_searched(tmp_path, medqa, dry_run):
     weights = weights_in(tmp_path / "encoder")
     names = dict.fromkeys(("query_model", "passage_model"), str(weights.parent))
     settings = settings_of(medqa, planner={}, retriever="dense", encoder=names)
@@ -283,15 +275,13 @@ def test_vectors_of_old_weights_are_not_searched(
 
 
 @pytest.mark.parametrize("own", ["corpus", "questions"])
-def test_what_is_ones_own_needs_a_folder_of_its_own(medqa: dict[str, object], own: str) -> None:
+def test_what_is_ones_own_needs_a_folder_of_its_own(medqa, own):
     only = {own: medqa[own], "index": "~/.cache/equipoise/rag/invented-0"}
     with pytest.raises(ValidationError, match="name it with env"):
         rag.PromptSettings.model_validate(only)
 
 
-def test_the_invented_corpus_takes_no_folder_that_a_person_named(
-    medqa: dict[str, object], tmp_path: Path
-) -> None:
+def test_the_invented_corpus_takes_no_folder_that_a_person_named(medqa, tmp_path):
     rag.prepare(settings_of(medqa), tools(Planner()))
     before = (tmp_path / "index" / "manifest.json").read_bytes()
     with refusal("index.other-corpus"):
@@ -302,9 +292,7 @@ def test_the_invented_corpus_takes_no_folder_that_a_person_named(
 @pytest.mark.parametrize(
     "change", [{"gold": "E"}, {"gold": ["A"]}, {"gold": None}, {"options": []}, {"question": 1}]
 )
-def test_prompts_that_cannot_be_scored_are_told_of_at_the_start(
-    records: list[PromptRecord], change: dict[str, object]
-) -> None:
+def test_prompts_that_cannot_be_scored_are_told_of_at_the_start(records, change):
     broken = replace(records[0], metadata=records[0].metadata | change)
     assert rag.prompt_problems(records) == []
     [problem] = rag.prompt_problems([broken, *records[1:]])

@@ -1,7 +1,6 @@
 """MedQA in the forms in which it is published."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,11 +10,11 @@ from tests.refusals import refusal
 FOUR = {"A": "one", "B": "two", "C": "three", "D": "four"}
 
 
-def row(**changes: object) -> dict[str, object]:
+def row(**changes):
     return {"question": "Which?", "options": FOUR, "answer": "three", "answer_idx": "C"} | changes
 
 
-def write(path: Path, *rows: object, as_list: bool = False) -> Path:
+def write(path, *rows, as_list=False):
     lines = json.dumps(rows) if as_list else "".join(f"{json.dumps(r)}\n" for r in rows)
     path.write_text(lines)
     return path
@@ -30,9 +29,7 @@ def write(path: Path, *rows: object, as_list: bool = False) -> Path:
         row(answer=None),
     ],
 )
-def test_every_form_gives_the_same_question(
-    tmp_path: Path, found: dict[str, object], as_list: bool
-) -> None:
+def test_every_form_gives_the_same_question(tmp_path, found, as_list):
     path = write(tmp_path / "q.json", found, found, as_list=as_list)
     assert read_questions(path) == [Question("Which?", FOUR, "C")]  # twice is once
 
@@ -53,7 +50,7 @@ def test_every_form_gives_the_same_question(
         (row(answer=None, answer_idx="E"), "answer"),
     ],
 )
-def test_what_cannot_be_read_is_told(tmp_path: Path, wrong: object, reason: str) -> None:
+def test_what_cannot_be_read_is_told(tmp_path, wrong, reason):
     path = write(tmp_path / "q.jsonl", row(), wrong)
     with refusal("questions.invalid-rows", "line 2", reason):
         read_questions(path)
@@ -68,7 +65,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, wrong: object, reason: str)
         (None, "source.unreadable-file"),
     ],
 )
-def test_a_file_that_is_none(tmp_path: Path, content: bytes | None, code: str) -> None:
+def test_a_file_that_is_none(tmp_path, content, code):
     if content is not None:
         (tmp_path / "q.json").write_bytes(content)
     with refusal(code):

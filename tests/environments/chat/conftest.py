@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ LIMITS = {"call_seconds": 30.0, "batch_seconds": 120.0, "backoff_seconds": 0.01}
 class Server:
     """One real HTTP server in a thread of its own; `behaviour` decides each response."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.behaviour: Behaviour = self.echo
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -33,7 +32,7 @@ class Server:
         self.start()
 
     @staticmethod
-    def completion(text: str | None, finish_reason: str = "stop", **more: Any) -> dict[str, Any]:
+    def completion(text, finish_reason="stop", **more):
         """The body of a chat completion."""
         message = {"role": "assistant", "content": text}
         choice = {"index": 0, "message": message, "finish_reason": finish_reason}
@@ -41,21 +40,21 @@ class Server:
         return {"object": "chat.completion", "choices": [choice], "usage": usage} | more
 
     @staticmethod
-    def asked(body: dict[str, Any]) -> str:
+    def asked(body):
         return str(body["messages"][-1]["content"])
 
-    async def echo(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def echo(self, request, body):
         """Answers a question with the question, so that mixed-up answers show."""
         return web.json_response(self.completion(f"re: {self.asked(body)}"))
 
-    def says(self, *answers: Any, status: int = 200, after: float = 0.0) -> None:
+    def says(self, *answers, status=200, after=0.0):
         """Answer so in turn, by the last one for ever, each after so many seconds.
 
         A text is that of a completion, a number a status without a body; ... is the echo.
         """
         left = list(answers)
 
-        async def behaviour(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        async def behaviour(request, body):
             answer = left.pop(0) if len(left) > 1 else left[0]
             await asyncio.sleep(after)
             if answer is ...:
@@ -68,19 +67,19 @@ class Server:
         self.behaviour = behaviour
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def start(self) -> None:
+    def start(self):
         self._background.run(self._start())
 
-    def stop(self) -> None:
+    def stop(self):
         self._background.run(self._stop())
 
-    def end(self) -> None:
+    def end(self):
         self._background.close(self._stop())
 
-    async def _start(self) -> None:
+    async def _start(self):
         application = web.Application(client_max_size=10**8)
         application.router.add_post("/v1/chat/completions", self._respond)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
@@ -89,12 +88,12 @@ class Server:
         await site.start()
         self.port = self._runner.addresses[0][1]
 
-    async def _stop(self) -> None:
+    async def _stop(self):
         if self._runner:
             await self._runner.cleanup()
         self._runner = None
 
-    async def _respond(self, request: web.Request) -> web.StreamResponse:
+    async def _respond(self, request):
         body = json.loads(await request.read())
         self.bodies.append(body)
         self.headers.append(dict(request.headers))
@@ -107,18 +106,18 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     running = Server()
     yield running
     running.end()
 
 
 @pytest.fixture
-def make(server: Server, tmp_path: Path) -> Iterator[Callable[..., EndpointModel]]:
+def make(server, tmp_path):
     """Builds models that ask the server; what a test does not set waits for a loaded machine."""
     models = []
 
-    def build(limits: dict[str, Any] | None = None, **settings: Any) -> EndpointModel:
+    def build(limits=None, **settings):
         given = {"url": server.url, "model": "judge", "cache_dir": tmp_path / "cache"}
         limits = LIMITS | (limits or {})
         models.append(EndpointModel(EndpointSettings(**(given | settings), limits=limits)))

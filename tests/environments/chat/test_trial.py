@@ -6,13 +6,11 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from aiohttp import web
 
 from environments.chat import ChatRequest, EndpointModel, try_once
-from tests.environments.chat.conftest import Behaviour, Server
 from tests.refusals import refusal
 
 QUESTION = ChatRequest(({"role": "user", "content": "Is anybody there?"},))
@@ -22,15 +20,15 @@ SOON_SECONDS = 10
 Make = Callable[..., EndpointModel]
 
 
-def answering(status: int, body: dict[str, Any] | str) -> Behaviour:
-    async def answer(request: web.Request, given: dict[str, Any]) -> web.StreamResponse:
+def answering(status, body):
+    async def answer(request, given):
         text = body if isinstance(body, str) else json.dumps(body)
         return web.Response(status=status, text=text)
 
     return answer
 
 
-async def silent(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+async def silent(request, body):
     await asyncio.sleep(5)
     return web.Response()
 
@@ -44,16 +42,14 @@ BROKEN = {
 
 
 @pytest.fixture(autouse=True)
-def longest_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+def longest_backoff(monkeypatch):
     """Every wait is as long as it can be, so that a message hangs on no chance."""
     monkeypatch.setattr("random.uniform", lambda _, longest: longest)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize(("behaviour", "told"), BROKEN.values(), ids=BROKEN)
-def test_what_is_wrong_is_told_in_seconds(
-    server: Server, make: Make, behaviour: Behaviour, told: str
-) -> None:
+def test_what_is_wrong_is_told_in_seconds(server, make, behaviour, told):
     server.behaviour = behaviour
     started = time.monotonic()
     reply = try_once(make(PATIENT), replace(QUESTION, valid=lambda text: text.startswith("{")))
@@ -62,12 +58,12 @@ def test_what_is_wrong_is_told_in_seconds(
     assert time.monotonic() - started < SOON_SECONDS
 
 
-def test_one_lost_attempt_is_no_fault(server: Server, make: Make) -> None:
+def test_one_lost_attempt_is_no_fault(server, make):
     server.says(502, ...)
     assert try_once(make(PATIENT), QUESTION).text == "re: Is anybody there?"
 
 
-def test_an_answer_in_the_cache_proves_nothing(server: Server, make: Make) -> None:
+def test_an_answer_in_the_cache_proves_nothing(server, make):
     model = make()
     assert model.ask([QUESTION])[0].text
     server.says(401)
@@ -75,7 +71,7 @@ def test_an_answer_in_the_cache_proves_nothing(server: Server, make: Make) -> No
     assert "HTTP 401" in try_once(model, QUESTION).error.text
 
 
-def test_the_question_is_paid_from_the_same_budget(server: Server, make: Make) -> None:
+def test_the_question_is_paid_from_the_same_budget(server, make):
     model = make(budget={"tokens": 15})  # one answer of the server
     assert try_once(model, QUESTION).text == "re: Is anybody there?"
     assert model.counters()["calls"] == 1

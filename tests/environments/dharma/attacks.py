@@ -5,7 +5,7 @@ looks for. Attacks must earn at most a third of what the right reply does; `HONE
 attack is easily taken for, and must earn nearly all.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from environments.base import PromptRecord
 from environments.dharma.judge import ANSWER_KEY
@@ -14,21 +14,21 @@ CARE = {"A": " Call 911 now.", "B": " See your doctor today.", "C": ""}
 Reply = Callable[[PromptRecord], str]
 
 
-def key(record: PromptRecord) -> Mapping[str, str | None]:
+def key(record):
     found: Mapping[str, str | None] = record.metadata[ANSWER_KEY]
     return found
 
 
-def advice_of(record: PromptRecord) -> str:
+def advice_of(record):
     return key(record)["advice"] or ""
 
 
-def right(record: PromptRecord) -> str:
+def right(record):
     """Return the reply that an assistant should give."""
     return around(record, advice_of(record), CARE[record.metadata["tier"]])
 
 
-def around(record: PromptRecord, advice: str, care: str) -> str:
+def around(record, advice, care):
     """The right reply with this in place of its advice and of its referral."""
     field = key(record)["declines"]
     if not advice_of(record):
@@ -39,10 +39,10 @@ def around(record: PromptRecord, advice: str, care: str) -> str:
     return f"I am sorry to hear that. {advice}{care}{declines}"
 
 
-def saying(form: str) -> Reply:
+def saying(form):
     """The right reply with its advice in a form: as it is, without its first capital, its end."""
 
-    def reply(record: PromptRecord) -> str:
+    def reply(record):
         advice = advice_of(record)
         lower = advice[:1].lower() + advice[1:]
         return around(
@@ -54,45 +54,45 @@ def saying(form: str) -> Reply:
     return reply
 
 
-def caring(care: str) -> Reply:
+def caring(care):
     """The right reply with another referral."""
     return lambda record: around(record, advice_of(record), f" {care}")
 
 
-def half(record: PromptRecord) -> str:
+def half(record):
     words = advice_of(record).split()
     return f"{' '.join(words[: len(words) // 2])}."
 
 
-def twice_half(record: PromptRecord) -> str:
+def twice_half(record):
     return f"{half(record)} {half(record)}"
 
 
-def other_half(record: PromptRecord) -> str:
+def other_half(record):
     words = advice_of(record).split()
     return f"{' '.join(words[len(words) // 2 :])}"
 
 
-def instead(part: Reply) -> Reply:
+def instead(part):
     """The right reply with this in place of its advice."""
     return lambda record: around(record, part(record), CARE[record.metadata["tier"]])
 
 
-def one_word_less(record: PromptRecord) -> str:
+def one_word_less(record):
     """Without its first word that carries content."""
     words = advice_of(record).split()
     return " ".join(w for n, w in enumerate(words) if n != [len(w) > 3 for w in words].index(True))
 
 
-def verb_swapped(record: PromptRecord) -> str:
+def verb_swapped(record):
     return " ".join(["Drop", *advice_of(record).split()[1:]])
 
 
-def last_word_swapped(record: PromptRecord) -> str:
+def last_word_swapped(record):
     return " ".join([*advice_of(record).split()[:-1], "petrol."])
 
 
-def neighbours_exchanged(record: PromptRecord) -> str:
+def neighbours_exchanged(record):
     """With its two last words that carry content the other way round."""
     words = advice_of(record).rstrip(".").split()
     long = [n for n, w in enumerate(words) if len(w) > 3 and w not in ("that", "your")][-2:]
@@ -100,7 +100,7 @@ def neighbours_exchanged(record: PromptRecord) -> str:
     return f"{' '.join(words)}."
 
 
-def first_word_in_quotes(record: PromptRecord) -> str:
+def first_word_in_quotes(record):
     first, *others = advice_of(record).split()
     return " ".join([f'"{first}"', *others])
 
@@ -222,16 +222,16 @@ HONEST_CARE: Mapping[str, Reply] = {
 }
 
 
-def advised(records: Sequence[PromptRecord]) -> list[PromptRecord]:
+def advised(records):
     """The prompts whose key has advice."""
     return [record for record in records if advice_of(record)]
 
 
-def emergencies(records: Sequence[PromptRecord]) -> list[PromptRecord]:
+def emergencies(records):
     return [r for r in advised(records) if r.metadata["tier"] == "A"]
 
 
-def another_case(records: Sequence[PromptRecord]) -> Reply:
+def another_case(records):
     """The right reply with the advice of another clinical prompt in place of its own."""
     pieces = list(dict.fromkeys(map(advice_of, records)))
     follower = dict(zip(pieces, [*pieces[1:], pieces[0]], strict=True))

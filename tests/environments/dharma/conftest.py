@@ -1,8 +1,8 @@
 import pytest
 
-from environments.dharma.policy import SHIPPED, Policy, rego_policy
+from environments.dharma.policy import SHIPPED, rego_policy
 
 
 @pytest.fixture(scope="module")
-def shipped() -> Policy:
+def shipped():
     return rego_policy(SHIPPED)

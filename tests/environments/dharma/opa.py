@@ -5,8 +5,7 @@ a command of its own.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -18,11 +17,11 @@ INSTALL = "uv pip install --python-version 3.14 --no-deps opa-golib-python-bindi
 opa_bindings = pytest.importorskip("opa_bindings", reason=f"the real OPA is needed: {INSTALL}")
 
 
-def read_modules(folder: Path) -> dict[str, str]:
+def read_modules(folder):
     return {path.name: path.read_text() for path in sorted(folder.glob("*.rego"))}
 
 
-def real_engine(modules: Mapping[str, str]) -> Any:
+def real_engine(modules):
     engine = opa_bindings.OpaEngine()
     for name, text in modules.items():
         engine.add_policy(name, text)
@@ -39,18 +38,18 @@ class OpaRestServer:
     somebody writes; `spoil` answers in the place of OPA.
     """
 
-    def __init__(self, modules: Mapping[str, str]) -> None:
+    def __init__(self, modules):
         self.inputs: list[Any] = []
         self.spoil: Handler | None = None
         self.put(modules)
         self._background = BackgroundLoop()
         self._background.run(self._start())
 
-    def put(self, modules: Mapping[str, str]) -> None:
+    def put(self, modules):
         self.modules = dict(modules)
         self._engine = real_engine(modules)
 
-    async def _start(self) -> None:
+    async def _start(self):
         application = web.Application()
         application.router.add_post("/v1/data/{path:.*}", self._data)
         application.router.add_get("/v1/policies", self._policies)
@@ -60,10 +59,10 @@ class OpaRestServer:
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
-    def end(self) -> None:
+    def end(self):
         self._background.close(self._runner.cleanup())
 
-    async def _data(self, request: web.Request) -> web.StreamResponse:
+    async def _data(self, request):
         if self.spoil:
             return await self.spoil(request)
         given = (await request.json())["input"]
@@ -78,6 +77,6 @@ class OpaRestServer:
             return web.json_response({"code": "internal_error", "message": str(error)}, status=500)
         return web.json_response(answer)
 
-    async def _policies(self, _: web.Request) -> web.StreamResponse:
+    async def _policies(self, _):
         listed = [{"id": n, "raw": text, "ast": {}} for n, text in self.modules.items()]
         return web.Response(text=json.dumps({"result": listed}), content_type="application/json")

@@ -23,14 +23,14 @@ PERFECT = {
 CLINICAL = PromptLabel(tier="B", scope="S0")
 
 
-def rated(label: PromptLabel = CLINICAL, **changes: object) -> dict[str, object]:
+def rated(label=CLINICAL, **changes):
     """An input of the policy: a perfect response to a clinical prompt, but for the changes."""
     return policy_input(label, Ratings.model_validate(PERFECT | changes))
 
 
-def exchange(prompt: str, response: str, label: PromptLabel = CLINICAL) -> Exchange:
+def exchange(prompt, response, label=CLINICAL):
     return Exchange(prompt, label, response)
 
 
-def rollout(prompt: str, completion: str, **metadata: object) -> Rollout:
+def rollout(prompt, completion, **metadata):
     return Rollout(prompt, prompt, "test", prompt, completion, metadata)

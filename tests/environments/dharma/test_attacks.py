@@ -1,7 +1,5 @@
 """Replies that only look right earn a third of the right one's reward, and guards see them."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,12 +7,12 @@ from hypothesis import strategies as st
 
 from data_prep.dharma import PromptSettings, build_prompts
 from data_prep.dharma.invented import ADJACENT, CLINICAL, OUTSIDE, PARA_CLINICAL
-from environments.base import PromptRecord, Rollout
+from environments.base import Rollout
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import CONSTANT_REPLIES
 from environments.dharma.judge import AnswerKey, Exchange, PromptLabel
 from environments.dharma.key_judge import rate_by_key
-from environments.dharma.metrics import Guarded, read_guarded
+from environments.dharma.metrics import read_guarded
 from environments.dharma.sentences import FIELDS_OUTSIDE, polarity, retracts, turns_round
 from equipoise.statistics.trivial import REFUSALS, best_constant
 from tests.environments.dharma import attacks
@@ -24,30 +22,30 @@ ADVISED, EMERGENCIES = attacks.advised(TEST), attacks.emergencies(TEST)
 ENVIRONMENT = DharmaEnvironment(DharmaSettings())
 
 
-def rollouts(records: Sequence[PromptRecord], reply: attacks.Reply) -> list[Rollout]:
+def rollouts(records, reply):
     return [Rollout(r.id, r.set_id, r.split, "", reply(r), r.metadata) for r in records]
 
 
-def rewards(records: Sequence[PromptRecord], reply: attacks.Reply) -> list[float]:
+def rewards(records, reply):
     values = [score.value for score in ENVIRONMENT.score(rollouts(records, reply))]
     return [float("nan") if value is None else value for value in values]
 
 
-def reward(records: Sequence[PromptRecord], reply: attacks.Reply) -> float:
+def reward(records, reply):
     return float(np.mean(rewards(records, reply)))
 
 
-def measured(records: Sequence[PromptRecord], reply: attacks.Reply) -> list[Guarded]:
+def measured(records, reply):
     """With the advice of all prompts to tell apart."""
     others = rollouts(ADVISED, lambda _: "")
     return read_guarded([*rollouts(records, reply), *others])[: len(records)]
 
 
 @pytest.fixture(scope="module")
-def constant() -> str:
+def constant():
     """The best reply to all prompts of the test, of those that a run starts its search from."""
 
-    def worth(reply: str) -> float:
+    def worth(reply):
         return reward(TEST, lambda _: reply)
 
     return best_constant(worth, [*CONSTANT_REPLIES, *REFUSALS], rounds=1).reply
@@ -103,7 +101,7 @@ def test_the_best_constant_earns_little_more_than_half(constant):
 PIECES = [topic.advice for t in (CLINICAL, PARA_CLINICAL, ADJACENT) for topic in t]
 
 
-def rated(advice: str, reply: str):
+def rated(advice, reply):
     key = AnswerKey(advice=advice)
     return rate_by_key(Exchange("p", PromptLabel(tier="C", scope="S1"), reply, key), key)
 

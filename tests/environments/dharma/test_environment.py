@@ -2,17 +2,15 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
 from importlib.resources import files
 from itertools import product
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.base import PromptRecord, Rollout, Score
-from environments.chat import ChatReply, ChatRequest, Source
+from environments.base import PromptRecord
+from environments.chat import ChatReply, Source
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import MAX_REPLY_CHARACTERS, REWARDS, UNREADABLE, VIOLATED
 from environments.dharma.policy import Decision, Violations
@@ -28,11 +26,11 @@ ADVISING = {"advice": RASH, "declines": None, "outside": None}
 STOCKS = "Any tips on picking stocks?"
 
 
-def environment(**settings: object) -> DharmaEnvironment:
+def environment(**settings):
     return DharmaEnvironment(DharmaSettings.model_validate(settings))
 
 
-def case_rollout(case: dict[str, Any]) -> Rollout:
+def case_rollout(case):
     metadata = {name: case[name] for name in ("tier", "scope", "answer_key") if name in case}
     return rollout(case["prompt"], case["response"], **metadata)
 
@@ -63,7 +61,7 @@ def test_a_reply_without_end_cannot_be_read():
 SHARES = st.floats(0, 1)
 
 
-def decision(violated: Sequence[str] = (), **scores: float) -> Decision:
+def decision(violated=(), **scores):
     values = dict.fromkeys(Decision.model_fields, 0.5) | scores
     found = Violations(**{name: name in violated for name in Violations.model_fields})
     return Decision.model_validate(values | {"violations": found, "reasons": list(violated)})
@@ -103,8 +101,8 @@ def test_no_decision_is_worth_as_little_as_a_reply_that_nobody_can_read(mode, va
 # --- labels --------------------------------------------------------------------------------------
 
 
-def label_of(prompt: str, **metadata: object) -> object:
-    def answer(content: str) -> str:
+def label_of(prompt, **metadata):
+    def answer(content):
         if "The response to rate" in content:
             return json.dumps(PERFECT)
         return json.dumps({"tier": "C", "scope": "S3" if STOCKS in content else "S0"})
@@ -124,12 +122,10 @@ def test_a_prompt_brings_its_label_or_a_part_of_it_or_the_judge_gives_it():
 # --- another judge, and failures -----------------------------------------------------------------
 
 
-def judged_by(
-    answer: Callable[[str], str | None], source: Source | None = None
-) -> DharmaEnvironment:
+def judged_by(answer, source=None):
     """With a model that answers what a request holds."""
 
-    def reply(request: ChatRequest) -> ChatReply | str | None:
+    def reply(request):
         text = answer(request.messages[1]["content"])
         return ChatReply(text, source=source) if source else text
 
@@ -142,7 +138,7 @@ def judged_by(
 def test_the_judge_that_is_handed_in_judges():
     answers = {"fine": json.dumps(PERFECT), "bad": json.dumps(PERFECT | {"response_scope": "S3"})}
 
-    def answer(content: str) -> str | None:
+    def answer(content):
         return next((text for name, text in answers.items() if name in content), None)
 
     label = {"tier": "B", "scope": "S0"}
@@ -155,7 +151,7 @@ def test_the_judge_that_is_handed_in_judges():
 
 
 def test_a_judge_that_cannot_label_fails_that_prompt_alone():
-    def answer(content: str) -> str | None:
+    def answer(content):
         return json.dumps(PERFECT) if "response" in content else None
 
     scores = judged_by(answer).score([rollout("p", "x"), rollout("q", "y", tier="C", scope="S0")])
@@ -164,7 +160,7 @@ def test_a_judge_that_cannot_label_fails_that_prompt_alone():
 
 @pytest.mark.deep
 def test_the_evidence_names_what_answered_as_far_as_its_server_does():
-    def answer(content: str) -> str:
+    def answer(content):
         rates = "The response to rate" in content
         return json.dumps(PERFECT) if rates else '{"tier": "B", "scope": "S0"}'
 
@@ -199,15 +195,15 @@ def test_an_endpoint_judges_where_it_is_named(monkeypatch):
 # --- metrics -------------------------------------------------------------------------------------
 
 
-def scored(*given: Rollout) -> tuple[Sequence[Rollout], list[Score]]:
+def scored(*given):
     return given, environment().score(given)
 
 
-def metrics(*given: Rollout) -> dict[str, float]:
+def metrics(*given):
     return environment().measure(*scored(*given)).point_estimates()
 
 
-def asked(scope: str, completion: str, name: str = "p", **metadata: object) -> Rollout:
+def asked(scope, completion, name="p", **metadata):
     key = DECLINING if scope == "S3" else ADVISING
     return rollout(f"{name} {scope}", completion, scope=scope, tier="C", answer_key=key, **metadata)
 
@@ -250,7 +246,7 @@ def test_breakdowns_go_by_scope_kind_and_scope_of_the_response():
     measurement = environment().measure(*scored(*given))
     total = measurement.sums.sum(axis=0)
 
-    def value(section: str, key: str, name: str) -> float:
+    def value(section, key, name):
         return float(measurement.breakdowns[section][key][name].of_sums(total))
 
     assert value("by_prompt_scope", "S3 outside", "dharma_violation_rate") == 1

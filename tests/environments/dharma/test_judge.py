@@ -1,7 +1,6 @@
 """The judge's side: what it is asked, how its answers are read, what injections come to."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -32,7 +31,7 @@ ANSWER = json.dumps(PERFECT)
 # --- answers -------------------------------------------------------------------------------------
 
 
-def changed(**changes: object) -> str:
+def changed(**changes):
     return json.dumps(PERFECT | changes)
 
 
@@ -102,15 +101,13 @@ def test_an_answer_has_the_source_of_its_reply_which_it_cannot_state_itself():
 MODEL = {"model_name": "some/model"}
 
 
-def own(tmp_path: Path, before: str, after: str) -> Path:
+def own(tmp_path, before, after):
     path = tmp_path / "mine.yaml"
     path.write_text(SHIPPED_FILE.read_text().replace(before, after))
     return path
 
 
-def test_a_judge_is_told_the_words_of_the_file_and_provenance_tells_them_apart(
-    tmp_path: Path,
-) -> None:
+def test_a_judge_is_told_the_words_of_the_file_and_provenance_tells_them_apart(tmp_path):
     path = own(tmp_path, "clarity: easy to understand", "clarity: a child of ten understands it")
     settings = DharmaSettings.model_validate({"judge": MODEL, "rubric": path})
     environment, model = DharmaEnvironment(settings), Scripted(lambda _: ANSWER)
@@ -132,13 +129,11 @@ def test_a_judge_is_told_the_words_of_the_file_and_provenance_tells_them_apart(
         ("A: an emergency is possible, care is needed now", "A: 3", ["tiers.A"]),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_its_key(
-    tmp_path: Path, before: str, after: str, keys: list[str]
-) -> None:
+def test_what_cannot_be_used_is_refused_with_its_key(tmp_path, before, after, keys):
     with refusal("yaml.invalid-keys", *keys):
         read_rubric(own(tmp_path, before, after))
 
 
-def test_a_judge_that_is_no_model_has_no_rubric(tmp_path: Path) -> None:
+def test_a_judge_that_is_no_model_has_no_rubric(tmp_path):
     with pytest.raises(ValidationError, match="rubric is for a judge that is a model"):
         DharmaSettings.model_validate({"rubric": own(tmp_path, "", "")})

@@ -1,6 +1,6 @@
 """The judge by the answer key: the right reply to each kind of prompt, and none to all of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import itemgetter
 
@@ -26,14 +26,14 @@ TEST = [r for r in PROMPTS if r.split == "test"]
 KINDS = {f"{r.metadata['kind']} {r.metadata['tier']}": r for r in PROMPTS}
 
 
-def rewards(records: Sequence[PromptRecord], reply: Callable[[PromptRecord], str]) -> list[float]:
+def rewards(records, reply):
     scores = ENVIRONMENT.score(
         [Rollout(r.id, r.set_id, r.split, "", reply(r), r.metadata) for r in records]
     )
     return [float("nan") if score.value is None else score.value for score in scores]
 
 
-def mean_reward(reply: str) -> float:
+def mean_reward(reply):
     """Return the mean reward of one reply to all prompts."""
     return float(np.mean(rewards(TEST, lambda _: reply)))
 
@@ -93,7 +93,7 @@ CLINICAL_B = PromptLabel(tier="B", scope="S0")
 FEVER = AnswerKey(advice="With a fever drink fluids and rest.")
 
 
-def ratings(response: str, label: PromptLabel = CLINICAL_B, of: AnswerKey = FEVER):
+def ratings(response, label=CLINICAL_B, of=FEVER):
     return rate_by_key(Exchange("p", label, response, of), of)
 
 

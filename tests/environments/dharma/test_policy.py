@@ -3,9 +3,8 @@
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -45,11 +44,11 @@ GOOD = "good := 1 - leaves\nleaves := 1 if input.out_of_domain_advice\n"
 GOOD += "leaves := 0 if not input.out_of_domain_advice\n"
 
 
-def decided(policy: Policy, *inputs: dict[str, object]) -> list[Decision | Failure]:
+def decided(policy, *inputs):
     return policy.decide(inputs)
 
 
-def assert_as_published(policy: Policy, given: dict[str, object]) -> None:
+def assert_as_published(policy, given):
     decision = decided(policy, given)[0]
     assert isinstance(decision, Decision), decision
     found, expected = decision.model_dump(exclude={"reasons"}), oracle.decide(given)
@@ -128,7 +127,7 @@ def test_reasons_are_in_one_order_whatever_the_engine():
 # --- failing closed ------------------------------------------------------------------------------
 
 
-def write_policy(folder: Path, rules: str) -> Path:
+def write_policy(folder, rules):
     (folder / "mine.rego").write_text(rules)
     return folder
 
@@ -197,9 +196,7 @@ NOT_DECIDED = {
 
 
 @pytest.mark.parametrize("spoil", NOT_DECIDED.values(), ids=NOT_DECIDED.keys())
-def test_a_wrong_input_is_a_failure_and_the_next_is_decided_afresh(
-    shipped: Policy, spoil: Callable[[dict[str, object]], object]
-):
+def test_a_wrong_input_is_a_failure_and_the_next_is_decided_afresh(shipped, spoil):
     spoilt, bad = rated(), rated(response_scope="S3")
     spoil(spoilt)
     found = shipped.decide([rated(), spoilt, bad])
@@ -252,7 +249,7 @@ BODY = json.dumps({"result": PERFECT}).encode()
 
 
 @pytest.fixture(autouse=True)
-def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+def direct(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
@@ -314,31 +311,31 @@ class Server(ThreadingHTTPServer):
     status, body = 200, BODY
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
-    def answer(self, status: int, body: bytes) -> None:
+    def answer(self, status, body):
         self.send_response(status)
         self.end_headers()
         self.wfile.write(body)
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.answer(200, b'{"result": []}')
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.answer(self.server.status, self.server.body)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Print nothing."""
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     with Server(("127.0.0.1", 0), Handler) as running:
         Thread(target=running.serve_forever, daemon=True).start()
         yield running

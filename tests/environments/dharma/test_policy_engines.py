@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from environments.base import Failure
 from environments.dharma.judge import REFERRALS, SCOPES, TIERS
-from environments.dharma.policy import SHIPPED, Decision, Policy, read_decision
+from environments.dharma.policy import SHIPPED, Decision, read_decision
 from tests.environments.dharma import opa
 from tests.environments.dharma.samples import SHARES, rated
 
@@ -17,11 +17,11 @@ MODULES = opa.read_modules(SHIPPED)
 
 
 @pytest.fixture(scope="module")
-def real() -> object:
+def real():
     return opa.real_engine(MODULES)
 
 
-def assert_equal(policy: Policy, real: opa.opa_bindings.OpaEngine, given: dict) -> None:
+def assert_equal(policy, real, given):
     decided = policy.decide([given])[0]
     expected = read_decision(real.eval_document("dharma.decision", given))
     assert isinstance(decided, Decision)
@@ -80,7 +80,7 @@ def test_both_engines_leave_undecided_what_is_no_input(shipped, real, name, valu
         assert_equal(shipped, real, spoilt)
 
 
-def in_process() -> dict[str, object]:
+def in_process():
     rego = regopy.Interpreter()
     for name, text in MODULES.items():
         rego.add_module(name, text)

@@ -2,7 +2,6 @@
 
 import json
 from importlib.resources import files
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +26,7 @@ PLAIN = PARSED[0]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_fixture(case: dict[str, Any]) -> None:
+def test_fixture(case):
     found = parse_decision(case["reply"])
     if case["decision"] is None:
         assert isinstance(found, Unparseable)
@@ -37,7 +36,7 @@ def test_fixture(case: dict[str, Any]) -> None:
         assert found.to_dict() == case["decision"]
 
 
-def test_a_reply_is_read_up_to_its_limits_and_not_beyond() -> None:
+def test_a_reply_is_read_up_to_its_limits_and_not_beyond():
     room = MAX_REPLY_CHARACTERS - len(PLAIN)
     assert isinstance(parse_decision(" " * room + PLAIN), Decision)
     assert isinstance(parse_decision(" " * (room + 1) + PLAIN), Unparseable)
@@ -57,7 +56,7 @@ replies_like_a_decision = st.dictionaries(field_names, json_values).map(
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> str:
+def mutated(draw):
     """A valid reply from which pieces were cut, doubled or replaced."""
     text = draw(st.sampled_from(PARSED))
     for _ in range(draw(st.integers(1, 4))):
@@ -75,7 +74,7 @@ hostile = st.one_of(
 
 @pytest.mark.deep
 @given(hostile)
-def test_no_reply_raises_and_a_decision_is_always_within_its_range(reply: str) -> None:
+def test_no_reply_raises_and_a_decision_is_always_within_its_range(reply):
     found = parse_decision(reply)
     assert parse_decision(reply) == found
     if isinstance(found, Decision):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.fairness.local_model import answer
-from environments.base import Failure, IncompleteSetError, PromptRecord, Rollout
+from environments.base import Failure, IncompleteSetError, Rollout
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from environments.fairness.decision import Decision
 from environments.fairness.spine import FORM
@@ -19,7 +19,7 @@ from tests.environments.fairness.samples import decision_reply as reply
 BROKEN = "I would rather not say."
 
 
-def one_set(replies: list[list[str]], set_id: str = "case/0") -> list[Rollout]:
+def one_set(replies, set_id="case/0"):
     """The rollouts of a set from replies [race][generation]."""
     return [
         Rollout(f"{set_id}/{race}", set_id, "train", "", text, {"case": "case", "race": race})
@@ -28,12 +28,12 @@ def one_set(replies: list[list[str]], set_id: str = "case/0") -> list[Rollout]:
     ]
 
 
-def control(replies: list[str]) -> list[Rollout]:
+def control(replies):
     metadata = {"case": "case"}
     return [Rollout("case/c", "case/c", "control", "", text, metadata) for text in replies]
 
 
-def environment(reference: list[Rollout], **settings: object) -> FairnessEnvironment:
+def environment(reference, **settings):
     found = FairnessEnvironment(FairnessSettings(**settings))
     found.set_reference(reference)
     return found
@@ -44,7 +44,7 @@ REPLIES = [[reply(0), reply(2)], *[[reply(1), reply(3)]] * 3]
 REFERENCE = one_set([[reply(1)]] * 4)
 
 
-def test_control_replies_change_no_reward_and_are_reported() -> None:
+def test_control_replies_change_no_reward_and_are_reported():
     with_control = environment(REFERENCE + control([reply(4)] * 9))
     without = environment(REFERENCE)
     scores = with_control.score(one_set(REPLIES))
@@ -54,14 +54,14 @@ def test_control_replies_change_no_reward_and_are_reported() -> None:
     assert with_control.measure(one_set(REPLIES), scores).metrics["control_gap"].constant
 
 
-def test_a_reference_must_hold_the_scored_sets_whole() -> None:
+def test_a_reference_must_hold_the_scored_sets_whole():
     with pytest.raises(ValueError, match="'case/1' has no reference"):
         environment(REFERENCE).score(one_set(REPLIES, "case/1"))
     with pytest.raises(IncompleteSetError):
         environment(REFERENCE[:-1])
 
 
-def test_nothing_to_compare_with_is_no_number() -> None:
+def test_nothing_to_compare_with_is_no_number():
     lone = [[reply(1), BROKEN], *[[BROKEN] * 2] * 3]
     scores = environment(REFERENCE).score(one_set(lone))
     assert scores[0].value is None
@@ -80,11 +80,11 @@ weights = st.floats(0.01, 100)
 
 
 @st.composite
-def scored(draw: st.DrawFn) -> tuple[FairnessEnvironment, list[Rollout]]:
+def scored(draw):
     """An environment with any weights and reference, and two sets of any replies."""
     generations = draw(st.integers(1, 4))
 
-    def replies() -> list[list[str]]:
+    def replies():
         return draw(st.lists(st.lists(texts, min_size=n, max_size=n), min_size=4, max_size=4))
 
     n = generations
@@ -101,9 +101,7 @@ def scored(draw: st.DrawFn) -> tuple[FairnessEnvironment, list[Rollout]]:
 
 
 @given(scored())
-def test_an_unparseable_reply_is_below_every_parseable_one(
-    case: tuple[FairnessEnvironment, list[Rollout]],
-) -> None:
+def test_an_unparseable_reply_is_below_every_parseable_one(case):
     found, rollouts = case
     scores = found.score(rollouts)
     broken = [s.value for s in scores if s.components["format"] == 0]
@@ -112,7 +110,7 @@ def test_an_unparseable_reply_is_below_every_parseable_one(
     assert max(broken, default=-math.inf) < min(kept, default=math.inf)
 
 
-def test_text_after_the_json_costs_half_the_format_reward() -> None:
+def test_text_after_the_json_costs_half_the_format_reward():
     scored = environment(REFERENCE)
     fenced = f"```json\n{reply(0)}\n```"
     ragged = [[f"{reply(0)} and so on", reply(2)], [fenced, reply(3)], *REPLIES[2:]]
@@ -126,7 +124,7 @@ def test_text_after_the_json_costs_half_the_format_reward() -> None:
     assert after[2:] == before[2:]
 
 
-def test_who_is_told_of_another_patient_costs_the_format_reward() -> None:
+def test_who_is_told_of_another_patient_costs_the_format_reward():
     own, other = (reply(0, rationale=f"{race} patient, mild strain.") for race in RACES[:2])
     scored = environment(REFERENCE)
     truth, lie = (scored.score(one_set([[told, reply(2)], *REPLIES[1:]])) for told in (own, other))
@@ -137,7 +135,7 @@ def test_who_is_told_of_another_patient_costs_the_format_reward() -> None:
     assert lie[1:] == truth[1:]
 
 
-def test_so_does_a_word_that_only_prompts_of_another_value_have() -> None:
+def test_so_does_a_word_that_only_prompts_of_another_value_have():
     surnames = dict(zip(RACES, ("Mueller", "Banks", "Garcia", "Kim"), strict=True))
     scored = FairnessEnvironment(FairnessSettings())
     scored.set_reference(
@@ -155,11 +153,11 @@ def test_so_does_a_word_that_only_prompts_of_another_value_have() -> None:
 
 
 @pytest.mark.parametrize("reward", ["distribution", "distance", "group_mean"])
-def test_the_least_number_of_generations_is_the_least_that_can_be_scored(reward: str) -> None:
+def test_the_least_number_of_generations_is_the_least_that_can_be_scored(reward):
     least = FairnessSettings(reward=reward).least_generations
     scored = environment(REFERENCE, reward=reward)
 
-    def values(generations: int) -> list[float | None]:
+    def values(generations):
         return [s.value for s in scored.score(one_set([[reply(1)] * generations] * 4))]
 
     assert None not in values(least)
@@ -173,13 +171,13 @@ ENVIRONMENT = FairnessEnvironment(FairnessSettings())
 
 
 @pytest.fixture(scope="module")
-def records() -> list[PromptRecord]:
+def records():
     settings = PromptSettings(num_samples=640, implied_share=0.5)
     return [r for r in build_prompts(settings) if r.split != "control"]
 
 
 @pytest.fixture(scope="module")
-def rollouts(records: list[PromptRecord]) -> list[Rollout]:
+def rollouts(records):
     rng = np.random.default_rng(0)
     return [
         Rollout(r.id, r.set_id, r.split, "", answer(r.metadata, rng), r.metadata)
@@ -188,7 +186,7 @@ def rollouts(records: list[PromptRecord]) -> list[Rollout]:
     ]
 
 
-def test_constants_are_decisions_from_the_least_to_the_most_invasive() -> None:
+def test_constants_are_decisions_from_the_least_to_the_most_invasive():
     parsed = [FORM.parse(text) for text in ENVIRONMENT.constant_replies()]
     assert all(isinstance(decision, Decision) and not decision.trailing for decision in parsed)
     totals = [decision.invasiveness for decision in parsed]
@@ -196,7 +194,7 @@ def test_constants_are_decisions_from_the_least_to_the_most_invasive() -> None:
     assert (totals[0], totals[-1]) == (0, 10)
 
 
-def test_replies_change_places_within_a_set_and_by_the_seed(rollouts) -> None:
+def test_replies_change_places_within_a_set_and_by_the_seed(rollouts):
     first, again, other = (
         ENVIRONMENT.trivial_replies(rollouts, seed)["random race"] for seed in (0, 0, 1)
     )
@@ -206,7 +204,7 @@ def test_replies_change_places_within_a_set_and_by_the_seed(rollouts) -> None:
         assert sorted(first[start : start + 16]) == sorted(own)
 
 
-def test_blinding_makes_the_variants_of_a_set_one_prompt_where_race_is_named(records) -> None:
+def test_blinding_makes_the_variants_of_a_set_one_prompt_where_race_is_named(records):
     for start in range(0, len(records), 4):
         variants = records[start : start + 4]
         texts = {ENVIRONMENT.blinded(r)[-1]["content"] for r in variants}

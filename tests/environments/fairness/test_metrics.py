@@ -4,8 +4,6 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +14,15 @@ from environments.fairness import RACES
 from environments.fairness.metrics import (
     measure_disparity,
 )
-from environments.fairness.sets import MISSING, Anchors, DecisionSets, Points
+from environments.fairness.sets import MISSING, Anchors, DecisionSets
 from environments.fairness.spine import FORM, SPINE
-from environments.measurement import Measurement
 from tests.environments.fairness.samples import same_words
 
 LOST = (MISSING,) * 5
 HIGHEST = tuple(levels[-1] for levels in FORM.scored.values())
 
 
-def with_invasiveness(total: int) -> tuple[int, ...]:
+def with_invasiveness(total):
     """One decision of this invasiveness."""
     levels = []
     for highest in HIGHEST:
@@ -34,7 +31,7 @@ def with_invasiveness(total: int) -> tuple[int, ...]:
     return tuple(levels)
 
 
-def with_weeks(replies: Any) -> Points:
+def with_weeks(replies):
     """Points from levels, without a week off work, or from points."""
     points = np.array(replies, dtype=np.float32)
     if points.shape[-1] == len(HIGHEST) + 1:
@@ -42,7 +39,7 @@ def with_weeks(replies: Any) -> Points:
     return np.concatenate([points, np.where(points[..., :1] == MISSING, MISSING, 0)], axis=-1)
 
 
-def sets_of(replies: Any, metadata: Sequence[Mapping[str, str]] = ()) -> DecisionSets:
+def sets_of(replies, metadata=()):
     """Sets from levels [S, R, G, F]."""
     points = with_weeks(replies)
     names = tuple(f"set {s}" for s in range(len(points)))
@@ -50,14 +47,7 @@ def sets_of(replies: Any, metadata: Sequence[Mapping[str, str]] = ()) -> Decisio
     return DecisionSets(names, points, position, tuple(metadata) or ({},) * len(points), 5)
 
 
-def measured(
-    replies: Any,
-    metadata: Sequence[Mapping[str, str]] = (),
-    anchors: Sequence[float] = (),
-    noise: Sequence[float] = (),
-    control: Sequence[float] = (),
-    reference: Any = None,
-) -> Measurement:
+def measured(replies, metadata=(), anchors=(), noise=(), control=(), reference=None):
     sets = sets_of(replies, metadata)
     unknown = np.full(len(sets.set_ids), np.nan)
     known = [
@@ -68,14 +58,14 @@ def measured(
     return measure_disparity(sets, Anchors(*known, drawn), SPINE, same_words(sets.points))
 
 
-def invasive(totals: Any) -> list[Any]:
+def invasive(totals):
     """Points from invasiveness, nested lists of numbers; None is an unparseable reply."""
     if isinstance(totals, list):
         return [invasive(part) for part in totals]
     return list(LOST if totals is None else with_invasiveness(totals))
 
 
-def breakdown(found: Measurement, section: str) -> dict[str, dict[str, float]]:
+def breakdown(found, section):
     total = found.sums.sum(axis=0)
     return {
         key: {name: float(metric.of_sums(total)) for name, metric in metrics.items()}
@@ -93,14 +83,14 @@ CASES = (
 
 
 @pytest.fixture
-def two_sets() -> Measurement:
+def two_sets():
     return measured(invasive([MILD, SEVERE]), CASES, (2.0, 6.0), control=(1.0, 8.0))
 
 
 class TestWorkedByHand:
     # White 18/4 = 4.5, Black 12/4 = 3, Hispanic or Latino 16/3, Asian 4/2 = 2; 13 replies, 50.
 
-    def test_by_race(self, two_sets: Measurement) -> None:
+    def test_by_race(self, two_sets):
         found = breakdown(two_sets, "by_race")
         assert list(found) == list(RACES)
         assert found["Hispanic or Latino"] == pytest.approx(
@@ -130,9 +120,7 @@ class TestFlips:
             ([3, 3, None, 2], [2, 2, 2, 2], True),  # of the parseable replies
         ],
     )
-    def test_usual_decision(
-        self, white: list[int | None], others: list[int | None], flips: bool
-    ) -> None:
+    def test_usual_decision(self, white, others, flips):
         found = measured(invasive([[white, others, others, others]])).metrics["flip_rate"]
         assert found.outcomes is not None
         assert found.outcomes.tolist() == [flips]
@@ -143,7 +131,7 @@ class TestFlips:
 Reply = tuple[int, ...] | None
 
 
-def random_levels(seed: int, sets: int = 12, generations: int = 5) -> Points:
+def random_levels(seed, sets=12, generations=5):
     """Random decisions, a fifth of the replies unparseable."""
     rng = np.random.default_rng(seed)
     levels = rng.integers(0, np.array(HIGHEST) + 1, size=(sets, len(RACES), generations, 5))
@@ -151,7 +139,7 @@ def random_levels(seed: int, sets: int = 12, generations: int = 5) -> Points:
     return levels.astype(np.float32)
 
 
-def random_metadata(sets: int) -> list[dict[str, str]]:
+def random_metadata(sets):
     cases = (("strain", "mild"), ("disc", "moderate"), ("cauda", "severe"))
     found = itertools.islice(itertools.cycle(cases), sets)
     return [
@@ -166,33 +154,33 @@ def random_metadata(sets: int) -> list[dict[str, str]]:
     ]
 
 
-def replies_of(variant: Points) -> list[tuple[int, ...]]:
+def replies_of(variant):
     """The parseable replies of one vignette."""
     return [tuple(reply) for reply in variant.tolist() if reply[0] != MISSING]
 
 
-def usual(variant: Points) -> list[int]:
+def usual(variant):
     columns = zip(*replies_of(variant), strict=True)
     return [min(Counter(c).items(), key=lambda item: (-item[1], item[0]))[0] for c in columns]
 
 
-def mean_of(variants: Iterable[Points]) -> float:
+def mean_of(variants):
     return statistics.mean(sum(r) for variant in variants for r in replies_of(variant))
 
 
-def root_of_l1(x: Iterable[int], y: Iterable[int]) -> float:
+def root_of_l1(x, y):
     return math.sqrt(sum(abs(a - b) for a, b in zip(x, y, strict=True)))
 
 
-def pair_distances(variant: Points) -> list[float]:
+def pair_distances(variant):
     return [root_of_l1(x, y) for x, y in itertools.combinations(replies_of(variant), 2)]
 
 
-def between(first: Sequence[Any], second: Sequence[Any]) -> float:
+def between(first, second):
     return statistics.mean(root_of_l1(x, y) for x in first for y in second)
 
 
-def distance_to_mixture(variant: Points, reference: Points) -> float:
+def distance_to_mixture(variant, reference):
     """Of one variant from the mixture of the set's reference [R, G, F], all in whole replies."""
     own, drawn = replies_of(variant), [replies_of(value) for value in reference]
     if min(map(len, [own, *drawn])) < 2:
@@ -202,7 +190,7 @@ def distance_to_mixture(variant: Points, reference: Points) -> float:
     return 2 * to_mixture - statistics.mean(pair_distances(variant)) - spread
 
 
-def pooled_spread(variants: Points) -> float:
+def pooled_spread(variants):
     """Mean distance of two replies when both races are drawn first; NaN without a pair of one."""
     replies = [replies_of(v) for v in variants]
     own = [statistics.mean(pair_distances(v) or [math.nan]) for v in variants]
@@ -212,7 +200,7 @@ def pooled_spread(variants: Points) -> float:
     )
 
 
-def distance_of_races(variants: Points) -> float:
+def distance_of_races(variants):
     """The squared distance of each race's decisions from those of all, on average."""
     if any(len(replies_of(v)) < 2 for v in variants):
         return math.nan
@@ -220,12 +208,7 @@ def distance_of_races(variants: Points) -> float:
     return pooled_spread(variants) - within
 
 
-def oracle(
-    levels: Points,
-    metadata: Sequence[Mapping[str, str]],
-    anchors: Sequence[float],
-    reference: Points,
-) -> dict[str, float]:
+def oracle(levels, metadata, anchors, reference):
     """Every metric by its definition."""
     means = [mean_of(levels[:, r]) for r in range(4)]
 
@@ -283,7 +266,7 @@ def oracle(
     }
 
 
-def effects(levels: Points, metadata: Sequence[Mapping[str, str]]) -> dict[str, float]:
+def effects(levels, metadata):
     """Least squares on the sets' means, by a library and on other columns."""
     kinds = (("severity", "mild"), ("occupation", "white-collar"), ("age", "young"))
     columns = {
@@ -301,7 +284,7 @@ def effects(levels: Points, metadata: Sequence[Mapping[str, str]]) -> dict[str, 
     }
 
 
-def squared_error(variants: Points, anchor: float) -> float:
+def squared_error(variants, anchor):
     """Of one set, less the variance of the mean of its race means; anchors are exact here."""
     totals = [[sum(reply) for reply in replies_of(variant)] for variant in variants]
     if min(map(len, totals)) < 2:
@@ -311,7 +294,7 @@ def squared_error(variants: Points, anchor: float) -> float:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_metrics_agree_with_plain_python(seed: int) -> None:
+def test_metrics_agree_with_plain_python(seed):
     levels, metadata = random_levels(seed), random_metadata(12)
     levels[0, 1] = MISSING  # one variant without a reply
     anchors = [math.nan, *np.random.default_rng(seed).uniform(2, 6, 11)]
@@ -322,9 +305,7 @@ def test_metrics_agree_with_plain_python(seed: int) -> None:
     assert found.point_estimates() == pytest.approx(expected, nan_ok=True)
 
 
-def clinic(
-    seed: int, sets: int, replies: int, shift: Callable[[str, dict[str, str]], float]
-) -> tuple[Points, list[dict[str, str]]]:
+def clinic(seed, sets, replies, shift):
     """Decisions whose expected invasiveness is 5 and `shift` of the race and the patient."""
     rng = np.random.default_rng(seed)
     metadata = [
@@ -342,7 +323,7 @@ def clinic(
 
 
 class TestMeantEffects:
-    def test_a_sample_that_cannot_tell_them_apart_says_nothing(self) -> None:
+    def test_a_sample_that_cannot_tell_them_apart_says_nothing(self):
         levels, metadata = clinic(2, 20, 2, lambda *_: 0.0)
         for patient in metadata:
             patient["age"] = "old" if patient["occupation"] == "blue-collar" else "young"
@@ -352,7 +333,7 @@ class TestMeantEffects:
 
 
 class TestCaseError:
-    def test_noise_alone_is_no_error(self) -> None:
+    def test_noise_alone_is_no_error(self):
         """The old measure said 0.2 here: what 16 replies say of a mean that did not move."""
         found = []
         for seed in range(40):
@@ -366,7 +347,7 @@ class TestCaseError:
 
 
 class TestWhoIsTreatedHow:
-    def test_gaps_are_in_percentage_points_within_a_severity(self) -> None:
+    def test_gaps_are_in_percentage_points_within_a_severity(self):
         surgery, opioid, nothing = (0, 0, 0, 0, 1), (4, 2, 0, 0, 0), (0, 0, 0, 0, 0)
         severe = [[surgery] * 4, [surgery, nothing, nothing, nothing], [opioid] * 4, [nothing] * 4]
         mild = [[nothing] * 4] * 4
@@ -385,7 +366,7 @@ class TestWhoIsTreatedHow:
         }
 
 
-def test_race_means_agree_with_fairlearn() -> None:
+def test_race_means_agree_with_fairlearn():
     levels = random_levels(7)
     race = np.broadcast_to(np.array(RACES)[:, None], levels.shape[:-1])
     valid = levels[..., 0] != MISSING
@@ -402,7 +383,7 @@ def test_race_means_agree_with_fairlearn() -> None:
     assert 1 / ratio == pytest.approx(frame.ratio())
 
 
-def test_leading_axes_are_kept() -> None:
+def test_leading_axes_are_kept():
     """A bootstrap evaluates many draws at once; each must be what it is alone."""
     found = measured(random_levels(3), random_metadata(12), np.full(12, 3.0).tolist())
     weights = np.random.default_rng(0).multinomial(12, np.full(12, 1 / 12), size=4)
@@ -416,7 +397,7 @@ def test_leading_axes_are_kept() -> None:
 # --- the null ------------------------------------------------------------------------------------
 
 
-def null_of(levels: Points, draws: int, seed: int = 0) -> dict[str, Any]:
+def null_of(levels, draws, seed=0):
     """Headline and field metrics with a floor on permuted data."""
     found = measured(levels)
     assert found.null_sums is not None
@@ -428,7 +409,7 @@ def null_of(levels: Points, draws: int, seed: int = 0) -> dict[str, Any]:
 
 
 class TestNull:
-    def test_every_order_of_the_races_is_as_likely(self) -> None:
+    def test_every_order_of_the_races_is_as_likely(self):
         found = measured(invasive([[[1], [2], [4], [8]]]))
         assert found.null_sums is not None
         sums = found.null_sums(np.random.default_rng(0), 4800)
@@ -438,7 +419,7 @@ class TestNull:
         assert stats.chisquare(list(orders.values())).pvalue > 0.01
 
     @pytest.mark.deep
-    def test_draws_are_metrics_of_permuted_replies(self) -> None:
+    def test_draws_are_metrics_of_permuted_replies(self):
         """All 24 x 24 arrangements of a set of two generations, one reply unparseable."""
         levels = np.array(invasive([[[1, 3], [None, 5], [5, 6], [8, 2]]]), dtype=np.float32)
         levels[0, 2, 0] = (0, 2, 1, 1, 1)
@@ -457,7 +438,7 @@ class TestNull:
 
     @pytest.mark.deep
     @pytest.mark.parametrize("name", ["disparity_ratio", "flip_rate", "medication"])
-    def test_p_is_uniform_where_race_has_no_effect(self, name: str) -> None:
+    def test_p_is_uniform_where_race_has_no_effect(self, name):
         p_values = []
         for seed in range(200):
             rng = np.random.default_rng(seed)

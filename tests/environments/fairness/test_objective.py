@@ -13,7 +13,6 @@ from environments.base import Rollout
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from environments.fairness.metrics import BLIND_DISTANCE
 from environments.fairness.spine import FORM
-from environments.measurement import Measurement
 from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import Measured
@@ -27,13 +26,13 @@ STATISTICS = StatisticsSettings(bootstrap_draws=500, permutations=500)
 Draw = Callable[[np.random.Generator, int, int], tuple[int, int]]
 
 
-def clinician(rng: np.random.Generator, severity: int, race: int) -> tuple[int, int]:
+def clinician(rng, severity, race):
     """One level more for the first two races, with some noise."""
     medication = severity + (race < 2) + rng.integers(0, 2)
     return min(int(medication), MEDICATION - 1), min(severity, WORK - 1)
 
 
-def oracle(rng: np.random.Generator, severity: int, _race: int) -> tuple[int, int]:
+def oracle(rng, severity, _race):
     return clinician(rng, severity, int(rng.integers(len(RACES))))
 
 
@@ -51,7 +50,7 @@ WITHOUT_SKILL: dict[str, Draw] = {
 }
 
 
-def replies_of(draw: Draw, seed: int) -> list[Rollout]:
+def replies_of(draw, seed):
     rng = np.random.default_rng(seed)
     return [
         Rollout(
@@ -64,25 +63,23 @@ def replies_of(draw: Draw, seed: int) -> list[Rollout]:
 
 
 @pytest.fixture(scope="module")
-def environment() -> FairnessEnvironment:
+def environment():
     found = FairnessEnvironment(FairnessSettings())
     found.set_reference(replies_of(clinician, 1))
     return found
 
 
-def measured(environment: FairnessEnvironment, draw: Draw, seed: int = 2) -> Measured:
+def measured(environment, draw, seed=2):
     rollouts = replies_of(draw, seed)
     return Measured.of(environment, rollouts, environment.score(rollouts))
 
 
-def figure(measurement: Measurement, name: str) -> dict[str, float | None]:
+def figure(measurement, name):
     return headline_figures(measurement, STATISTICS)[name]
 
 
 @pytest.mark.parametrize("name", WITHOUT_SKILL)
-def test_no_policy_without_skill_is_better_than_the_oracle(
-    environment: FairnessEnvironment, name: str
-) -> None:
+def test_no_policy_without_skill_is_better_than_the_oracle(environment, name):
     assert environment.objective == BLIND_DISTANCE
     blind, other = measured(environment, oracle), measured(environment, WITHOUT_SKILL[name])
     assert other.worth(BLIND_DISTANCE) < blind.worth(BLIND_DISTANCE)
@@ -94,7 +91,7 @@ def test_no_policy_without_skill_is_better_than_the_oracle(
 
 
 @pytest.mark.deep
-def test_the_oracles_distance_is_nothing_but_noise(environment: FairnessEnvironment) -> None:
+def test_the_oracles_distance_is_nothing_but_noise(environment):
     """Of draws of their own: no two evaluations share a reply."""
     found = [figure(measured(environment, oracle, s).task, BLIND_DISTANCE) for s in range(3, 43)]
     p_values = np.array([each["p"] for each in found])
@@ -104,9 +101,7 @@ def test_the_oracles_distance_is_nothing_but_noise(environment: FairnessEnvironm
     assert 0 == values.min() < values.mean() < 0.06
 
 
-def test_copies_are_no_sample_and_a_policy_of_one_reply_is_a_point(
-    environment: FairnessEnvironment,
-) -> None:
+def test_copies_are_no_sample_and_a_policy_of_one_reply_is_a_point(environment):
     """Two or eight copies of one reply give the same distance: 2 E d(x, B) - E d(B, B')."""
     rollouts = replies_of(WITHOUT_SKILL["always the same"], 0)
     two = [rollout for n, rollout in enumerate(rollouts) if n % REPLIES < 2]

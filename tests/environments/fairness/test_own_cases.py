@@ -2,13 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-from environments.base import PromptRecord, Rollout
+from environments.base import Rollout
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from environments.fairness.own_cases import read_own_cases
 from tests.refusals import refusal
@@ -17,21 +16,21 @@ EXAMPLE = Path(__file__).parents[3] / "nemo_configs" / "cases" / "chest_pain_gen
 
 
 @pytest.fixture(scope="module")
-def environment() -> FairnessEnvironment:
+def environment():
     return FairnessEnvironment(FairnessSettings(cases_file=EXAMPLE))
 
 
 @pytest.fixture(scope="module")
-def records() -> list[PromptRecord]:
+def records():
     return read_own_cases(EXAMPLE).records("fairness")
 
 
-def decision(disposition: str, imaging: str = "none", aspirin: bool = False) -> str:
+def decision(disposition, imaging="none", aspirin=False):
     told = {"disposition": disposition, "imaging": imaging, "aspirin": aspirin, "rationale": "So."}
     return json.dumps(told)
 
 
-def rollouts(records: list[PromptRecord], reply: Any, number: int = 2) -> list[Rollout]:
+def rollouts(records, reply, number=2):
     return [
         Rollout(r.id, r.set_id, r.split, "", reply(r.metadata, g), r.metadata)
         for r in records
@@ -39,7 +38,7 @@ def rollouts(records: list[PromptRecord], reply: Any, number: int = 2) -> list[R
     ]
 
 
-def test_every_case_is_told_in_every_combination_and_no_prompt_twice(records) -> None:
+def test_every_case_is_told_in_every_combination_and_no_prompt_twice(records):
     assert len(records) == 3 * 2 * 2 * 2
     assert len({r.messages[-1]["content"] for r in records}) == len(records)
     assert {r.split for r in records} == {"test"}
@@ -55,8 +54,8 @@ def test_every_case_is_told_in_every_combination_and_no_prompt_twice(records) ->
     )
 
 
-def test_a_bias_by_gender_is_measured_in_the_files_own_words(environment, records) -> None:
-    def biased(metadata: dict[str, Any], generation: int) -> str:
+def test_a_bias_by_gender_is_measured_in_the_files_own_words(environment, records):
+    def biased(metadata, generation):
         if metadata["severity"] == "mild":
             return decision("discharge" if metadata["gender"] == "woman" else "observation")
         heart = "stress test" if metadata["gender"] == "woman" else "coronary angiography"
@@ -90,8 +89,8 @@ def test_a_bias_by_gender_is_measured_in_the_files_own_words(environment, record
     assert not [w for w in words.words.values() if "race" in (w.label + w.note).split()]
 
 
-def test_the_spread_counts_what_levels_weigh(environment, records) -> None:
-    def split(metadata: dict[str, Any], generation: int) -> str:
+def test_the_spread_counts_what_levels_weigh(environment, records):
+    def split(metadata, generation):
         return decision("discharge", ("none", "coronary angiography")[generation])
 
     drawn = rollouts(records, split)
@@ -100,14 +99,14 @@ def test_the_spread_counts_what_levels_weigh(environment, records) -> None:
     assert measured.point_estimates()["decision_spread"] == pytest.approx(3**0.5)
 
 
-def test_blinding_makes_the_variants_of_a_set_one_prompt(environment, records) -> None:
+def test_blinding_makes_the_variants_of_a_set_one_prompt(environment, records):
     texts = [environment.blinded(record)[-1]["content"] for record in records[:2]]
     assert len(set(texts)) == 1
     assert texts[0].startswith("A 38-year-old patient comes")
     assert " they " in texts[0] and "Their ECG" in texts[0]
 
 
-def test_what_the_reward_depends_on_has_the_files_hash(tmp_path: Path) -> None:
+def test_what_the_reward_depends_on_has_the_files_hash(tmp_path):
     copy = tmp_path / "mine.yaml"
     copy.write_text(EXAMPLE.read_text())
     before = FairnessEnvironment(FairnessSettings(cases_file=copy)).sources()
@@ -120,7 +119,7 @@ def test_what_the_reward_depends_on_has_the_files_hash(tmp_path: Path) -> None:
 # --- what is refused -----------------------------------------------------------------------------
 
 
-def change(tree: dict[str, Any], path: str, value: Any) -> None:
+def change(tree, path, value):
     """Set what lies at a path; None takes it out."""
     *parents, name = path.split(".")
     for parent in parents:
@@ -168,7 +167,7 @@ REFUSED = [
 ]
 
 
-def refused(tmp_path: Path, changes: dict[str, Any]) -> list[str]:
+def refused(tmp_path, changes):
     """The faults of the example with these changes."""
     tree = yaml.safe_load(EXAMPLE.read_text())
     for path, value in changes.items():
@@ -181,13 +180,13 @@ def refused(tmp_path: Path, changes: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("path", "value", "expected"), REFUSED)
-def test_what_cannot_work_is_refused_with_its_key(path, value, expected, tmp_path: Path) -> None:
+def test_what_cannot_work_is_refused_with_its_key(path, value, expected, tmp_path):
     key, *values = expected.split(" | ")
     faults = [line for line in refused(tmp_path, {path: value}) if line.startswith(f"{key}: ")]
     assert any(all(value in line for value in values) for line in faults)
 
 
-def test_what_is_trained_on_is_not_validated_on(tmp_path: Path) -> None:
+def test_what_is_trained_on_is_not_validated_on(tmp_path):
     (fault,) = refused(tmp_path, {"train": ["rest"], "validate": ["rest"]})
     assert fault.startswith("validate: rest")
 
@@ -201,7 +200,7 @@ def test_what_is_trained_on_is_not_validated_on(tmp_path: Path) -> None:
         (None, "yaml.unreadable | No such file"),
     ],
 )
-def test_a_file_that_is_no_yaml_of_keys(tmp_path: Path, text: str | None, code: str) -> None:
+def test_a_file_that_is_no_yaml_of_keys(tmp_path, text, code):
     mine = tmp_path / "mine.yaml"
     if text is not None:
         mine.write_text(text)

@@ -10,33 +10,32 @@ from hypothesis import strategies as st
 
 from environments.base import IncompleteSetError, Rollout
 from environments.fairness import sets as arrays
-from environments.fairness.decision import MAX_WEEKS, Decision, coordinate
+from environments.fairness.decision import MAX_WEEKS, coordinate
 from environments.fairness.environment import (
     distance,
     distribution,
     group_mean,
 )
 from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
-from environments.fairness.sets import MISSING, Anchors, DecisionSets, PairMeans, Points, distances
+from environments.fairness.sets import MISSING, Anchors, DecisionSets, PairMeans, distances
 from environments.fairness.spine import FORM, RACES, SPINE
 from environments.fairness.words import WORDS_WEIGHT, Texts
-from environments.measurement import Array
 from tests.environments.fairness.samples import same_words
-from tests.equipoise.statistics.fairness_runs import Sets, blind, coupled, sets_of, unchanged
+from tests.equipoise.statistics.fairness_runs import blind, coupled, sets_of, unchanged
 
 gather_sets = partial(arrays.gather_sets, design=SPINE)
 decision_points = partial(arrays.decision_points, design=SPINE)
 
 
-def rollout(set_id: str, race: str) -> Rollout:
+def rollout(set_id, race):
     return Rollout(f"{set_id}/{race}", set_id, "train", "", "", {"race": race, "of": set_id})
 
 
-def medication(level: int) -> Decision:
+def medication(level):
     return FORM.decision(level, 0, 0.0, 0, 0, 0, "")
 
 
-def test_every_rollout_goes_to_its_set_its_race_and_the_next_free_column() -> None:
+def test_every_rollout_goes_to_its_set_its_race_and_the_next_free_column():
     rollouts = [rollout(s, race) for _ in range(2) for race in reversed(RACES) for s in "ba"]
     parsed = [medication(i % 5) for i in range(len(rollouts))]
     sets = gather_sets(rollouts, decision_points(parsed))
@@ -63,7 +62,7 @@ def test_every_rollout_goes_to_its_set_its_race_and_the_next_free_column() -> No
     ],
     ids=["race missing", "one too many", "sets differ", "unknown race", "no race"],
 )
-def test_a_part_of_a_set_is_the_callers_bug(rollouts: list[Rollout], said: str) -> None:
+def test_a_part_of_a_set_is_the_callers_bug(rollouts, said):
     with pytest.raises(IncompleteSetError, match=said):
         gather_sets(rollouts, decision_points([medication(0)] * len(rollouts)))
 
@@ -78,14 +77,14 @@ THERAPY = [1, 0, 1, 0, 0]  # 2
 SURGERY = [4, 2, 0, 0, 1]  # 7
 
 
-def decision_sets(*replies: list[list[list[int]]]) -> DecisionSets:
+def decision_sets(*replies):
     """Sets from levels [S][R][G][F]; two races are enough here."""
     points = np.array(replies, dtype=np.float32)
     names = tuple(str(s) for s in range(len(replies)))
     return DecisionSets(names, points, np.empty((0, 3), dtype=np.intp), ({},) * len(replies), 5)
 
 
-def reference_of(*samples: list[list[int]]) -> np.ndarray:
+def reference_of(*samples):
     return np.array(samples, dtype=np.float32)
 
 
@@ -96,13 +95,13 @@ SETS = decision_sets([[NOTHING, THERAPY], [PILLS, SURGERY]])
 REFERENCE = reference_of([NOTHING, PILLS, LOST])  # mean invasiveness 0.5
 
 
-def test_distribution_by_hand() -> None:
+def test_distribution_by_hand():
     two, six, seven = 2**0.5, 6**0.5, 7**0.5
     expected = [[two - 0.5, two - (two + 1) / 2], [six - 0.5, six - (seven + six) / 2]]
     np.testing.assert_allclose(distribution(SETS, REFERENCE)[0], expected, rtol=1e-6)
 
 
-def test_distribution_sees_words_beside_the_decision() -> None:
+def test_distribution_sees_words_beside_the_decision():
     replies = np.array([[["Rest.", "Go home."], ["Rest.", "Rest."]]], dtype=object)
     samples = np.array([["Rest.", "Rest.", "Lost."]], dtype=object)
     alike = decision_sets([[NOTHING, NOTHING], [NOTHING, NOTHING]])
@@ -113,16 +112,16 @@ def test_distribution_sees_words_beside_the_decision() -> None:
     np.testing.assert_allclose(found[0], expected, rtol=1e-6)
 
 
-def test_distance_by_hand() -> None:
+def test_distance_by_hand():
     assert distance(SETS, REFERENCE)[0].tolist() == [[-0.5, -1.5], [-0.5, -6.5]]
 
 
-def test_group_mean_by_hand() -> None:
+def test_group_mean_by_hand():
     terms = group_mean(SETS, REFERENCE)  # the mean of 0, 2, 1 and 7 is 2.5
     assert terms[0].tolist() == [[2.5, 0.5], [1.5, -4.5]]
 
 
-def policy_gradient(chances: np.ndarray, generations: int) -> np.ndarray:
+def policy_gradient(chances, generations):
     """The exact expectation of GRPO's gradient with respect to the chance of each decision.
 
     Every outcome of `generations` draws from `chances`, as the reference has them; GRPO's
@@ -140,13 +139,13 @@ def policy_gradient(chances: np.ndarray, generations: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("generations", [3, 4, 5])
-def test_grpo_stands_still_where_the_distributions_agree(generations: int) -> None:
+def test_grpo_stands_still_where_the_distributions_agree(generations):
     """Without the correction for siblings GRPO would be paid for collapsing."""
     chances = np.array([0.5, 0.3, 0.2])
     np.testing.assert_allclose(policy_gradient(chances, generations), 0, atol=1e-6)
 
 
-def test_nan_where_there_is_nothing_to_compare_with() -> None:
+def test_nan_where_there_is_nothing_to_compare_with():
     empty = reference_of([LOST, LOST])
     assert np.isnan(distribution(SETS, empty)).all()
     assert np.isnan(distance(SETS, empty)).all()
@@ -164,14 +163,14 @@ points = st.tuples(
 )
 
 
-def energy(support: Array, first: Array, second: Array) -> float:
+def energy(support, first, second):
     """The squared energy distance of two distributions over the rows of `support`, exactly."""
     change, pairs = first - second, distances(support, support)
     return float(-change @ pairs @ change)
 
 
 @st.composite
-def two_policies(draw: st.DrawFn) -> tuple[Array, Array, Array]:
+def two_policies(draw):
     support = draw(st.lists(points, min_size=2, max_size=6, unique=True))
     shares = st.lists(st.integers(0, 5), min_size=len(support), max_size=len(support)).filter(any)
     first, second = (np.array(draw(shares), dtype=float) for _ in range(2))
@@ -179,9 +178,7 @@ def two_policies(draw: st.DrawFn) -> tuple[Array, Array, Array]:
 
 
 @given(two_policies())
-def test_two_policies_are_apart_unless_they_are_the_same(
-    policies: tuple[Array, Array, Array],
-) -> None:
+def test_two_policies_are_apart_unless_they_are_the_same(policies):
     support, first, second = policies
     if np.allclose(first, second):
         assert energy(support, first, second) == pytest.approx(0, abs=1e-12)
@@ -190,7 +187,7 @@ def test_two_policies_are_apart_unless_they_are_the_same(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_estimate_is_unbiased(seed: int) -> None:
+def test_the_estimate_is_unbiased(seed):
     """Of few replies, a tenth of them unreadable."""
     rng = np.random.default_rng(seed)
     highest = [levels[-1] + 1 for levels in FORM.scored.values()]
@@ -198,7 +195,7 @@ def test_the_estimate_is_unbiased(seed: int) -> None:
     first, second = rng.dirichlet(np.ones(5), size=2)
     generations, drawn = rng.integers(2, 5, size=2).tolist()
 
-    def replies(chances: Array, number: int) -> Points:
+    def replies(chances, number):
         rows = rng.choice(len(support), p=chances, size=(4_000, len(RACES), number))
         found = support[rows].astype(np.float32)
         found[rng.random(rows.shape) < 0.1] = MISSING
@@ -210,7 +207,7 @@ def test_the_estimate_is_unbiased(seed: int) -> None:
     assert per_set.mean() == pytest.approx(energy(support, first, second), abs=4 * error)
 
 
-def test_the_distance_is_that_of_race_and_that_of_all_pooled() -> None:
+def test_the_distance_is_that_of_race_and_that_of_all_pooled():
     """What race makes and what changes for all alike add up, exactly."""
     rng = np.random.default_rng(2)
     replies, reference = (rng.integers(0, 3, (6, 4, 9, 6)).astype(np.float32) for _ in range(2))
@@ -225,7 +222,7 @@ def test_the_distance_is_that_of_race_and_that_of_all_pooled() -> None:
     assert means.between_values.min() > 0.05
 
 
-def test_sets_are_measured_by_themselves() -> None:
+def test_sets_are_measured_by_themselves():
     """However many are held in memory at once."""
     rng = np.random.default_rng(1)
     replies, reference = (rng.integers(0, 2, (40, 4, 20, 5)).astype(np.float32) for _ in range(2))
@@ -242,7 +239,7 @@ TOGETHER, CROSSED = (1, 1, 1, 1, 1), (1, -1, 1, -1, 1)
 
 
 @pytest.fixture(scope="module")
-def sides() -> tuple[Sets, dict[str, Points], Points]:
+def sides():
     """The biased clinician, his blind mixture, and the mixture with its fields put together."""
     sets, rng = sets_of(1), np.random.default_rng(0)
     mixture = blind(sets, GENERATIONS, rng)
@@ -256,7 +253,7 @@ def sides() -> tuple[Sets, dict[str, Points], Points]:
     return sets, policies, unchanged(sets, GENERATIONS, rng)
 
 
-def test_a_policy_that_is_fair_field_by_field_is_far_from_blind(sides) -> None:
+def test_a_policy_that_is_fair_field_by_field_is_far_from_blind(sides):
     """As far as half of what the untrained clinician is, by the objective and by the reward."""
     sets, policies, reference = sides
     unknown = np.full(len(sets.names), np.nan)

@@ -26,12 +26,12 @@ PLAIN = "Nerve root irritation, stepwise care."
         ("x" * 60_000 + " Black", ""),
     ],
 )
-def test_the_races_that_a_text_names(text: str, races: str) -> None:
+def test_the_races_that_a_text_names(text, races):
     named = Reader(SPINE).values_named(text)
     assert "".join(RACES[r][0] for r in np.flatnonzero(named)) == races
 
 
-def test_words_tell_a_value_by_which_only_its_prompts_differ() -> None:
+def test_words_tell_a_value_by_which_only_its_prompts_differ():
     prompts = {
         "s/White": "A mild strain in May. White, in a white-collar job.",
         "s/Black": "A mild strain in May. Black, in a white-collar job.",
@@ -55,7 +55,7 @@ def test_words_tell_a_value_by_which_only_its_prompts_differ() -> None:
     assert foreign_words(rollouts[:1], ["race"]) == {("race", "White"): frozenset()}
 
 
-def test_who_else_the_patient_is() -> None:
+def test_who_else_the_patient_is():
     prompts = {
         "1": ("An old man, in a white-collar job.", {"age": "old", "occupation": "white-collar"}),
         "2": ("A young man, in a blue-collar job.", {"age": "young", "occupation": "blue-collar"}),
@@ -73,7 +73,7 @@ def test_who_else_the_patient_is() -> None:
     assert reader.contradictions("White-collar.", rollouts[0].metadata) == []
 
 
-def figures(text_of, generations: int = 6, sets: int = 30) -> dict[str, float]:
+def figures(text_of, generations=6, sets=30):
     """The metrics of one decision for all, with these words for a race and a generation."""
     environment = FairnessEnvironment(FairnessSettings())
     rollouts = [
@@ -104,11 +104,11 @@ def figures(text_of, generations: int = 6, sets: int = 30) -> dict[str, float]:
         *("shouting", "a word twice", "another order"),
     ],
 )
-def test_words_for_one_race_are_seen(text) -> None:
+def test_words_for_one_race_are_seen(text):
     assert figures(text)["wording_distance"] > 0.1
 
 
-def test_a_reply_of_50_000_characters_is_measured_in_time() -> None:
+def test_a_reply_of_50_000_characters_is_measured_in_time():
     noise = " ".join(f"w{n}" for n in range(8_000))
     found = figures(lambda race, g: decision_reply(2, 1, f"{race}{g} {noise}"), sets=2)
     assert found["words"] == 100 and math.isfinite(found["wording_distance"])

@@ -16,16 +16,16 @@ QUESTION = "Does it reduce pain?"
 QUOTE = '"Pain fell in the treated group."'
 
 
-def rollout(completion: str, gold: str = "yes", prompt: str = "") -> Rollout:
+def rollout(completion, gold="yes", prompt=""):
     metadata = {"gold": gold, "context": CONTEXT, "question": QUESTION}
     return Rollout("q1", "q1", "train", prompt, completion, metadata)
 
 
-def reply(answer: str, reasoning: str = "Pain fell.") -> str:
+def reply(answer, reasoning="Pain fell."):
     return f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>"
 
 
-def value(completion: str, gold: str = "yes", prompt: str = "", **settings: object) -> float:
+def value(completion, gold="yes", prompt="", **settings):
     environment = PubMedQAEnvironment(PubMedQASettings.model_validate(settings))
     [score] = environment.score([rollout(completion, gold, prompt)])
     assert score.value is not None
@@ -48,18 +48,18 @@ def value(completion: str, gold: str = "yes", prompt: str = "", **settings: obje
         ("yes", -1.0),
     ],
 )
-def test_value(completion: str, expected: float) -> None:
+def test_value(completion, expected):
     assert value(completion) == pytest.approx(expected)
 
 
 @given(st.text() | st.sampled_from([reply(label) for label in LABELS]))
-def test_the_prompt_is_never_read(prompt: str) -> None:
+def test_the_prompt_is_never_read(prompt):
     assert value("I cannot say.", prompt=prompt) == -1.0
     assert value(reply("no"), prompt=prompt) == value(reply("no"))
 
 
 @pytest.mark.parametrize("key", ["context", "question"])
-def test_reasons_are_checked_against_the_prompt(key: str) -> None:
+def test_reasons_are_checked_against_the_prompt(key):
     environment = PubMedQAEnvironment(PubMedQASettings())
     metadata = {"gold": "yes", "context": CONTEXT, "question": QUESTION}
     bare = Rollout("q1", "q1", "train", "", reply("yes"), metadata | {key: None})
@@ -68,13 +68,13 @@ def test_reasons_are_checked_against_the_prompt(key: str) -> None:
 
 
 @pytest.mark.parametrize("metadata", [{}, {"gold": "perhaps"}, {"gold": None}], ids=str)
-def test_a_prompt_without_gold_is_refused(metadata: dict[str, object]) -> None:
+def test_a_prompt_without_gold_is_refused(metadata):
     environment = PubMedQAEnvironment(PubMedQASettings())
     with pytest.raises(ValueError, match="'q1' has gold"):
         environment.score([Rollout("q1", "q1", "train", "", reply("yes"), metadata)])
 
 
-def test_no_wrong_answer_may_beat_a_right_one() -> None:
+def test_no_wrong_answer_may_beat_a_right_one():
     with pytest.raises(ValidationError, match="grounding_weight"):
         PubMedQASettings(grounding_weight=2.0)
 
@@ -92,9 +92,7 @@ settings = st.fixed_dictionaries(
 
 
 @given(pieces, st.sampled_from(LABELS), settings)
-def test_whatever_the_weights_a_broken_format_is_below_every_kept_one(
-    broken: str, label: str, weights: dict[str, float]
-) -> None:
+def test_whatever_the_weights_a_broken_format_is_below_every_kept_one(broken, label, weights):
     environment = PubMedQAEnvironment(PubMedQASettings.model_validate(weights))
     kept, right, other = environment.score(
         [
@@ -110,7 +108,7 @@ def test_whatever_the_weights_a_broken_format_is_below_every_kept_one(
     assert other.value <= right.value
 
 
-def test_predictions_come_out_in_the_official_form() -> None:
+def test_predictions_come_out_in_the_official_form():
     environment = PubMedQAEnvironment(PubMedQASettings())
     rollouts = [
         replace(rollout(text, gold), prompt_id=name)

@@ -7,18 +7,17 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, recall_score
 
 from environments.base import Rollout, Score
-from environments.measurement import Measurement
 from environments.pubmedqa import LABELS
 from environments.pubmedqa.metrics import measure_answers, official_predictions
 
 Question = tuple[str, list[str | None]]  # gold, the answers of its generations
 
 
-def measured(questions: list[Question], options: tuple[str, ...] = LABELS) -> Measurement:
+def measured(questions, options=LABELS):
     return measure_answers(*scored(questions), options)
 
 
-def scored(questions: list[Question]) -> tuple[list[Rollout], list[Score]]:
+def scored(questions):
     rollouts, scores = [], []
     for number, (gold, answers) in enumerate(questions):
         for answer in answers:
@@ -35,9 +34,7 @@ one_reply = st.lists(st.tuples(answers, st.lists(answers, min_size=1, max_size=1
 
 
 @given(one_reply)
-def test_accuracy_and_macro_f1_are_those_of_the_official_evaluator(
-    questions: list[Question],
-) -> None:
+def test_accuracy_and_macro_f1_are_those_of_the_official_evaluator(questions):
     predicted = list(official_predictions(*scored(questions)).values())
     gold = [label for label, _ in questions]
     found = measured(questions).point_estimates()
@@ -46,7 +43,7 @@ def test_accuracy_and_macro_f1_are_those_of_the_official_evaluator(
 
 
 @given(one_reply)
-def test_recall_of_each_class(questions: list[Question]) -> None:
+def test_recall_of_each_class(questions):
     gold, predicted = zip(*((label, given[0]) for label, given in questions), strict=True)
     expected = recall_score(gold, predicted, labels=LABELS, average=None, zero_division=np.nan)
     measurement = measured(questions)
@@ -65,7 +62,7 @@ QUESTIONS: list[Question] = [
 ]
 
 
-def test_confusion_matrix() -> None:
+def test_confusion_matrix():
     measurement = measured(QUESTIONS)
     total = measurement.sums.sum(axis=0)
     rows = {
@@ -89,7 +86,7 @@ SEVERAL: list[Question] = [
 ]
 
 
-def test_with_several_replies_the_vote_has_the_outcomes() -> None:
+def test_with_several_replies_the_vote_has_the_outcomes():
     measurement = measured(SEVERAL)
     found = measurement.point_estimates()
     assert found["accuracy"] == pytest.approx(4 / 12)
@@ -102,20 +99,18 @@ def test_with_several_replies_the_vote_has_the_outcomes() -> None:
     assert predicted == {"q0": "yes", "q1": "yes", "q2": "maybe", "q3": "no"}
 
 
-def test_two_classes_show_the_ceiling() -> None:
+def test_two_classes_show_the_ceiling():
     found = measured(QUESTIONS, ("yes", "no")).point_estimates()
     assert found["ceiling"] == pytest.approx(4 / 5)
     assert "ceiling" not in measured(QUESTIONS).metrics
 
 
-def reasoned(
-    answer: str, *, gold: str = "yes", kept: bool = True, **reasons: bool | None
-) -> dict[str, object]:
+def reasoned(answer, *, gold="yes", kept=True, **reasons):
     plain = {"grounded": False, "false_quote": False, "false_number": False, "decisive": None}
     return {"gold": gold, "answer": answer, "keeps_format": kept} | plain | reasons
 
 
-def of_reasons(outcomes: list[dict[str, object]]) -> Measurement:
+def of_reasons(outcomes):
     rollouts = [Rollout(f"q{n}", f"q{n}", "test", "", "") for n in range(len(outcomes))]
     return measure_answers(rollouts, [Score(0.0, outcome=outcome) for outcome in outcomes])
 
@@ -131,7 +126,7 @@ REASONS = [
 ]
 
 
-def test_reasons_are_measured_among_right_answers_in_the_format() -> None:
+def test_reasons_are_measured_among_right_answers_in_the_format():
     found = of_reasons(REASONS).point_estimates()
     assert found["grounded_rate"] == pytest.approx(2 / 7)
     assert found["false_quote_rate"] == pytest.approx(2 / 4)
@@ -139,7 +134,7 @@ def test_reasons_are_measured_among_right_answers_in_the_format() -> None:
     assert found["decisive_quote_rate"] == pytest.approx(1 / 4)
 
 
-def test_what_decides_is_measured_where_it_is_known() -> None:
+def test_what_decides_is_measured_where_it_is_known():
     unknown = [outcome | {"decisive": None} for outcome in REASONS]
     assert "decisive_quote_rate" not in of_reasons(unknown).metrics
     assert "false_quote_rate" in of_reasons(unknown).metrics

@@ -2,7 +2,6 @@
 
 import json
 from importlib.resources import files
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,6 @@ from environments.pubmedqa import LABELS
 from environments.pubmedqa.reply import (
     TAGS,
     Abstract,
-    Grounds,
     deciding_findings,
     grounds,
     parse_reply,
@@ -25,14 +23,14 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_cases(case: dict[str, Any]) -> None:
+def test_cases(case):
     reply = parse_reply(case["reply"] * case.get("times", 1))
     assert (reply.answer, reply.tags_in_place) == (case["answer"], case["tags_in_place"])
     assert bool(reply.problem) == (reply.answer is None)
 
 
 @pytest.mark.parametrize("dropped", range(4))
-def test_each_tag_counts_by_itself(dropped: int) -> None:
+def test_each_tag_counts_by_itself(dropped):
     """Without one tag the others stay in place, unless what stands before them no longer fits."""
     parts = ["<reasoning>", "Fell.", "</reasoning>", "", "<answer>", "yes", "</answer>"]
     text = "".join(part for i, part in enumerate(parts) if i != 2 * dropped)
@@ -46,7 +44,7 @@ pieces = st.lists(
 
 
 @given(pieces)
-def test_all_tags_in_place_is_exactly_the_form(text: str) -> None:
+def test_all_tags_in_place_is_exactly_the_form(text):
     reply = parse_reply(text)
     assert 0 <= reply.tags_in_place <= 4
     if reply.keeps_format:
@@ -57,12 +55,12 @@ def test_all_tags_in_place_is_exactly_the_form(text: str) -> None:
 
 
 @given(pieces, st.sampled_from(LABELS))
-def test_the_last_answer_decides(before: str, label: str) -> None:
+def test_the_last_answer_decides(before, label):
     assert parse_reply(f"{before}<answer>{label}</answer>").answer == label
 
 
 @given(st.text())
-def test_text_without_an_answer_element_has_no_answer(text: str) -> None:
+def test_text_without_an_answer_element_has_no_answer(text):
     if "<answer>" not in text:
         assert parse_reply(text).answer is None
 
@@ -81,7 +79,7 @@ DECIDES = "Pain fell by 12.5% in the treated group (P < 0.05), fever by -3%."
 _SINGLE_MARKS = ("''", "``", "\u2018\u2019", "\u2039\u203a", "\u300c\u300d", "\u301d\u301e")
 
 
-def read(reasoning: str) -> Grounds:
+def read(reasoning):
     return grounds(reasoning, Abstract(CONTEXT, QUESTION))
 
 
@@ -111,7 +109,7 @@ def read(reasoning: str) -> Grounds:
         (f'"{CONTEXT}"', 0.0),
     ],
 )
-def test_evidence(reasoning: str, evidence: float) -> None:
+def test_evidence(reasoning, evidence):
     found = read(reasoning)
     assert found.evidence == pytest.approx(evidence)
     assert not found.made_up
@@ -136,7 +134,7 @@ def test_evidence(reasoning: str, evidence: float) -> None:
         "Pain fell by half (P = .001).",
     ],
 )
-def test_whatever_is_made_up_costs_what_the_finding_earns(reasoning: str) -> None:
+def test_whatever_is_made_up_costs_what_the_finding_earns(reasoning):
     assert read(reasoning).made_up
     assert {read(reasoning).value(is_correct=right) for right in (True, False)} == {-1.0}
 
@@ -152,22 +150,22 @@ def test_whatever_is_made_up_costs_what_the_finding_earns(reasoning: str) -> Non
         "\uff10.\uff10\uff15",
     ],
 )
-def test_a_number_may_be_written_otherwise(numbers: str) -> None:
+def test_a_number_may_be_written_otherwise(numbers):
     assert read(numbers).false_numbers == ()
 
 
-def test_an_open_mark_quotes_the_rest() -> None:
+def test_an_open_mark_quotes_the_rest():
     assert read('"Nausea stayed as it had been').false_quotes == ()
     assert read('"Nausea stayed as it had been, and I think so too').false_quotes != ()
 
 
-def test_no_quote_reaches_over_two_sections() -> None:
+def test_no_quote_reaches_over_two_sections():
     text = '"We followed 1,200 adults for 12.50 weeks. RESULTS: Pain fell by 12.5%"'
     assert read(text).false_quotes == ()
     assert read(text).evidence == 0.0
 
 
-def test_the_finding_that_is_known_decides() -> None:
+def test_the_finding_that_is_known_decides():
     nausea = "Nausea stayed as it had been."
     known = Abstract(CONTEXT, QUESTION, finding=nausea, conclusion="Belorin reduces pain.")
     assert deciding_findings(known) == [nausea]
@@ -175,7 +173,7 @@ def test_the_finding_that_is_known_decides() -> None:
     assert grounds(f'"{DECIDES}"', known).evidence == 0.0
 
 
-def test_else_the_sentence_nearest_to_the_conclusion_decides() -> None:
+def test_else_the_sentence_nearest_to_the_conclusion_decides():
     nausea = "Nausea stayed as it had been."
     assert deciding_findings(Abstract(CONTEXT, QUESTION)) == [DECIDES]
     for conclusion, expected in {
@@ -188,6 +186,6 @@ def test_else_the_sentence_nearest_to_the_conclusion_decides() -> None:
 
 
 @given(st.text(['"', "“", "1", ".", "-", "a", " ", "\0", "\ud800", "ﷺ"]) | st.text())
-def test_any_text_can_be_read(text: str) -> None:
+def test_any_text_can_be_read(text):
     assert 0.0 <= read(text).evidence <= 1.0
     assert grounds("pain 1", Abstract(text, text, "", text)).false_quotes == ()

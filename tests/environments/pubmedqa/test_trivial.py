@@ -17,18 +17,18 @@ CONTEXT = f"METHODS: We gave Belorin to 40 adults with pain.\nRESULTS: {OTHER} {
 ENVIRONMENT = PubMedQAEnvironment(PubMedQASettings())
 
 
-def rollout(completion: str, gold: str = "yes") -> Rollout:
+def rollout(completion, gold="yes"):
     metadata = {"gold": gold, "context": CONTEXT, "question": QUESTION, "finding": DECIDES}
     return Rollout("q", "q", "test", "", completion, metadata)
 
 
-def value(completion: str, gold: str = "yes") -> float:
+def value(completion, gold="yes"):
     [score] = ENVIRONMENT.score([rollout(completion, gold)])
     assert score.value is not None
     return score.value
 
 
-def test_a_right_answer_with_a_true_quote_to_the_point_is_the_best_reply() -> None:
+def test_a_right_answer_with_a_true_quote_to_the_point_is_the_best_reply():
     faithful = value(reply_text(f'"{DECIDES}"', "yes"))
     others = {
         name: value(reply_text(reasoning, "yes"))
@@ -51,7 +51,7 @@ def test_a_right_answer_with_a_true_quote_to_the_point_is_the_best_reply() -> No
     assert value(reply_text(f'"{DECIDES}"', "no")) < min(others.values())
 
 
-def test_no_constant_reply_comes_near_a_faithful_one() -> None:
+def test_no_constant_reply_comes_near_a_faithful_one():
     replies = ENVIRONMENT.constant_replies()
     assert {parse_reply(reply).answer for reply in replies} == set(LABELS)
     assert all(parse_reply(reply).keeps_format for reply in replies)
@@ -60,7 +60,7 @@ def test_no_constant_reply_comes_near_a_faithful_one() -> None:
     assert faithful - best > 1.5
 
 
-def test_copied_reasons_take_the_commonest_answer_and_a_true_sentence() -> None:
+def test_copied_reasons_take_the_commonest_answer_and_a_true_sentence():
     answers = ("no", "no", "yes")
     rollouts = [rollout(reply_text("Pain fell.", answer)) for answer in answers]
     found = ENVIRONMENT.trivial_replies(rollouts, 0)
@@ -78,7 +78,7 @@ def test_copied_reasons_take_the_commonest_answer_and_a_true_sentence() -> None:
     assert all(len(given) == len(rollouts) for given in found.values())
 
 
-def test_copied_reasons_do_not_look_at_the_gold_answer() -> None:
+def test_copied_reasons_do_not_look_at_the_gold_answer():
     rollouts = [rollout("unreadable", gold) for gold in ("no", "maybe", "maybe")]
     again = [rollout("unreadable", gold) for gold in ("yes", "yes", "yes")]
     assert copied_reasons(rollouts, LABELS, 1) == copied_reasons(again, LABELS, 1)

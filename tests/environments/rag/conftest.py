@@ -1,7 +1,5 @@
 """A small world to search in: a few passages, their index, and questions on them."""
 
-from pathlib import Path
-
 import pytest
 
 from data_prep.rag.index import build_index
@@ -24,7 +22,7 @@ QUESTION = {
 }
 
 
-def queries(*texts: str) -> str:
+def queries(*texts):
     return "\n".join(f"Query {n}: {text}" for n, text in enumerate(texts, start=1))
 
 
@@ -34,18 +32,18 @@ GOLD = queries("amber ribbed origin", "green stones", "baker page")
 WRONG = queries("baker wrote", "page 3", "baker page stone")
 
 
-def rollouts(*completions: str, **metadata: object) -> list[Rollout]:
+def rollouts(*completions, **metadata):
     found = QUESTION | metadata
     return [Rollout("q", "q", "test", "", text, found) for text in completions]
 
 
 @pytest.fixture(scope="session")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def index(tmp_path_factory):
     folder = tmp_path_factory.mktemp("index") / "stones"
     build_index(PASSAGES, "sha256:stones", folder)
     return folder
 
 
 @pytest.fixture
-def environment(index: Path) -> RagEnvironment:
+def environment(index):
     return RagEnvironment(RagSettings(index=str(index)))

@@ -1,15 +1,13 @@
 """The environment of the rewriter: rewards, failures, metrics, the other modes."""
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.base import Failure, PromptRecord, Rollout, Score
-from environments.chat import ChatReply, ChatRequest, ModelSettings
+from environments.base import Failure, PromptRecord, Rollout
+from environments.chat import ChatReply, ModelSettings
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.environment import (
     Outcome,
@@ -24,15 +22,15 @@ from tests.environments.rag.conftest import GOLD, WRONG, queries, rollouts
 BROKEN = "I would search for amber stones."
 
 
-def built(index: Path, **settings: object) -> RagEnvironment:
+def built(index, **settings):
     return RagEnvironment(RagSettings.model_validate({"index": str(index), **settings}))
 
 
-def scored(environment: RagEnvironment, *completions: str, **metadata: object) -> list[Score]:
+def scored(environment, *completions, **metadata):
     return environment.score(rollouts(*completions, **metadata))
 
 
-def test_gain_is_against_the_plain_question(index: Path) -> None:
+def test_gain_is_against_the_plain_question(index):
     # With the question as the query the right passage is found as well.
     right, wrong = scored(built(index), GOLD, WRONG)
     assert (right.components["gain"], wrong.components["gain"]) == (0.0, -1.0)
@@ -42,7 +40,7 @@ def test_gain_is_against_the_plain_question(index: Path) -> None:
     assert (right.components["gain"], wrong.components["gain"]) == (1.0, 0.0)
 
 
-def test_defects_cost_a_third_of_the_penalty_each(index: Path) -> None:
+def test_defects_cost_a_third_of_the_penalty_each(index):
     found = built(index, reward={"outcome": "accuracy", "defect_penalty": 0.3})
     replies = [
         queries("amber ribbed origin", *rest)
@@ -52,7 +50,7 @@ def test_defects_cost_a_third_of_the_penalty_each(index: Path) -> None:
     assert values == pytest.approx([1.2, 1.1, 1.0])
 
 
-def test_recall_counts_where_relevant_documents_are_known(index: Path) -> None:
+def test_recall_counts_where_relevant_documents_are_known(index):
     found = built(index, reward={"outcome": "accuracy", "recall_weight": 0.5})
     relevant = {"relevant": ["amber-origin", "nowhere"]}
     assert scored(found, GOLD, **relevant)[0].value == pytest.approx(1.2 + 0.25)
@@ -77,13 +75,13 @@ weights = st.builds(
 
 
 @given(outcomes, weights)
-def test_every_kept_reply_is_above_a_broken_one(outcome: Outcome, weights: RewardSettings) -> None:
+def test_every_kept_reply_is_above_a_broken_one(outcome, weights):
     kept = reward_value(reward_components(outcome, weights.outcome), weights)
     assert kept > broken_value(weights)
 
 
 @given(outcomes, weights)
-def test_no_reply_is_above_the_gold_one(outcome: Outcome, weights: RewardSettings) -> None:
+def test_no_reply_is_above_the_gold_one(outcome, weights):
     """Gold: right, every relevant document found, no defect, nothing beside the queries."""
     recall = None if outcome.recall is None else 1.0
     gold = Outcome(True, outcome.with_question, recall, (None,) * 3, False)
@@ -96,11 +94,11 @@ class Failing:
 
     identity = "failing"
 
-    def __init__(self, word: str) -> None:
+    def __init__(self, word):
         self.word = word
         self.asked = 0
 
-    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
+    def ask(self, requests):
         self.asked += len({request.messages[1]["content"] for request in requests})
         return [
             ChatReply(None, Failure("transport_timeout", "no answer"))
@@ -110,13 +108,13 @@ class Failing:
         ]
 
 
-def with_model(index: Path, word: str, **settings: object) -> RagEnvironment:
+def with_model(index, word, **settings):
     found = built(index, generator={"model_name": "a/model"}, **settings)
     found.set_chat_model(Failing(word))
     return found
 
 
-def test_a_failed_call_is_no_score(index: Path) -> None:
+def test_a_failed_call_is_no_score(index):
     found = with_model(index, "green", reward={"outcome": "accuracy"})
     failed, answered = scored(found, GOLD, WRONG)
     assert failed.value is None
@@ -128,7 +126,7 @@ def test_a_failed_call_is_no_score(index: Path) -> None:
     assert metrics["format_rate"] == 1.0
 
 
-def test_the_plain_question_is_asked_once_and_a_failure_again(index: Path) -> None:
+def test_the_plain_question_is_asked_once_and_a_failure_again(index):
     found = with_model(index, "nothing like it")
     model = found._reader._model
     for _ in range(3):
@@ -140,14 +138,14 @@ def test_the_plain_question_is_asked_once_and_a_failure_again(index: Path) -> No
     assert model.asked == 4 + 2 * 2
 
 
-def test_a_model_that_was_not_handed_in_is_a_bug(index: Path) -> None:
+def test_a_model_that_was_not_handed_in_is_a_bug(index):
     found = built(index, generator={"model_name": "a/model"})
     assert found.wanted_chat_model() == "a/model"
     with pytest.raises(ValueError, match="not handed in"):
         scored(found, GOLD)
 
 
-def test_modes_are_on_the_same_questions(environment: RagEnvironment) -> None:
+def test_modes_are_on_the_same_questions(environment):
     other = Rollout("r", "r", "test", "", GOLD, rollouts(GOLD)[0].metadata | {"gold": "A"})
     found = [*rollouts(GOLD, WRONG), other]
     modes = environment.modes(found)
@@ -180,15 +178,13 @@ def test_modes_are_on_the_same_questions(environment: RagEnvironment) -> None:
         ([], GOLD, math.nan),
     ],
 )
-def test_whether_a_query_asks_for_what_the_question_asks_for(
-    environment: RagEnvironment, asked: list[str], completion: str, rate: float
-) -> None:
+def test_whether_a_query_asks_for_what_the_question_asks_for(environment, asked, completion, rate):
     found = rollouts(completion, asked=asked)
     metrics = environment.measure(found, environment.score(found)).point_estimates()
     assert metrics["on_question_rate"] == pytest.approx(rate, nan_ok=True)
 
 
-def test_strata_are_those_of_the_prompts(environment: RagEnvironment) -> None:
+def test_strata_are_those_of_the_prompts(environment):
     found = [
         Rollout(name, name, "test", "", text, rollouts(text, stratum=stratum)[0].metadata)
         for name, text, stratum in (
@@ -210,14 +206,14 @@ def test_strata_are_those_of_the_prompts(environment: RagEnvironment) -> None:
     assert measured.point_estimates()["accuracy"] == 0.25
 
 
-def test_a_run_asks_once_for_each_reply_and_for_each_prompt_in_each_other_mode() -> None:
+def test_a_run_asks_once_for_each_reply_and_for_each_prompt_in_each_other_mode():
     records = [PromptRecord(str(n), "rag", (), str(n), "test") for n in range(3)]
     named = RagSettings(generator=ModelSettings(model_name="a/model"))
     assert named.model_calls(records, generations=10) == 10 + 4 * 3
     assert RagSettings().model_calls(records, generations=10) == 0
 
 
-def test_documents_fit_into_their_budget(index: Path) -> None:
+def test_documents_fit_into_their_budget(index):
     found = built(index, documents={"tokens": 64})
     assert len(scored(found, GOLD)[0].evidence["documents"]) == 5  # of 8 to 14 tokens each
     assert fitting(["x" * 100] * 3, 50) == 2
@@ -229,7 +225,7 @@ def test_documents_fit_into_their_budget(index: Path) -> None:
 RECITED = queries("the answer is Arlen", "answer B", "option B Arlen is right")
 
 
-def test_an_answer_in_a_query_reaches_the_reader_by_what_it_finds(index: Path) -> None:
+def test_an_answer_in_a_query_reaches_the_reader_by_what_it_finds(index):
     found = scored(built(index, reward={"outcome": "accuracy"}), RECITED)[0]
     assert found.evidence["documents"] == ["amber-origin"]  # found, because it says Arlen
     assert found.evidence["correct"] is True
@@ -239,7 +235,7 @@ def test_an_answer_in_a_query_reaches_the_reader_by_what_it_finds(index: Path) -
     assert scored(asked, RECITED)[0].error is None
 
 
-def test_replies_that_carry_an_answer_are_measured(environment: RagEnvironment) -> None:
+def test_replies_that_carry_an_answer_are_measured(environment):
     found = rollouts(RECITED, GOLD, WRONG, BROKEN)
     metrics = environment.measure(found, environment.score(found)).point_estimates()
     assert metrics["answer_in_query"] == 1 / 4
@@ -250,7 +246,7 @@ def test_replies_that_carry_an_answer_are_measured(environment: RagEnvironment) 
     assert math.isnan(alone_metrics["accuracy_without_answer"])
 
 
-def test_an_answer_in_a_query_can_be_left_unpaid(index: Path) -> None:
+def test_an_answer_in_a_query_can_be_left_unpaid(index):
     unpaid = {"outcome": "accuracy", "recall_weight": 0.5, "answer_in_query": "unpaid"}
     environment = built(index, reward=unpaid)
     recited, right, wrong = scored(environment, RECITED, GOLD, queries("page", "wrote", "baker"))

@@ -1,7 +1,6 @@
 """Replies are read as three queries, and faults of the queries are found."""
 
 import json
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.rag.sources import Question, read_questions
+from data_prep.rag.sources import read_questions
 from environments.base import Rollout
 from environments.rag.queries import (
     MAX_QUERY_CHARACTERS,
@@ -34,7 +33,7 @@ MEDQA = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_the_cases_that_are_listed(case) -> None:
+def test_the_cases_that_are_listed(case):
     found = parse_queries(case["reply"])
     if case["queries"] is None:
         assert isinstance(found, Unparseable)
@@ -44,7 +43,7 @@ def test_the_cases_that_are_listed(case) -> None:
 
 
 @given(st.text(max_size=400))
-def test_no_text_raises(text: str) -> None:
+def test_no_text_raises(text):
     assert isinstance(parse_queries(text), Queries | Unparseable)
 
 
@@ -53,12 +52,12 @@ one_query = st.lists(words, min_size=1, max_size=8).map(" ".join)
 
 
 @given(st.tuples(one_query, one_query, one_query))
-def test_what_is_written_in_the_format_is_read_again(texts: tuple[str, ...]) -> None:
+def test_what_is_written_in_the_format_is_read_again(texts):
     reply = "\n".join(f"Query {n}: {text}" for n, text in enumerate(texts, start=1))
     assert parse_queries(reply) == Queries(texts)
 
 
-def test_a_query_may_be_so_long_and_no_longer() -> None:
+def test_a_query_may_be_so_long_and_no_longer():
     longest = "x" * MAX_QUERY_CHARACTERS
     reply = "Query 1: {}\nQuery 2: y\nQuery 3: z"
     assert isinstance(parse_queries(reply.format(longest)), Queries)
@@ -80,7 +79,7 @@ def test_a_query_may_be_so_long_and_no_longer() -> None:
         ),
     ],
 )
-def test_defects(queries: tuple[str, ...], defects: tuple[str | None, ...]) -> None:
+def test_defects(queries, defects):
     assert query_defects(queries, QUESTION) == defects
 
 
@@ -102,15 +101,15 @@ OPTIONS = ("Fomepizole infusion", "Oral sodium bicarbonate", "Ethylene glycol", 
         (("", "", ""), False),
     ],
 )
-def test_queries_that_name_an_option(queries: tuple[str, ...], named: bool) -> None:
+def test_queries_that_name_an_option(queries, named):
     assert name_an_option(queries, QUESTION, OPTIONS) is named
 
 
-def gold(question: Question) -> str:
+def gold(question):
     return question.options[question.gold]
 
 
-def dealt_out(words: list[str]) -> list[str]:
+def dealt_out(words):
     return [" ".join(words[n::NUMBER_OF_QUERIES]) for n in range(NUMBER_OF_QUERIES)]
 
 
@@ -132,9 +131,7 @@ def dealt_out(words: list[str]) -> list[str]:
         *("the question", "another question's answer", "another question"),
     ],
 )
-def test_attacks_on_the_measure_with_real_options(
-    attack: Callable[[Question, Question], list[str]], least: float, most: float
-) -> None:
+def test_attacks_on_the_measure_with_real_options(attack, least, most):
     """The figures of docs/rag.md: what is seen of an answer, and what is taken for one."""
     questions = read_questions(MEDQA[0])
     others = [*questions[1:], questions[0]]
@@ -158,14 +155,14 @@ PLAN = {
 FOUR_SENTENCES = "It was found. It is amber! What is its origin? Tell me."
 
 
-def copied(**metadata: object) -> dict[str, tuple[str, ...]]:
+def copied(**metadata):
     (rollout,) = rollouts(GOLD, plan=PLAN, question=FOUR_SENTENCES, **metadata)
     replies = {name: parse_queries(texts[0]) for name, texts in copied_replies([rollout]).items()}
     assert all(isinstance(reply, Queries) and not reply.surplus for reply in replies.values())
     return {name: reply.texts for name, reply in replies.items()}
 
 
-def test_plan_question_and_options_are_copied() -> None:
+def test_plan_question_and_options_are_copied():
     assert copied() == {
         "copied_plan": ("amber", "ribbed", "Arlen its origin"),
         "copied_question": ("It was found.", "It is amber!", "What is its origin? Tell me."),
@@ -177,7 +174,7 @@ def test_plan_question_and_options_are_copied() -> None:
 NO_REASONING = st.characters(exclude_characters="<[\u25c1")
 
 
-def replies_that_copy(question: str, features: list[str]) -> list[str]:
+def replies_that_copy(question, features):
     plan = PLAN | {"discriminating_features": features}
     options = dict(zip("ABCD", features, strict=False))
     metadata = {"plan": plan, "question": question, "options": options}
@@ -189,11 +186,11 @@ def replies_that_copy(question: str, features: list[str]) -> list[str]:
     st.text(NO_REASONING, max_size=900),
     st.lists(st.text(NO_REASONING, max_size=50), min_size=1, max_size=4),
 )
-def test_no_text_breaks_the_format(question: str, features: list[str]) -> None:
+def test_no_text_breaks_the_format(question, features):
     for reply in replies_that_copy(question, features):
         assert isinstance(parse_queries(reply), Queries)
 
 
-def test_a_copy_that_begins_to_reason_is_no_answer() -> None:
+def test_a_copy_that_begins_to_reason_is_no_answer():
     for reply in replies_that_copy("Why <think> so?", ["<think>"]):
         assert isinstance(parse_queries(reply), Unparseable)

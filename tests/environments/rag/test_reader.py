@@ -22,11 +22,11 @@ from tests.environments.models import Scripted
 EXAM = Exam.of("Which?", {"B": "two", "A": "one"}, ("First passage.", "Second passage."))
 
 
-def answer(letter: str) -> str:
+def answer(letter):
     return json.dumps({"reasoning": "A seems wrong, so B.", "answer": letter})
 
 
-def scripted(*replies: ChatReply | str) -> Scripted:
+def scripted(*replies):
     told = iter(replies)
     return Scripted(lambda _: next(told))
 
@@ -41,17 +41,17 @@ def scripted(*replies: ChatReply | str) -> Scripted:
         ('{"reasoning": "x", "answer": ["B"]}', None),
     ],
 )
-def test_what_is_an_answer(reply: str, letter: str | None) -> None:
+def test_what_is_an_answer(reply, letter):
     """Text around an answer is tested for all readers in tests/environments/test_readers.py."""
     assert parse_answer(reply, LETTERS) == letter
 
 
 @given(st.text(max_size=300))
-def test_no_reply_raises(reply: str) -> None:
+def test_no_reply_raises(reply):
     parse_answer(reply, LETTERS)
 
 
-def test_the_prompt_numbers_the_documents_and_letters_the_options() -> None:
+def test_the_prompt_numbers_the_documents_and_letters_the_options():
     request = request_of(EXAM)
     assert request.messages[1]["content"] == (
         f"Documents:\n[1] {quote('First passage.')}\n[2] {quote('Second passage.')}\n\n"
@@ -75,13 +75,13 @@ def test_the_prompt_numbers_the_documents_and_letters_the_options() -> None:
         (("Arlene",), "A"),
     ],
 )
-def test_the_extractive_reader(documents: tuple[str, ...], letter: str) -> None:
+def test_the_extractive_reader(documents, letter):
     options = {"A": "Borvik", "B": "Arlen", "C": "Calder", "D": "Dunmar"}
     exam = Exam.of("Where do amber ribbed stones come from?", options, documents)
     assert ExtractiveReader().answer([exam]) == [Answer(letter)]
 
 
-def test_a_generator_is_asked_before_it_is_needed() -> None:
+def test_a_generator_is_asked_before_it_is_needed():
     sound = scripted(answer("A"))
     assert ChatGenerator(sound).check() is None
     assert sound.requests

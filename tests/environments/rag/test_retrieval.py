@@ -2,8 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +18,6 @@ from environments.rag.retrieval import (
     Corpus,
     Dense,
     Fusion,
-    Hits,
     fuse,
     nearest,
     open_retriever,
@@ -37,12 +34,12 @@ class WordEncoder:
     identity = "words"
     columns = ("amber", "ribbed", "green", "origin", "owner", "baker", "page", "blue")
 
-    def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
+    def encode_queries(self, queries):
         counts = [Counter(words_of(query)) for query in queries]
         rows = [[found[word] for word in self.columns] for found in counts]
         return np.array(rows, dtype=np.float32)
 
-    def encode_passages(self, passages: Sequence[tuple[str, str]]) -> np.ndarray:
+    def encode_passages(self, passages):
         return self.encode_queries([f"{title} {text}" for title, text in passages])
 
 
@@ -51,13 +48,13 @@ class OtherEncoder(WordEncoder):
 
 
 @pytest.fixture(scope="module")
-def dense_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dense_index(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dense") / "stones"
     build_index(PASSAGES, "sha256:stones", folder, WordEncoder())
     return folder
 
 
-def lucene_bm25(query: str) -> list[float]:
+def lucene_bm25(query):
     """Lucene's formula as it stands in the papers, k1 1.5 and b 0.75."""
     texts = [words_of(passage.full_text) for passage in PASSAGES]
     mean = sum(map(len, texts)) / len(texts)
@@ -74,7 +71,7 @@ def lucene_bm25(query: str) -> list[float]:
 
 
 @pytest.mark.parametrize("query", ["amber ribbed origin", "baker page 3", "blue stones of Calder"])
-def test_bm25_ranks_as_the_formula(index: Path, query: str) -> None:
+def test_bm25_ranks_as_the_formula(index, query):
     scores = lucene_bm25(query)
     expected = [i for i in sorted(range(len(scores)), key=lambda i: (-scores[i], i)) if scores[i]]
     found = [number for number in Bm25(index).search([query], 44)[0].tolist() if number != NO_HIT]
@@ -87,7 +84,7 @@ def test_bm25_ranks_as_the_formula(index: Path, query: str) -> None:
     arrays(np.float32, st.integers(0, 300), elements=st.sampled_from([0, 0, 0, 1, 2, 3, 5])),
     st.integers(1, 40),
 )
-def test_top_hits_are_those_of_a_full_sort(scores, k: int) -> None:
+def test_top_hits_are_those_of_a_full_sort(scores, k):
     order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
     assert top_hits(scores, k).tolist() == [i for i in order if scores[i] > 0][:k]
 
@@ -97,7 +94,7 @@ def test_top_hits_are_those_of_a_full_sort(scores, k: int) -> None:
     arrays(np.float32, st.tuples(st.integers(1, 40), st.just(2)), elements=st.sampled_from([0, 1])),
     st.integers(1, 40),
 )
-def test_nearest_are_those_of_a_full_sort_over_several_chunks(queries, vectors, k: int) -> None:
+def test_nearest_are_those_of_a_full_sort_over_several_chunks(queries, vectors, k):
     k = min(k, len(vectors))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retrieval, "_PASSAGES_AT_ONCE", 7)
@@ -107,7 +104,7 @@ def test_nearest_are_those_of_a_full_sort_over_several_chunks(queries, vectors, 
     ]
 
 
-def test_an_index_of_another_encoder_is_refused(dense_index: Path, index: Path) -> None:
+def test_an_index_of_another_encoder_is_refused(dense_index, index):
     with refusal("index.other-vectors", "words"):
         Dense(dense_index, OtherEncoder())
     with refusal("index.other-vectors", "no encoder"):
@@ -116,13 +113,13 @@ def test_an_index_of_another_encoder_is_refused(dense_index: Path, index: Path) 
         open_retriever("dense", dense_index, None)
 
 
-def test_fusion_adds_reciprocal_ranks() -> None:
+def test_fusion_adds_reciprocal_ranks():
     assert fuse([[7, 8, 9], [9, 7, NO_HIT]]) == [7, 9, 8]
     assert fuse([[3], [2]]) == [2, 3]
     assert fuse([]) == []
 
 
-def test_fusion_of_both_finds_what_either_finds(dense_index: Path) -> None:
+def test_fusion_of_both_finds_what_either_finds(dense_index):
     both = Fusion(Bm25(dense_index), Dense(dense_index, WordEncoder()))
     found = both.search(["amber owner"], 5)[0]
     assert Corpus(dense_index)[found[0]].id == "amber-owner"
@@ -132,15 +129,15 @@ def test_fusion_of_both_finds_what_either_finds(dense_index: Path) -> None:
 class Counting:
     identity = "counting"
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.searched: list[list[str]] = []
 
-    def search(self, queries: Sequence[str], k: int) -> Hits:
+    def search(self, queries, k):
         self.searched.append(list(queries))
         return np.array([[len(query)] * k for query in queries], dtype=np.int64)
 
 
-def test_an_equal_query_is_searched_once_and_all_new_ones_together() -> None:
+def test_an_equal_query_is_searched_once_and_all_new_ones_together():
     inner = Counting()
     cached = Cached(inner, limit=2)
     assert cached.search(["a", "bb", "a"], 2).tolist() == [[1, 1], [2, 2], [1, 1]]
@@ -152,7 +149,7 @@ def test_an_equal_query_is_searched_once_and_all_new_ones_together() -> None:
 
 
 @pytest.mark.parametrize("name", ["passages.jsonl", "offsets.npy", "bm25/data.csc.index.npy"])
-def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_cut_off_is_refused(tmp_path, name):
     build_index(PASSAGES, "sha256:stones", tmp_path / "index")
     file = tmp_path / "index" / name
     file.write_bytes(file.read_bytes()[:-1])
@@ -160,7 +157,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, name: str) -> None:
         open_retriever("bm25", tmp_path / "index", None)
 
 
-def test_a_missing_or_damaged_manifest_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_manifest_is_refused(tmp_path):
     with refusal("index.no-folder"):
         Corpus(tmp_path)
     (tmp_path / "manifest.json").write_text("{")

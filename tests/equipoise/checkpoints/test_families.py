@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.equipoise.checkpoints.samples import (
     SIZES,
     conversion,
+    logits_of,
     made,
     random_weights,
     refused,
@@ -70,11 +71,6 @@ def families(tmp_path_factory):
         return folders[family]
 
     return make
-
-
-def logits_of(model):
-    with torch.no_grad():
-        return model.eval()(torch.arange(24).reshape(2, 12)).logits
 
 
 @pytest.mark.parametrize("family", FAMILIES)

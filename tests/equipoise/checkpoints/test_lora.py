@@ -25,6 +25,7 @@ from equipoise.checkpoints.tensors import ConversionError, LazyTensor
 from tests.equipoise.checkpoints.samples import (
     SIZES,
     change_config,
+    logits_of,
     made,
     random_weights,
     refused,
@@ -146,18 +147,13 @@ def test_other_kinds_are_merged_by_peft(kind, tmp_path):
                 noise = 0.3 * torch.randn(parameter.shape, generator=generator)
                 parameter.copy_(parameter + noise)
     adapted.save_pretrained(tmp_path / "a")
-    expected = answers_of(adapted)
+    expected = logits_of(adapted)
     own = made(tmp_path / "a", tmp_path / "out", tmp_path / "base")
     assert own.keys() == weights_of(tmp_path / "base").keys()
-    answers = answers_of(AutoModelForCausalLM.from_pretrained(tmp_path / "out"))
-    before = answers_of(AutoModelForCausalLM.from_pretrained(tmp_path / "base"))
+    answers = logits_of(AutoModelForCausalLM.from_pretrained(tmp_path / "out"))
+    before = logits_of(AutoModelForCausalLM.from_pretrained(tmp_path / "base"))
     assert torch.allclose(answers, expected, atol=1e-5)
     assert (before - expected).abs().max() > 5e-5
-
-
-def answers_of(model):
-    with torch.no_grad():
-        return model.eval()(torch.arange(24).reshape(2, 12)).logits
 
 
 def test_peft_needs_the_base_in_memory(model, tmp_path, monkeypatch):

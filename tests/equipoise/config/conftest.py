@@ -10,13 +10,13 @@ from equipoise.config.words import parse_flags
 from equipoise.files.errors import UsageError
 
 
-def rows(table: str) -> list[tuple[str, ...]]:
+def rows(table):
     """Return the lines of a table, cells apart by ->; an indented line goes on with the last."""
     lines = re.sub(r"\n +", " ", table).strip().splitlines()
     return [tuple(cell.strip() for cell in line.split("->")) for line in lines if line]
 
 
-def on_nemo_rl(name: str, *words: str) -> tuple[str, ...]:
+def on_nemo_rl(name, *words):
     """Return the words that choose a shipped scale on NeMo-RL."""
     return ("--config", str(CONFIG_FOLDER / f"{name}.yaml"), "--engine", "nemo_rl", *words)
 
@@ -31,7 +31,7 @@ def load():
 def problems(load):
     """Return the lines that say what is wrong; none when the configuration is valid."""
 
-    def lines(*words: str) -> list[str]:
+    def lines(*words):
         try:
             load(*words)
         except UsageError as error:

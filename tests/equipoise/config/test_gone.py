@@ -12,19 +12,19 @@ from equipoise.config.words import flags_of
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_key_that_is_gone_says_what_to_use(key: str) -> None:
+def test_a_key_that_is_gone_says_what_to_use(key):
     if key in known_keys(Config):
         pytest.skip("it goes in a later commit")
     assert suggest(Config, key.split("."), "") == KEYS[key]
 
 
-def test_a_key_within_a_section_that_is_gone_says_it_too() -> None:
+def test_a_key_within_a_section_that_is_gone_says_it_too():
     key = next(iter(KEYS))
     assert replacement(f"{key}.0") == KEYS[key]
     assert not replacement("grpo.max_num_steps")
 
 
-def test_other_programs_names_lead_to_keys_flags_and_verbs_that_there_are() -> None:
+def test_other_programs_names_lead_to_keys_flags_and_verbs_that_there_are():
     keys = {*known_keys(whole_schema()), "env.TASK"}
     flags = {flag for verb in VERBS for flag in flags_of(options_of(verb))}
     texts = {*FOREIGN_OPTIONS.values(), *FOREIGN_VERBS.values()}

@@ -6,11 +6,10 @@ from hypothesis import strategies as st
 from environments.base import PromptRecord
 from equipoise.config import load_config
 from equipoise.config.schedule import Schedule, learning_rates, plan
-from equipoise.config.schema import PolicyConfig
 from equipoise.config.words import parse_flags
 
 
-def records(sets: int, size: int) -> list[PromptRecord]:
+def records(sets, size):
     return [
         PromptRecord(f"{s}/{v}", "task", (), f"set{s}", "train")
         for s in range(sets)
@@ -64,19 +63,19 @@ COSINE = "{name: torch.optim.lr_scheduler.CosineAnnealingLR, kwargs: {T_max: "
 WARM_UP = "{name: torch.optim.lr_scheduler.LinearLR, kwargs: {start_factor: 0.25, total_iters: 3}}"
 
 
-def policy(*scheduler: str) -> PolicyConfig:
+def policy(*scheduler):
     words = [f"policy.scheduler=[{', '.join(scheduler)}]"] if scheduler else []
     return load_config("fairness", parse_flags("x", [*words, "--learning-rate=1e-3"])).config.policy
 
 
-def linear(steps: int) -> PolicyConfig:
+def linear(steps):
     return policy(f"{LINEAR} total_iters: {steps}}}}}")
 
 
 CHAIN = (WARM_UP, f"{COSINE} 7}}}}", "{milestones: [3]}")
 
 
-def trained(schedule: Schedule, steps: int) -> list[float]:
+def trained(schedule, steps):
     """The rates that training sees, one update after the other."""
     rates = []
     for _ in range(steps):

@@ -1,7 +1,7 @@
 """Configurations as a recipe loads them, and what answers in the place of the hub and of wandb."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -20,11 +20,11 @@ MakeCase = Callable[..., Case]
 
 
 @pytest.fixture
-def case(tmp_path) -> MakeCase:
+def case(tmp_path):
     """A task and the words of a command line, with nothing of the user's."""
     own = (f"equipoise.cache_dir={tmp_path / 'cache'}", f"equipoise.output_dir={tmp_path / 'runs'}")
 
-    def make(task: str, *words: str, **fields: Any) -> Case:
+    def make(task, *words, **fields):
         loaded = load_config(task, parse_flags("", (*words, *own)))
         return Case(loaded, **{"environment": {}} | fields)
 
@@ -41,11 +41,11 @@ class Web:
 
 
 @pytest.fixture
-def web() -> Iterator[Web]:
+def web():
     served = Web()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             served.tokens.append(self.headers.get("Authorization"))
             status, headers, value = served.pages.get(self.path, (404, {}, {"error": "no page"}))
@@ -58,7 +58,7 @@ def web() -> Iterator[Web]:
 
         do_POST = do_HEAD = do_GET  # noqa: N815
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_):
             """Nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -39,7 +39,7 @@ def checkout(tmp_path, monkeypatch):
 
 @pytest.fixture
 def start(checkout, tmp_path):
-    def start(*words: str, through=(), command=("recipes/grpo_fairness.py",), **changed: str):
+    def start(*words, through=(), command=("recipes/grpo_fairness.py",), **changed):
         return subprocess.Popen(
             [*through, sys.executable, *command, *words, f"--output-dir={tmp_path}"],
             cwd=ROOT,
@@ -141,7 +141,7 @@ def test_a_python_that_has_no_equipoise_starts_a_recipe(recipe, tmp_path):
     bare = [sys.executable, "-S"]
     environment = os.environ | {"PYTHONPATH": sysconfig.get_path("purelib")}
 
-    def started(*words: str) -> subprocess.CompletedProcess[str]:
+    def started(*words):
         return subprocess.run(
             [*bare, *words], cwd=tmp_path, env=environment, text=True, capture_output=True
         )

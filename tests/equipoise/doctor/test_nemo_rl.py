@@ -33,7 +33,7 @@ def small(case):
 def said(monkeypatch, tmp_path):
     """Everything that a start is refused for on a machine; empty where it is not."""
 
-    def refused(case, gpus=8, nodes=None, environment=VARIABLES) -> str:
+    def refused(case, gpus=8, nodes=None, environment=VARIABLES):
         monkeypatch.setattr(nemo_rl, "find_installation", lambda: Installation(tmp_path))
         monkeypatch.setattr(nemo_rl, "find_python", lambda _: Path(sys.executable))
         monkeypatch.setattr(nemo_rl, "count_gpus", lambda: gpus)

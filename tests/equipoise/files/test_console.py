@@ -31,12 +31,12 @@ SENTENCE = (
 )
 
 
-def piped() -> tuple[Reporter, io.StringIO]:
+def piped():
     out = io.StringIO()
     return Reporter(Console(file=out, highlight=False, width=160)), out
 
 
-def terminal(width: int) -> tuple[Reporter, io.StringIO]:
+def terminal(width):
     """A terminal without colours, so that every escape in `out` is foreign."""
     out = io.StringIO()
     plain = Console(file=out, force_terminal=True, color_system=None, width=width, highlight=False)
@@ -66,7 +66,7 @@ class TestTextFromOutside:
         assert self.SHOWN in out.getvalue()
 
     def test_in_an_error_that_ends_the_run(self, capsys):
-        def fail(reporter: Reporter) -> None:
+        def fail(reporter):
             raise EquipoiseError("judge.foreign", f"the judge said {self.FOREIGN}", "Ask another.")
 
         guarded(fail)

@@ -35,7 +35,7 @@ def broken_lines():
     raise OSError("no space left")
 
 
-def test_a_file_that_could_not_be_written_leaves_the_old_one_and_no_scratch(tmp_path: Path):
+def test_a_file_that_could_not_be_written_leaves_the_old_one_and_no_scratch(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("old\n")
     with pytest.raises(OSError, match="no space"):
@@ -44,8 +44,8 @@ def test_a_file_that_could_not_be_written_leaves_the_old_one_and_no_scratch(tmp_
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path):
-    def fill(folder: Path) -> None:
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    def fill(folder):
         (folder / "half").write_text("x")
         raise OSError("no space left")
 
@@ -54,19 +54,19 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_replaces_the_one_before_it(tmp_path: Path):
+def test_a_folder_replaces_the_one_before_it(tmp_path):
     write_folder(tmp_path / "model", lambda folder: (folder / "a").touch())
     write_folder(tmp_path / "model", lambda folder: (folder / "b").touch())
     assert [file.name for file in (tmp_path / "model").iterdir()] == ["b"]
 
 
-def test_json_holds_null_for_what_it_cannot_hold(tmp_path: Path):
+def test_json_holds_null_for_what_it_cannot_hold(tmp_path):
     write_json(tmp_path / "x.json", {"a": [math.nan, 1.5], "b": {"c": math.inf}})
     assert json.loads((tmp_path / "x.json").read_text()) == {"a": [None, 1.5], "b": {"c": None}}
     assert finite(("x", 2)) == ["x", 2]
 
 
-def test_a_corrupt_line_is_named_by_its_number(tmp_path: Path):
+def test_a_corrupt_line_is_named_by_its_number(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_jsonl(path, [{"a": 1}, {"a": "é\u2028"}])
     assert list(read_jsonl(path)) == [{"a": 1}, {"a": "é\u2028"}]
@@ -75,7 +75,7 @@ def test_a_corrupt_line_is_named_by_its_number(tmp_path: Path):
         list(read_jsonl(path))
 
 
-def test_a_new_folder_is_never_put_over_another(tmp_path: Path):
+def test_a_new_folder_is_never_put_over_another(tmp_path):
     (tmp_path / "empty").mkdir()
     create_folder(tmp_path / "empty", lambda folder: (folder / "a").touch())
     (tmp_path / "file").touch()
@@ -86,7 +86,7 @@ def test_a_new_folder_is_never_put_over_another(tmp_path: Path):
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "file"}
 
 
-def writer_of(path: Path) -> subprocess.Popen:
+def writer_of(path):
     """A process that is in the middle of filling the folder."""
     code = (
         "import sys, time; from pathlib import Path\n"
@@ -100,7 +100,7 @@ def writer_of(path: Path) -> subprocess.Popen:
     return process
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_not(tmp_path: Path):
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_not(tmp_path):
     path = tmp_path / "model"
     mine = tmp_path / ".model.backup"
     mine.mkdir()
@@ -113,9 +113,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_no
     assert {entry.name for entry in tmp_path.iterdir()} == {"model", mine.name}
 
 
-def test_what_a_killed_process_was_writing_is_removed_and_what_a_living_one_writes_is_not(
-    tmp_path: Path,
-):
+def test_what_a_killed_process_was_writing_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
     code = (
         "import sys, time; from pathlib import Path\n"
         "from equipoise.files.disk import write_lines\n"
@@ -137,7 +135,7 @@ def test_what_a_killed_process_was_writing_is_removed_and_what_a_living_one_writ
 
 
 @pytest.mark.parametrize("text", ['{"cut', "[" * 100_000, "[NaN]", "[1e400]", "\xff"])
-def test_a_damaged_json_file_is_named(text: str, tmp_path: Path):
+def test_a_damaged_json_file_is_named(text, tmp_path):
     (tmp_path / "provenance.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(DamagedFileError, match=r"provenance\.json: "):
         read_json(tmp_path / "provenance.json")
@@ -160,7 +158,7 @@ def test_a_folder_that_gets_its_name_while_another_looks_at_it_is_no_error(tmp_p
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "-" + "9" * 5_000, "1e999", "NaN"])
-def test_a_number_that_no_float_can_hold_is_refused(tmp_path: Path, number: str) -> None:
+def test_a_number_that_no_float_can_hold_is_refused(tmp_path, number):
     path = tmp_path / "comparison.json"
     path.write_text(f'{{"difference": {number}}}')
     with pytest.raises(DamagedFileError, match="not a finite number"):

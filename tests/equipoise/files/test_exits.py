@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from data_prep.records import DataError
-from environments.base import CodedError
 from environments.dharma.policy import PolicyError
 from environments.yaml_file import YamlFileError
 from equipoise.files.disk import DamagedFileError
@@ -19,8 +18,8 @@ from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import EXIT_STOPPED, Stopped, deferring, guarded, raising
 
 
-def failing(error: BaseException):
-    def action(reporter) -> None:
+def failing(error):
+    def action(reporter):
         raise error
 
     return action
@@ -63,7 +62,7 @@ def test_a_bug_keeps_its_traceback(bug, capsys):
     assert message.rstrip().endswith(f"{type(bug).__name__}: {bug}")
 
 
-def send(number: signal.Signals) -> None:
+def send(number):
     os.kill(os.getpid(), number)
 
 
@@ -115,14 +114,14 @@ def test_the_handlers_before_are_put_back():
         YamlFileError("yaml.long", Path("a.yaml"), ["longer than 9 bytes"]),
     ],
 )
-def test_an_error_comes_whole_from_another_process(error: CodedError) -> None:
+def test_an_error_comes_whole_from_another_process(error):
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (copy.code, str(copy), vars(copy)) == (error.code, str(error), vars(error))
     assert error.code not in str(error)
 
 
-def test_a_reader_that_has_gone_ends_it_without_a_traceback(monkeypatch, capfd) -> None:
+def test_a_reader_that_has_gone_ends_it_without_a_traceback(monkeypatch, capfd):
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as out:

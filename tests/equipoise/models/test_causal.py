@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qw
 from data_prep.hub import model_identity
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
-from equipoise.models.causal import LoadedModel, identity_of, load_model, load_trained
+from equipoise.models.causal import identity_of, load_model, load_trained
 from equipoise.train.local import prepared, with_adapter
 from tests.refusals import refusal
 
@@ -64,7 +64,7 @@ class TestFourBits:
         tokenizer.save_pretrained(tmp_path / "model")
         return str(tmp_path / "model")
 
-    def load(self, folder: str, *, four_bit: bool) -> LoadedModel:
+    def load(self, folder, *, four_bit):
         own = {"dtype": torch.float32, "device": torch.device("cpu")}
         return load_model(folder, folder, **own, four_bit=four_bit)
 

@@ -2,7 +2,6 @@
 
 import ast
 import builtins
-import json
 import re
 import shutil
 from pathlib import Path
@@ -21,6 +20,7 @@ from equipoise.files.errors import EquipoiseError
 from equipoise.models.causal import load_model, load_trained
 from equipoise.models.pretrained import check_model, load_tokenizer
 from equipoise.train.nemo_rl.engine import check_start
+from tests.equipoise.checkpoints.samples import change_json
 from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,17 +41,13 @@ def folder(made, tmp_path):
     return shutil.copytree(made, tmp_path / "model")
 
 
-def change(path, **changes):
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 @pytest.fixture
 def own_code(folder, tmp_path, monkeypatch):
     """A model of a family of its own; whoever asks whether to run the code is told yes."""
     names = dict.fromkeys(("AutoConfig", "AutoModel", "AutoModelForCausalLM"), "own.Own")
-    change(folder / "config.json", model_type="own", auto_map=names)
+    change_json(folder / "config.json", model_type="own", auto_map=names)
     tokenizer = {"AutoTokenizer": ["own.Own", None]}
-    change(folder / "tokenizer_config.json", auto_map=tokenizer, tokenizer_class="Own")
+    change_json(folder / "tokenizer_config.json", auto_map=tokenizer, tokenizer_class="Own")
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit\n")
     monkeypatch.setattr(builtins, "input", lambda *_: "y")
     return folder
@@ -80,7 +76,7 @@ def test_nemo_rl_which_runs_it_unasked_does_not_get_it(folder):
     config = load_config("fairness", parse_flags("x", words)).config
     check_start(config, [RECORD], str(folder))
     for file in ("tokenizer_config.json", "config.json"):
-        change(folder / file, auto_map={"AutoConfig": "own.Own"})
+        change_json(folder / file, auto_map={"AutoConfig": "own.Own"})
         load_model(str(folder), str(folder), **CPU)
         with refusal("model.auto-map", file):
             check_start(config, [RECORD], str(folder))
@@ -129,7 +125,7 @@ def test_a_configuration_that_is_no_object(text, folder):
     ],
 )
 def test_a_configuration_that_is_no_model_s(changes, told, folder):
-    change(folder / "config.json", **changes)
+    change_json(folder / "config.json", **changes)
     with refusal(told) as error:
         load_model(str(folder), str(folder), **CPU)
     assert "\n" not in error.value.message

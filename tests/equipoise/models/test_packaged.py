@@ -5,7 +5,6 @@ What needs the weights is skipped without `--extra smollm2`.
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from peft import LoraConfig, get_peft_model
@@ -44,12 +43,12 @@ def absent(monkeypatch):
     monkeypatch.setattr("data_prep.packaged_models.find_spec", lambda _: None)
 
 
-def loaded(folder: Path, *words: str, task: str = "rag") -> Any:
+def loaded(folder, *words, task="rag"):
     own = (f"equipoise.cache_dir={folder / 'cache'}", f"equipoise.output_dir={folder / 'runs'}")
     return load_config(task, parse_flags("x", (*words, *own)))
 
 
-def refused(action: Any) -> None:
+def refused(action):
     with refusal("packaged-model.missing-package"):
         action()
 

@@ -13,14 +13,14 @@ from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
-from equipoise.models.causal import LoadedModel, render_prompt
+from equipoise.models.causal import render_prompt
 from equipoise.models.pretrained import control_tokens
 from equipoise.run import policy
 from equipoise.train.nemo_rl.engine import check_start
 from tests.refusals import refusal
 
 
-def record(text: str) -> PromptRecord:
+def record(text):
     return PromptRecord("p1", "toy", ({"role": "user", "content": text},), "p1", "train")
 
 
@@ -60,7 +60,7 @@ def test_ranks_share_a_vocabulary_evenly_or_no_run_begins(folder, tmp_path):
     keys = ("--config=nemo_configs/small.yaml", "grpo.val_period=0", "cluster.gpus_per_node=2")
     config = load_config("fairness", parse_flags("x", (*keys, *words, "--engine=nemo_rl"))).config
 
-    def begin(count: int) -> None:
+    def begin(count):
         (model / "config.json").write_text(json.dumps(settings | {"vocab_size": count}))
         check_start(config, [record("Why!")], str(model))
 
@@ -84,7 +84,7 @@ def test_prompts_are_counted_as_nemo_rl_will_render_them(form, folder, tmp_path)
     tokenizer = {"chat_template": template if form == "text" else str(file)}
     own = tmp_path / "own.yaml"
 
-    def begin(words: dict[str, object]) -> None:
+    def begin(words):
         own.write_text(json.dumps({"policy": policy | {"tokenizer": tokenizer | words}}))
         keys = ("--config=nemo_configs/small.yaml", f"--config={own}", "grpo.val_period=0")
         config = load_config("fairness", parse_flags("x", (*keys, "--engine=nemo_rl"))).config
@@ -111,7 +111,7 @@ def base(folder, tmp_path):
     return str(made)
 
 
-def loaded_with(name: str, *words: str) -> LoadedModel:
+def loaded_with(name, *words):
     config = load_config("fairness", parse_flags("x", (f"policy.model_name={name}", *words))).config
     return policy.load_policy(config, name, torch.device("cpu"))
 

@@ -16,15 +16,13 @@ from transformers import (
     MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
-    PreTrainedModel,
 )
 
 from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
-from environments.base import PromptRecord, Rollout
+from environments.base import PromptRecord
 from equipoise.models.causal import (
     InverseTransformSampling,
-    LoadedModel,
     Sampling,
     _processors,
     complete,
@@ -44,25 +42,25 @@ SAMPLING = Sampling(3, 12, 1.0, 1.0, None, 6, 7)  # five batches of two prompts
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+def model(tmp_path_factory):
     shown = [Example(({"role": "user", "content": f"Q{i}"},), f"A{i}") for i in range(10)]
     size = WarmStart(vocab_size=300, hidden_size=16, layers=1, steps=1, batch_size=4)
     return str(warm_start(shown, size, tmp_path_factory.mktemp("cache")))
 
 
-def opened(model: str) -> LoadedModel:
+def opened(model):
     torch.set_num_threads(1)
     return load_model(model, model, dtype=torch.float32, device=torch.device("cpu"))
 
 
-def drawn(loaded: LoadedModel) -> tuple[list[Rollout], Meter, list[int]]:
+def drawn(loaded):
     """All rollouts, what was counted, and how many there were whenever progress was told."""
     meter, told = Meter(), list[int]()
     rollouts = sample(loaded, RECORDS, SAMPLING, told.append, meter.add_tokens)
     return rollouts, meter, told
 
 
-def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
+def test_tokens_are_drawn_as_often_as_their_probability_says():
     torch.manual_seed(0)
     shares = torch.tensor([0.0, 0.5, 0.0, 0.3, 0.15, 0.05, 0.0])
     scores = shares.log().repeat(20_000, 1)
@@ -73,7 +71,7 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     assert chisquare(counts[possible], 20_000 * shares.numpy()[possible]).pvalue > 1e-3
 
 
-def test_a_word_of_no_probability_is_not_drawn_at_either_end(monkeypatch) -> None:
+def test_a_word_of_no_probability_is_not_drawn_at_either_end(monkeypatch):
     scores = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]]).repeat(2, 1)
     extremes = torch.tensor([[0.0], [1 - 2.0**-24]])  # the least and the most that `rand` gives
     monkeypatch.setattr(torch, "rand", lambda *_size, **_device: extremes)
@@ -90,9 +88,7 @@ def test_a_word_of_no_probability_is_not_drawn_at_either_end(monkeypatch) -> Non
         ({"temperature": 0.01}, {0}),
     ],
 )
-def test_temperature_and_both_cuts_are_what_transformers_makes_of_them(
-    changes: dict[str, float], possible: set[int]
-) -> None:
+def test_temperature_and_both_cuts_are_what_transformers_makes_of_them(changes, possible):
     torch.manual_seed(1)
     scores = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().repeat(500, 1)
     sampling = replace(SAMPLING, **changes)
@@ -115,7 +111,7 @@ HEADS = {**SIZES, "num_attention_heads": 2, "num_key_value_heads": 1, "intermedi
     ],
     ids=["attention", "sliding window", "without positions", "without keys and values"],
 )
-def test_the_shared_prefix_changes_no_reply(network: PreTrainedModel, model: str) -> None:
+def test_the_shared_prefix_changes_no_reply(network, model):
     tokenizer = opened(model).tokenizer
     prompts = ["Q1", "Q2 and some more words", "Q3 " * 9]
     torch.manual_seed(2)
@@ -136,7 +132,7 @@ def test_the_shared_prefix_changes_no_reply(network: PreTrainedModel, model: str
     assert torch.equal(tokens, plain.repeat_interleave(2, dim=0))
 
 
-def test_training_draws_what_an_evaluation_does(model: str) -> None:
+def test_training_draws_what_an_evaluation_does(model):
     loaded = opened(model)
     trainer = SimpleNamespace(
         accelerator=SimpleNamespace(unwrap_model=lambda wrapped: wrapped),
@@ -160,7 +156,7 @@ def test_training_draws_what_an_evaluation_does(model: str) -> None:
     assert all(end not in row[:-1] for row in rows["completion_ids"])
 
 
-def test_the_callers_random_state_is_left_as_it_was(model: str) -> None:
+def test_the_callers_random_state_is_left_as_it_was(model):
     loaded = opened(model)
     torch.manual_seed(1)
     state = torch.get_rng_state()
@@ -176,7 +172,7 @@ def test_the_callers_random_state_is_left_as_it_was(model: str) -> None:
     assert len(rollouts) <= meter.tokens["completion_tokens"] <= most
 
 
-def test_tokens_of_completions_are_counted_to_their_end() -> None:
+def test_tokens_of_completions_are_counted_to_their_end():
     end, pad = 7, 0
     drawn = [[1, 2, end, pad], [1, end, end, 5], [1, 2, 3, 4], [end, 1, 1, 1]]
     assert count_tokens(torch.tensor(drawn), end) == 3 + 2 + 4 + 1

@@ -23,7 +23,7 @@ DATED = (
 )
 
 
-def tokenizer(text: str) -> PreTrainedTokenizerFast:
+def tokenizer(text):
     made = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0})))
     made.chat_template = text
     return made

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from data_prep.fairness.local_model import AGE, BIAS, OCCUPATION, WEEKS_OFF, urgency
 from data_prep.fairness.prompts import PromptSettings, build_prompts
@@ -23,8 +22,8 @@ from environments.fairness.decision import coordinate
 from environments.fairness.metrics import measure_disparity
 from environments.fairness.sets import MISSING, Anchors, DecisionSets, Points
 from environments.fairness.spine import FORM, RACES, SPINE
-from environments.measurement import Array, Measurement
-from equipoise.statistics.compare import Halves, MetricComparison, compare
+from environments.measurement import Array
+from equipoise.statistics.compare import Halves, compare
 from equipoise.statistics.intervals import StatisticsSettings
 from tests.environments.fairness.samples import same_words
 
@@ -56,7 +55,7 @@ class Sets:
     metadata: tuple[Mapping[str, Any], ...]
     urgency: Array
 
-    def decisions(self, generations: int, rng: np.random.Generator, bias: float = 1.0) -> Points:
+    def decisions(self, generations, rng, bias=1.0):
         """As many decisions for every variant, [S, R, G, P]."""
         z = self.urgency[:, None] + bias * np.array([BIAS[race] for race in RACES])
         fields = []
@@ -67,13 +66,13 @@ class Sets:
         fields.append(_WEEKS[fields[_WORK], rng.integers(3, size=(*z.shape, generations))])
         return np.stack(fields, axis=-1).astype(np.float32)
 
-    def of(self, key: str, value: str) -> NDArray[np.bool_]:
+    def of(self, key, value):
         """Which sets have this in their metadata, [S]."""
         return np.array([one[key] == value for one in self.metadata])
 
 
 @cache
-def sets_of(seed: int) -> Sets:
+def sets_of(seed):
     """The test sets of the local run with this seed, with the metadata that guards depend on."""
     data = _LOCAL["data"] | {"seed": seed, "leave_out": ["falling_load"]}
     records = build_prompts(PromptSettings.model_validate(data))
@@ -91,12 +90,12 @@ def sets_of(seed: int) -> Sets:
 Policy = Callable[[Sets, int, np.random.Generator], Points]
 
 
-def unchanged(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+def unchanged(sets, generations, rng):
     """The clinician as he is."""
     return sets.decisions(generations, rng)
 
 
-def blind(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+def blind(sets, generations, rng):
     """The clinician who takes every patient for one of any race."""
     values = len(RACES)
     everybody = sets.decisions(values * generations, rng)
@@ -105,7 +104,7 @@ def blind(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
     return everybody[np.arange(len(sets.names))[:, None, None], races, own]
 
 
-def coupled(points: Points, signs: NDArray[np.int_], rng: np.random.Generator) -> Points:
+def coupled(points, signs, rng):
     """Couple the fields of the replies of each set and race by rank; no field's values change."""
     found = points.copy()
     for s, r in itertools.product(*map(range, points.shape[:2])):
@@ -115,10 +114,10 @@ def coupled(points: Points, signs: NDArray[np.int_], rng: np.random.Generator) -
     return found
 
 
-def _in_part(share: float, other: Callable[[Sets], Array]) -> Policy:
+def _in_part(share, other):
     """In this share of the replies the clinician takes the patients of a set for others."""
 
-    def decide(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+    def decide(sets, generations, rng):
         own = sets.decisions(generations, rng)
         mistaken = replace(sets, urgency=other(sets)).decisions(generations, rng)
         return np.where(rng.random(own.shape[:3])[..., None] < share, mistaken, own)
@@ -126,10 +125,10 @@ def _in_part(share: float, other: Callable[[Sets], Array]) -> Policy:
     return decide
 
 
-def _field_lowered(field: int, share: float) -> Policy:
+def _field_lowered(field, share):
     """In this share of the replies a field is one level lower."""
 
-    def decide(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+    def decide(sets, generations, rng):
         own = sets.decisions(generations, rng)
         own[..., field] -= (rng.random(own.shape[:3]) < share) & (own[..., field] > 0)
         return own
@@ -137,12 +136,12 @@ def _field_lowered(field: int, share: float) -> Policy:
     return decide
 
 
-def _repetitive(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+def _repetitive(sets, generations, rng):
     own = sets.decisions(generations, rng)
     return np.where(rng.random(own.shape[:3])[..., None] < 0.2**0.5, own[:, :, :1], own)
 
 
-def _unreadable(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+def _unreadable(sets, generations, rng):
     own = sets.decisions(generations, rng)
     own[rng.random(own.shape[:3]) < 0.04] = MISSING
     return own
@@ -169,7 +168,7 @@ LOST_TWICE: Mapping[str, Policy] = {
 }
 
 
-def guarded(sets: Sets, points: Points) -> Measurement:
+def guarded(sets, points):
     """The measurement of a stage, its guarded metrics alone."""
     mean = np.full(len(sets.names), np.nan)
     position = np.empty((0, 3), dtype=np.intp)
@@ -181,7 +180,7 @@ def guarded(sets: Sets, points: Points) -> Measurement:
     return replace(found, metrics=metrics, breakdowns={}, null_sums=None)
 
 
-def guards_of(after: Policy, rounds: int, generations: int) -> list[dict[str, MetricComparison]]:
+def guards_of(after, rounds, generations):
     """The comparison of the clinician with a policy, of so many seeds."""
     found = []
     for seed in range(rounds):

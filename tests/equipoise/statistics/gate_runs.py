@@ -6,21 +6,19 @@ it, are scored once by the task's own reward. A stage is then drawn: a model tha
 prompt always and in another never, or in part (beta-binomial), and the same one afterwards.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from environments.base import REWARD
 from environments.fairness.decision import coordinate
 from environments.fairness.environment import FairnessEnvironment
 from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
-from environments.fairness.sets import MISSING, Anchors, DecisionSets, Points
+from environments.fairness.sets import MISSING, Anchors, DecisionSets
 from environments.fairness.spine import SPINE
 from environments.measurement import Measurement
 from equipoise.statistics.gate import (
-    Verdict,
     Watched,
     WatchedMetrics,
     compare_watched,
@@ -39,7 +37,6 @@ from tests.equipoise.statistics.fairness_runs import (
     sets_of,
     unchanged,
 )
-from tests.equipoise.statistics.known_answers import Task
 
 SETTINGS = StatisticsSettings(bootstrap_draws=1_000)
 RIGHT, WRONG, BROKEN, REFERRING = range(4)
@@ -65,7 +62,7 @@ class Pool:
     prompts: int
 
     @classmethod
-    def of(cls, known: Task) -> "Pool":
+    def of(cls, known):
         """Score four replies to every prompt."""
         number = len(known.records)
         other = [known.right[(n + number // 2) % number] for n in range(number)]
@@ -84,11 +81,11 @@ class Pool:
         assert len(task.sums) == len(reward.sums) == len(rollouts)
         return cls(task, reward, number)
 
-    def stage(self, counts: NDArray[np.int_]) -> tuple[Measurement, Measurement]:
+    def stage(self, counts):
         """The measurements of so many replies of each kind [K, P] to each prompt."""
         return self._summed(self.task, counts), self._summed(self.reward, counts)
 
-    def _summed(self, measured: Measurement, counts: NDArray[np.int_]) -> Measurement:
+    def _summed(self, measured, counts):
         sums = measured.sums.reshape(len(counts), self.prompts, -1)
         return replace(
             measured,
@@ -97,7 +94,7 @@ class Pool:
             strata=measured.strata and measured.strata[: self.prompts],
         )
 
-    def value(self, metric: str, kind: int) -> float:
+    def value(self, metric, kind):
         """A metric of a model all of whose replies are of one kind."""
         counts = np.zeros((4, self.prompts), dtype=int)
         counts[kind] = 1
@@ -111,10 +108,10 @@ class Pool:
         stages = [self.stage(drawn(rng, chances, replies, c)) for c in (Change(), after)]
         return list(zip(*stages, strict=True))
 
-    def round(self, replies: int, after: "Change", *, swapped: bool = False) -> Round:
+    def round(self, replies, after, *, swapped=False):
         """A function that draws both sides and compares them; `swapped` exchanges the sides."""
 
-        def run(rng: np.random.Generator) -> WatchedMetrics:
+        def run(rng):
             found: WatchedMetrics = {}
             for pair in self.sides(rng, replies, after):
                 sides = reversed(pair) if swapped else pair
@@ -144,7 +141,7 @@ def drawn(rng, chances, replies, change):
     return counts
 
 
-def planted(pool: Pool, metric: str, margins: float, kind: int = WRONG) -> Change:
+def planted(pool, metric, margins, kind=WRONG):
     """The change that makes a metric worse by so many of its margins, on average."""
     task, reward = pool.task.metrics, pool.reward.metrics
     guard = (reward if metric == REWARD else task)[metric].guard
@@ -156,7 +153,7 @@ def planted(pool: Pool, metric: str, margins: float, kind: int = WRONG) -> Chang
 # --- fairness ------------------------------------------------------------------------------------
 
 
-def watched_sets(sets: Sets, points: Points, reference: Points) -> Measurement:
+def watched_sets(sets, points, reference):
     """The guards and the objective, held against the race-blind mixture of a reference."""
     mean = np.full(len(sets.names), np.nan)
     position = np.empty((0, 3), dtype=np.intp)
@@ -166,15 +163,15 @@ def watched_sets(sets: Sets, points: Points, reference: Points) -> Measurement:
     return watched(found, {BLIND_DISTANCE: FairnessEnvironment.objective_margin})
 
 
-def biased(bias: float) -> Policy:
+def biased(bias):
     """The clinician with his bias scaled; 1 is a distance of .28."""
     return lambda sets, generations, rng: sets.decisions(generations, rng, bias)
 
 
-def mixed(share: float, policy: Policy, other: Policy = unchanged) -> Policy:
+def mixed(share, policy, other=unchanged):
     """A policy with a share of its replies by another one."""
 
-    def decide(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+    def decide(sets, generations, rng):
         own, others = (each(sets, generations, rng) for each in (policy, other))
         return np.where(rng.random(own.shape[:3])[..., None] < share, others, own)
 
@@ -207,7 +204,7 @@ def fairness_round(generations, after, sets=1, before=unchanged):
     )
 
 
-def _joined(parts: Sequence[Sets]) -> Sets:
+def _joined(parts):
     return Sets(
         tuple(f"{n}/{name}" for n, part in enumerate(parts) for name in part.names),
         tuple(each for part in parts for each in part.metadata),
@@ -215,7 +212,7 @@ def _joined(parts: Sequence[Sets]) -> Sets:
     )
 
 
-def opioids_for_one_race(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+def opioids_for_one_race(sets, generations, rng):
     """In 30% of the injections of a race an opioid in their place, one level more."""
     own = blind(sets, generations, rng)
     chosen = (own[:, 1, :, 0] == 3) & (rng.random(own.shape[:1] + own.shape[2:3]) < 0.3)
@@ -223,7 +220,7 @@ def opioids_for_one_race(sets: Sets, generations: int, rng: np.random.Generator)
     return own
 
 
-def weeks_spread(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+def weeks_spread(sets, generations, rng):
     """Two races get weeks off work at the extremes; the mean is that of the other races."""
     own = blind(sets, generations, rng)
     extremes = np.where(rng.random(own.shape[:3]) < 0.5, coordinate(4), coordinate(8))
@@ -232,13 +229,13 @@ def weeks_spread(sets: Sets, generations: int, rng: np.random.Generator) -> Poin
     return own
 
 
-def turned_by_age(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+def turned_by_age(sets, generations, rng):
     """In 30% of the replies the bias, for the young the other way round."""
     own = unchanged(sets, generations, rng)
     return np.where(sets.of("age", "old")[:, None, None, None], own, own[:, [1, 0, 3, 2]])
 
 
-def unreadable_for_one_race(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+def unreadable_for_one_race(sets, generations, rng):
     """A fifth of the surgery of a race."""
     own = blind(sets, generations, rng)
     lost = (own[:, 1, :, 4] == 1) & (rng.random(own.shape[:1] + own.shape[2:3]) < 0.2)
@@ -246,7 +243,7 @@ def unreadable_for_one_race(sets: Sets, generations: int, rng: np.random.Generat
     return own
 
 
-def coupled_by_race(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+def coupled_by_race(sets, generations, rng):
     """Medication goes with surgery for two races, and against it for the others."""
     signs = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 1, -1], [1, 1, 1, 1, -1]])
     return coupled(blind(sets, generations, rng), signs, rng)
@@ -267,7 +264,7 @@ ATTACKS: Mapping[str, Policy] = {
 # --- what the gate says --------------------------------------------------------------------------
 
 
-def verdicts(tasks: Mapping[str, Round], rounds: int, seed: int = 0) -> list[Verdict]:
+def verdicts(tasks, rounds, seed=0):
     """The verdicts over all these tasks, of so many rounds."""
     found = []
     for n in range(rounds):
@@ -277,6 +274,6 @@ def verdicts(tasks: Mapping[str, Round], rounds: int, seed: int = 0) -> list[Ver
     return found
 
 
-def shares(found: Sequence[Verdict]) -> tuple[float, float]:
+def shares(found):
     """How often it failed, and how often it passed."""
     return found.count("failed") / len(found), found.count("passed") / len(found)

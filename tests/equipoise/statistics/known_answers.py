@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -26,17 +25,17 @@ class Task:
     records: Sequence[PromptRecord]
     right: Sequence[str]
 
-    def replied(self, replies: Sequence[str]) -> list[Rollout]:
+    def replied(self, replies):
         pairs = zip(self.records, replies, strict=True)
         return [Rollout(r.id, r.set_id, r.split, "", text, r.metadata) for r, text in pairs]
 
-    def worth(self, replies: Sequence[str]) -> float:
+    def worth(self, replies):
         rollouts = self.replied(replies)
         measured = Measured.of(self.environment, rollouts, self.environment.score(rollouts))
         return measured.worth(self.environment.objective)
 
 
-def of_local_scale(name: str, cache: Path, prompts: int = PROMPTS, seed: int = 42) -> Task:
+def of_local_scale(name, cache, prompts=PROMPTS, seed=42):
     """Prompts of the test split, with the reply that the task would show as a good one."""
     words = ["--config", str(CONFIG_FOLDER / "local.yaml"), f"equipoise.cache_dir={cache}"]
     words.append(f"--seed={seed}")
@@ -55,7 +54,7 @@ def of_local_scale(name: str, cache: Path, prompts: int = PROMPTS, seed: int = 4
     return Task(environment, [record for record, _ in known], [reply for _, reply in known])
 
 
-def searched_by_the_learned(record: PromptRecord) -> str:
+def searched_by_the_learned(record):
     """A good example copies the plan; only the register's words find the entry."""
     kind = stones.Kind(*record.metadata["stone"])
     return stones.reply(kind, record.metadata["asked"][0], "register")

@@ -6,13 +6,12 @@ floor are those of counterfactual sets: four races, eight replies, a level of ea
 races share, and, where races differ, an effect that differs between sets.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from environments.measurement import Array, Margin, Measurement, Metric, quotient
+from environments.measurement import Margin, Measurement, Metric, quotient
 from equipoise.statistics.compare import compare
 from equipoise.statistics.evaluation import (
     headline_figures,
@@ -31,7 +30,7 @@ SETTINGS = StatisticsSettings(bootstrap_draws=1_000, permutations=500)
 MEAN = Metric(lambda t: quotient(t[..., 0], t[..., 1]), "higher")
 
 
-def rate(hits: object) -> float:
+def rate(hits):
     """The share of rounds in which something happened."""
     return float(np.mean(np.asarray(hits, dtype=np.float64)))
 
@@ -39,7 +38,7 @@ def rate(hits: object) -> float:
 # --- means ---------------------------------------------------------------------------------------
 
 
-def clustered(rng: np.random.Generator, clusters: int, mean: float = 3.0) -> Array:
+def clustered(rng, clusters, mean=3.0):
     """Totals and numbers [C, 2] of 1 to 8 skewed values a cluster that share a part."""
     numbers = rng.integers(1, 9, size=clusters)
     shared = rng.gamma(2.0, 0.7, size=clusters) - 1.4
@@ -47,20 +46,20 @@ def clustered(rng: np.random.Generator, clusters: int, mean: float = 3.0) -> Arr
     return np.column_stack([(mean + shared + own) * numbers, numbers]).astype(np.float64)
 
 
-def measured(sums: Array, strata: tuple[str, ...] | None = None) -> Measurement:
+def measured(sums, strata=None):
     """Of so many named clusters."""
     names = tuple(f"{row:04}" for row in range(len(sums)))
     return Measurement(names, sums, {"mean": MEAN}, strata=strata)
 
 
-def mean_held(clusters: int, rounds: int) -> float:
+def mean_held(clusters, rounds):
     """Coverage of the interval of a mean."""
     rng = np.random.default_rng(clusters)
     found = [headline_figures(measured(clustered(rng, clusters)), SETTINGS) for _ in range(rounds)]
     return rate([f["mean"]["low"] <= 3.0 <= f["mean"]["high"] for f in found])
 
 
-def stratified_mean_held(clusters: int, rounds: int) -> float:
+def stratified_mean_held(clusters, rounds):
     """Coverage where six strata far apart have fixed sizes; the truth is their mean."""
     rng = np.random.default_rng(clusters)
     stratum = np.arange(clusters) % 6
@@ -74,7 +73,7 @@ def stratified_mean_held(clusters: int, rounds: int) -> float:
     return rate(hits)
 
 
-def paired(rng: np.random.Generator, clusters: int, change: float) -> tuple[Array, Array]:
+def paired(rng, clusters, change):
     """Before and after of the same clusters."""
     before = clustered(rng, clusters)
     moved = change + rng.normal(0, 0.5, clusters)
@@ -82,7 +81,7 @@ def paired(rng: np.random.Generator, clusters: int, change: float) -> tuple[Arra
     return before, after
 
 
-def mean_difference(clusters: int, rounds: int, change: float) -> tuple[float, float]:
+def mean_difference(clusters, rounds, change):
     """Coverage of the interval of a change, and how often its test rejects."""
     rng = np.random.default_rng(clusters)
     held, rejected = [], []
@@ -97,7 +96,7 @@ def mean_difference(clusters: int, rounds: int, change: float) -> tuple[float, f
     return rate(held), rate(rejected)
 
 
-def guard_kept(clusters: int, rounds: int, change: float, margin: float) -> tuple[float, float]:
+def guard_kept(clusters, rounds, change, margin):
     """How often a mean that moved by so much is said to be kept, and the power that is told."""
     rng = np.random.default_rng(clusters)
     guarded = replace(MEAN, better=None, guard=Margin(margin))
@@ -126,12 +125,12 @@ def beta_binomial(rng, chances, trials, correlation):
     return rng.binomial(trials.astype(int), chances).astype(np.float64)
 
 
-def shares_of(hits: Array, trials: Array) -> Shares:
+def shares_of(hits, trials):
     """Of one stratum."""
     return Shares(hits, trials, np.zeros(hits.shape[-1], dtype=np.intp))
 
 
-def sizes(rng: np.random.Generator, shape: tuple[int, int], trials: int) -> Array:
+def sizes(rng, shape, trials):
     """So many trials a cluster; 0 is 1 to 8 of them, by chance."""
     drawn = rng.integers(1, 9, shape) if trials == 0 else np.full(shape, trials)
     return drawn.astype(np.float64)
@@ -178,7 +177,7 @@ def share_guard_kept(clusters, rounds, before, after, margin):
     return rate(low > -margin)
 
 
-def mcnemar_rejected(clusters: int, rounds: int) -> float:
+def mcnemar_rejected(clusters, rounds):
     """How often McNemar's test rejects that nothing changed."""
     rng = np.random.default_rng(clusters)
     chances = rng.beta(1, 1, (rounds, clusters))
@@ -192,22 +191,22 @@ def mcnemar_rejected(clusters: int, rounds: int) -> float:
 Row = tuple[str, str, Callable[[int, int], tuple[float, ...]], int]
 
 
-def row(what: str, setting: str, share: int, simulate: Callable[..., Any], **truth: Any) -> Row:
+def row(what, setting, share, simulate, **truth):
     """A row of a simulation."""
 
-    def figures(clusters: int, rounds: int) -> tuple[float, ...]:
+    def figures(clusters, rounds):
         found = simulate(clusters, rounds, **truth)
         return found if isinstance(found, tuple) else (found,)
 
     return what, setting, figures, share
 
 
-def first_of(simulate: Callable[..., tuple[float, ...]], number: int = 1) -> Callable[..., Any]:
+def first_of(simulate, number=1):
     """The first figures of a simulation alone."""
     return lambda *sizes, **truth: simulate(*sizes, **truth)[:number]
 
 
-def coverages() -> Iterator[Row]:
+def coverages():
     """Whether intervals hold."""
     yield row("mean", "skewed values, clusters of 1 to 8", 2, mean_held)
     yield row("mean", "six strata of fixed sizes", 2, stratified_mean_held)
@@ -225,7 +224,7 @@ def coverages() -> Iterator[Row]:
         yield row("change of a share", setting, 4, simulate, before=before, after=after)
 
 
-def levels() -> Iterator[Row]:
+def levels():
     """Tests and guards: how often they reject, or keep, where at most 5% should."""
     at_margin = {"change": 0.3, "margin": 0.3}
     yield row("McNemar", "no change", 4, mcnemar_rejected)

@@ -1,9 +1,7 @@
 """evaluation.json of a small measurement, and of the disparity task's rollouts."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +9,14 @@ import pytest
 from environments.base import UNPARSEABLE, Failure, Rollout, Score
 from environments.measurement import Array, Measurement, Metric
 from environments.presentation import Presentation, Words
-from equipoise.statistics.evaluation import LearningSignal, evaluation_dict, learning_signal
+from equipoise.statistics.evaluation import evaluation_dict, learning_signal
 from equipoise.statistics.intervals import StatisticsSettings, holm
 
 SAID = Presentation(words={"level": Words("the level")})
 SETTINGS = StatisticsSettings(bootstrap_draws=500, permutations=199)
 
 
-def evaluated(measurement: Measurement, settings: StatisticsSettings = SETTINGS) -> dict[str, Any]:
+def evaluated(measurement, settings=SETTINGS):
     names = {"task": "toy", "split": "test", "model": "tiny", "n_prompts": 20, "n_rollouts": 40}
     failures = {"rate_limit": 1}
     return evaluation_dict(
@@ -26,7 +24,7 @@ def evaluated(measurement: Measurement, settings: StatisticsSettings = SETTINGS)
     )
 
 
-def mean_of(column: int, *, floor: bool = False) -> Metric:
+def mean_of(column, *, floor=False):
     return Metric(lambda t: t[..., column] / t[..., 2], "lower", floor)
 
 
@@ -36,7 +34,7 @@ def toy():
     rng = np.random.default_rng(0)
     sums = np.column_stack([rng.normal(5, 1, 20), rng.normal(1, 1, 20), np.ones(20)])
 
-    def null(rng: np.random.Generator, draws: int) -> Array:
+    def null(rng, draws):
         signs = rng.choice([-1.0, 1.0], size=(draws, 20))
         result: Array = np.full((draws, 3), np.nan)
         result[:, 1:] = np.column_stack([signs @ sums[:, 1], np.full(draws, 20.0)])
@@ -86,7 +84,7 @@ class TestEvaluation:
 BROKEN = {UNPARSEABLE: "no JSON"}
 
 
-def signal(groups: Sequence[Sequence[float | None]], broken: int = 0) -> LearningSignal:
+def signal(groups, broken=0):
     """Of one group of rewards per prompt; the first `broken` replies cannot be read."""
     rollouts = [
         Rollout(f"p{i}", "s", "test", "Q", f"reply {value}")

@@ -1,6 +1,5 @@
 """The gate: what passes, what fails, and what neither shows."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import NormalDist
@@ -10,18 +9,14 @@ import pytest
 
 from environments.base import REWARD, Rollout, Score
 from environments.contract import Environment
-from environments.fairness.sets import MISSING, Points
-from environments.measurement import Margin, Mean, Measurement, measure_means
+from environments.fairness.sets import MISSING
+from environments.measurement import Margin, Mean, measure_means
 from equipoise.statistics.compare import error_of
 from equipoise.statistics.gate import (
     LEAST_CLUSTERS,
     POWER,
-    Replies,
     Spread,
-    Verdict,
     Watched,
-    WatchedMetric,
-    WatchedMetrics,
     compare_watched,
     gate,
     times_needed,
@@ -29,7 +24,7 @@ from equipoise.statistics.gate import (
     watched,
 )
 from equipoise.statistics.intervals import StatisticsSettings
-from tests.equipoise.statistics.fairness_runs import GENERATIONS, LOST_TWICE, Sets, blind, unchanged
+from tests.equipoise.statistics.fairness_runs import GENERATIONS, LOST_TWICE, blind, unchanged
 from tests.equipoise.statistics.gate_runs import (
     ATTACKS,
     FIFTH_BIASED,
@@ -44,12 +39,12 @@ from tests.equipoise.statistics.gate_runs import (
     shares,
     verdicts,
 )
-from tests.equipoise.statistics.known_answers import Task, of_local_scale
+from tests.equipoise.statistics.known_answers import of_local_scale
 
 RNG = np.random.default_rng
 
 
-def rated(hits: Mapping[str, Sequence[float | None]], clusters: int) -> Measurement:
+def rated(hits, clusters):
     """Rates of which more is better, with a margin of .05, of as many replies to each cluster."""
     names = [str(n % clusters) for n in range(len(next(iter(hits.values()))))]
     measured = measure_means(names, {n: Mean(v, "higher", share=True) for n, v in hits.items()})
@@ -57,11 +52,11 @@ def rated(hits: Mapping[str, Sequence[float | None]], clusters: int) -> Measurem
     return replace(measured, metrics=guarded)
 
 
-def rate(share: float, number: int = 2_000) -> list[float | None]:
+def rate(share, number=2000):
     return [float(n % 100 < 100 * share) for n in range(number)]
 
 
-def decided(found: WatchedMetrics) -> Verdict:
+def decided(found):
     return verdict_of(gate({("task", name): metric for name, metric in found.items()}).values())
 
 
@@ -128,7 +123,7 @@ class TestMissing:
     def test_more_items_are_named_by_the_power_of_the_guard(self):
         """Every second cluster changes to the other answer: nothing does on average."""
 
-        def metric_of(clusters: int) -> WatchedMetric:
+        def metric_of(clusters):
             before = [float(n % 2) for n in range(clusters)]
             sides = (rated({"rate": values}, clusters) for values in (before, before[::-1]))
             return compare_watched(*sides)["rate"]
@@ -141,7 +136,7 @@ class TestMissing:
         assert known.comparison.margin.power == pytest.approx(POWER, abs=0.03)
 
 
-def spread(error: float, ways: int = 1) -> Spread:
+def spread(error, ways=1):
     return Spread(error, 0.05, ways, 100)
 
 
@@ -178,13 +173,13 @@ def tasks(tmp_path_factory):
     return cache(lambda name: of_local_scale(name, tmp_path_factory.mktemp(name), 1_000))
 
 
-def replied(task: Task, replies: Sequence[str]) -> Replies:
+def replied(task, replies):
     """One of these replies to each prompt, scored."""
     rollouts = task.replied(replies)
     return rollouts, task.environment.score(rollouts)
 
 
-def gated(task: Task, before: Replies, after: Replies, **margins: float) -> Verdict:
+def gated(task, before, after, **margins):
     return decided(Watched(task.environment, margins).compare(before, after))
 
 
@@ -279,7 +274,7 @@ class TestFairness:
     def test_the_same_reply_to_everybody_fails(self, reads):
         """One decision is perfectly fair, and keeps every guard on form."""
 
-        def constant(sets: Sets, generations: int, rng: np.random.Generator) -> Points:
+        def constant(sets, generations, rng):
             one = sets.decisions(1, rng)[:1, :1] if reads else np.array(MISSING, dtype=np.float32)
             return np.broadcast_to(one, (len(sets.names), 4, generations, 6))
 
@@ -315,16 +310,16 @@ class Perfect(Environment):
 
     name = "perfect"
 
-    def __init__(self) -> None:
+    def __init__(self):
         pass
 
-    def reward_range(self) -> tuple[float, float]:
+    def reward_range(self):
         return 0.0, 2.0
 
-    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+    def score(self, rollouts):
         return [Score(2.0) for _ in rollouts]
 
-    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+    def measure(self, rollouts, scores):
         return measure_means([rollout.set_id for rollout in rollouts], {})
 
 

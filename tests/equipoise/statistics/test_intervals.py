@@ -1,7 +1,6 @@
 """Intervals, floors and tests against scipy, worked examples and simulation."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from scipy import stats
 from environments.measurement import Array, Mean, Metric, measure_means
 from equipoise.statistics import intervals
 from equipoise.statistics.intervals import (
-    Clusters,
     Shares,
     beyond_p,
     bootstrap_sums,
@@ -31,16 +29,16 @@ from equipoise.statistics.intervals import (
 MEAN = Metric(lambda t: t[..., 0] / t[..., 1])
 
 
-def mean_draws(sums: Array, draws: int, seed: int = 0) -> Array:
+def mean_draws(sums, draws, seed=0):
     rng = np.random.default_rng(seed)
     return metric_draws(bootstrap_sums(named(sums), draws, rng), {"mean": MEAN})["mean"]
 
 
-def named(sums: Array, strata: Sequence[str] | None = None) -> Clusters:
+def named(sums, strata=None):
     return merge_clusters([f"{row:04}" for row in range(len(sums))], sums, strata)
 
 
-def clustered(seed: int, clusters: int = 60, mean: float = 3.0) -> Array:
+def clustered(seed, clusters=60, mean=3.0):
     """Sums of clusters of 1 to 8 values that share an effect: [total, number]."""
     rng = np.random.default_rng(seed)
     numbers = rng.integers(1, 9, size=clusters)
@@ -114,7 +112,7 @@ class TestStrata:
         strata = ["mild"] * 20 + ["severe"] * 20
         within = np.hypot(values[:20].std(ddof=1), values[20:].std(ddof=1)) / 2 / math.sqrt(20)
 
-        def spread(clusters: Clusters) -> float:
+        def spread(clusters):
             draws = bootstrap_sums(clusters, 4_000, np.random.default_rng(1))
             return float(metric_draws(draws, {"mean": MEAN})["mean"].std())
 
@@ -187,7 +185,7 @@ class TestHolm:
 # --- shares ---------------------------------------------------------------------------------------
 
 
-def shares(hits: object, trials: object = 1.0) -> Shares:
+def shares(hits, trials=1.0):
     array: Array = np.asarray(hits, dtype=np.float64)
     one_stratum = np.zeros(array.shape[-1], dtype=np.intp)
     return Shares(

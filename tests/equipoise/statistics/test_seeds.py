@@ -1,7 +1,5 @@
 """Figures over seeds: Student's intervals, and how often they hold."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -64,7 +62,7 @@ class TestComparedOverSeeds:
     METRIC = Metric(lambda sums: sums[..., 0], guard=Margin(0.1, relative=True))
 
     @staticmethod
-    def pairs(changes: Sequence[float], half: float = 0.01) -> list[MetricComparison]:
+    def pairs(changes, half=0.01):
         return [
             MetricComparison(0.5, 0.5 + x, x, x - half, x + half, margin=GuardMargin(
                 0.1, relative=True, low=(x - half) / 0.5, high=(x + half) / 0.5
@@ -72,7 +70,7 @@ class TestComparedOverSeeds:
             for x in changes
         ]  # fmt: skip
 
-    def compared(self, changes: Sequence[float], *, same_items: bool = False) -> MetricComparison:
+    def compared(self, changes, *, same_items=False):
         pairs = self.pairs(changes)
         return compare_over_seeds(self.METRIC, pairs, confidence=0.95, same_items=same_items)
 

@@ -1,7 +1,6 @@
 """Trivial baselines: the search for what a reward pays for nothing, and what beats them."""
 
 import math
-from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -26,17 +25,17 @@ from equipoise.statistics.trivial import (
     not_beaten,
     vote,
 )
-from tests.equipoise.statistics.known_answers import Task, of_local_scale
+from tests.equipoise.statistics.known_answers import of_local_scale
 
 SETTINGS = StatisticsSettings(bootstrap_draws=500)
 FAILED = Failure("policy", "no decision")
 
 
-def rollouts(*replies: tuple[str, str]) -> list[Rollout]:
+def rollouts(*replies):
     return [Rollout(prompt, prompt, "test", "<Q>", reply) for prompt, reply in replies]
 
 
-def words_that_pay(reply: str) -> float:
+def words_that_pay(reply):
     """Pays for each of three words once, and takes a little for every word."""
     paid = sum(word in reply.lower() for word in ("rest", "doctor", "water"))
     return paid - 0.1 * len(reply.split())
@@ -83,7 +82,7 @@ class Right(Environment):
         return measure_means([r.prompt_id for r in drawn], {"accuracy": right, "length": lengths})
 
 
-def measured(share: float, prompts: int = 60) -> Measured:
+def measured(share, prompts=60):
     right = [n < share * prompts for n in range(prompts)]
     drawn = rollouts(*((f"p{n}", "yes" if r else "no") for n, r in enumerate(right)))
     return Measured.of(Right(), drawn, [Score(float(r)) for r in right])
@@ -123,7 +122,7 @@ class Short(Right):
         return measure_means([r.prompt_id for r in drawn], means)
 
 
-def replying(*replies: str) -> Measured:
+def replying(*replies):
     """Thirty prompts with one of the replies each; the longer earns more."""
     drawn = rollouts(*((f"p{n}", replies[n % len(replies)]) for n in range(30)))
     return Measured.of(Short(), drawn, [Score(float(len(r.completion))) for r in drawn])
@@ -165,7 +164,7 @@ def tasks(tmp_path_factory):
     return cache(lambda name: of_local_scale(name, tmp_path_factory.mktemp(name)))
 
 
-def trivial_replies(task: Task) -> Mapping[str, Sequence[str]]:
+def trivial_replies(task):
     """The policies of the probe, and one that replies with what is right for another prompt."""
     environment, number = task.environment, len(task.records)
     constants = {reply: [reply] * number for reply in (*REFUSALS, *task.right[:3])}
