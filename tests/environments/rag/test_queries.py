@@ -171,7 +171,7 @@ def test_plan_question_and_options_are_copied():
 
 
 #: Every mark of reasoning begins with one of the characters that are left out.
-NO_REASONING = st.characters(exclude_characters="<[\u25c1")
+NO_REASONING = st.characters(codec="utf-8", exclude_characters="<[\u25c1")
 
 
 def replies_that_copy(question, features):
