@@ -131,6 +131,17 @@ class CardlessTrainer(GRPOTrainer):
     def create_model_card(self, *_: object, **__: object) -> None:
         """Write nothing."""
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load the trained adapter, too.
+
+        With a KL penalty a checkpoint has TRL's reference adapter in a folder of its own, and
+        transformers then loads no other one: training would go on from untrained weights.
+        """
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        model = model or self.model
+        if isinstance(model, PeftModel):
+            model.load_adapter(resume_from_checkpoint, model.active_adapter, is_trainable=True)
+
 
 def build_trainer(
     model: PreTrainedModel | PeftModel,
