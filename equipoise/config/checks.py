@@ -229,8 +229,8 @@ def check_prompts(
 ) -> list[str]:
     """Say why prompts are unfit for training, one sentence per kind of fault.
 
-    `set_size` is what every counterfactual set must have; None where there are no sets, or any. A
-    test set that nothing trains on (not `to_train`) needs no prompts to train on.
+    `set_size` is the size of every counterfactual set; None for any size, and without sets. A test
+    set that nothing trains on (not `to_train`) needs no prompts to train on.
     """
     faults: list[str] = []
     counts = Counter(record.id for record in records)

@@ -181,7 +181,7 @@ class DTensorConfig(Section):
 
     lora_cfg: LoraConfig
     activation_checkpointing: Local[bool]  #: compute activations twice, to save memory
-    #: NeMo-RL's second worker; after v0.7.0 there is no other, and later the key will go
+    #: NeMo-RL's second worker; after v0.7.0 it is the only one, and later the key will go
     v2: Literal[True] = Field(default=True, alias="_v2")
     enabled: bool = True  #: train with this backend
     sequence_parallel: bool = False  #: share sequences in a tensor-parallel group

@@ -79,9 +79,9 @@ class Reply:
 class RunFiles:
     """The contents of a run directory. `evaluations` and `replies` go by stage.
 
-    Two entries of a comparison are one too: `titles` has their names by stage, and there is no
-    viewer of their replies. `probe` is what trivial baselines earn, with the trained model beside
-    them where there is one. `training` is the sample of the steps' rollouts, in their order.
+    Two entries of a comparison are one too: `titles` has their names by stage, and their page has
+    no viewer. `probe` is what trivial baselines earn, with the trained model beside them where
+    there is one. `training` is the sample of the steps' rollouts, in their order.
     """
 
     name: str = ""

@@ -24,7 +24,7 @@ EXAMPLES = sorted(CONFIGS.rglob("grpo*.y*ml"))
 #: Refused for values: null, -1, and the worker that later releases lack.
 REFUSED_FOR_THE_VALUE = {
     "policy.optimizer",  # Equipoise takes Megatron's learning rate from there
-    "grpo.val_period",  # 0 says that there is no validation
+    "grpo.val_period",  # 0 turns validation off
     "policy.dtensor_cfg._v2",
 }
 #: What our own code sets for NeMo-RL, whatever its base says.

@@ -195,7 +195,7 @@ def test_a_step_of_more_prompts_than_there_are_is_refused_with_what_fits(tmp_pat
     [
         ("grpo.num_prompts_per_step", 32, 60, 33),
         ("grpo.num_prompts_per_step", 1, 60, 3),
-        ("grpo.num_prompts_per_step", 32, 1, 12),  # there are no more prompts
+        ("grpo.num_prompts_per_step", 32, 1, 12),  # the split has no more prompts
         ("grpo.val_batch_size", 64, 60, 63),
     ],
 )

@@ -98,14 +98,14 @@ def test_the_verdicts_are_shown_and_all_metrics_folded() -> None:
 
 def test_two_runs_show_one_question_of_both(tmp_path: Path) -> None:
     entries = []
-    for name, reply in (("one", "It is yes."), ("two", "It is no.")):
+    for name, reply in (("one", "One reply."), ("two", "Another reply.")):
         rollout = Rollout("q", "q", "test", "Is it?", reply)
         write_rollouts(tmp_path / name / "rollouts.jsonl", [rollout], [Score(1.0)])
         entries.append(entry(name, {"value": 0.5}, runs=(str(tmp_path / name),)))
     table = ReplyTable("Questions", "Each", (Column("Reply", "reply"),))
     text = page(*entries, presentation=replace(SAID, table=table))
     assert Page(text).headings[1] == "Questions"
-    assert "It is yes." in text and "It is no." in text and "#reply/" not in text
+    assert "One reply." in text and "Another reply." in text and "#reply/" not in text
 
 
 def test_a_metric_that_the_task_does_not_draw_is_drawn_without_a_band() -> None:

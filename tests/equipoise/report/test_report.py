@@ -194,7 +194,7 @@ def test_an_alert_about_a_section_that_is_not_there_has_no_link(finished_run):
     edit_rollouts(finished_run, lambda row: row.update(value=1.0))
     text = page(finished_run).text
     assert "GRPO learns nothing from such a prompt." in text
-    assert "such a prompt. See" not in text  # there is no training history to see
+    assert "such a prompt. See" not in text  # the run has no training history
 
 
 def test_notes_and_charts_are_those_of_the_run_and_its_task(finished_run, finished_report):
