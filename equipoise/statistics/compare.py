@@ -44,9 +44,8 @@ class GuardMargin:
 
     All are in the metric's unit or, where `relative`, in parts of its value before. A metric that
     has a `better` direction may move as far as it likes there. `p` is one-sided, of a change that
-    is within the margin: a small one says that it is not preserved. `power` is how likely the guard
-    is kept of a model in which nothing changed, whose change has this standard `error`, see
-    `power_of`.
+    is within the margin: a small one says that it is not preserved. `power` is the probability that
+    an unchanged model passes; its change has this standard `error`, see `power_of`.
     """
 
     by: float
@@ -134,7 +133,7 @@ class Halves:
     def compare(self, settings: StatisticsSettings) -> dict[str, MetricComparison]:
         """The first pair's guards, with the root mean square of all pairs' reaches of the interval.
 
-        One pair's varies with what is left to chance: by a fifth with twelve clusters.
+        A single pair's reach varies by chance: by a fifth with twelve clusters.
         """
         compared = [
             compare(*pair, settings, tested=False) if pair[0].metrics else {} for pair in self.pairs
@@ -203,12 +202,12 @@ def compare(
     before and after, another share the test that swaps before and after within clusters; both have
     the interval of `difference_bounds`. Every other metric has interval and test of the paired
     bootstrap: a draw takes the same clusters before and after. Holm's correction is over all the
-    metrics; a guard needs none, for it is preserved only where all of its tests reject. An
-    unbiased metric also has its removed share. Where one of the two is the `frozen` model, a
-    distance from its reference is 0 there by construction, so its verdict is "changed". The power
-    of guards is that of the `halves` of the stage before, else of the comparison itself. Where
-    guards alone matter shares are not `tested`: swapping takes most of the time. Raises
-    `ValueError` where no cluster is shared, or one is in two strata.
+    metrics; guards need none, because all of their tests must reject. An unbiased metric also has
+    its removed share. Where one of the two is the `frozen` model, a distance from its reference is
+    0 there by construction, so its verdict is "changed". The power of guards is that of the
+    `halves` of the stage before, else of the comparison itself. If only guards matter, shares are
+    not `tested`, because swapping takes most of the time. Raises `ValueError` where no cluster is
+    shared, or one is in two strata.
     """
     changeable = [name for name, metric in before.metrics.items() if not metric.constant]
     names = [name for name in changeable if name in after.metrics]
@@ -558,7 +557,7 @@ def with_verdicts(
     directions: Mapping[Key, Direction | None],
     settings: StatisticsSettings,
 ) -> dict[Key, MetricComparison]:
-    """Add Holm's correction over all that have a p, and what follows from it."""
+    """Correct every p by Holm's method, and add the verdicts that follow."""
     adjusted = holm({name: c.p for name, c in comparisons.items() if c.p is not None})
     level = 1 - settings.confidence
     return {

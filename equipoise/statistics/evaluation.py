@@ -50,10 +50,10 @@ def evaluation_dict(
     """The content of evaluation.json; null is a figure that is not defined.
 
     Each figure has an interval over clusters: Wilson's of a share, else the bootstrap's. One with a
-    floor has the median and the upper bound of the null and the one-sided p in place of it: its
-    noise biases it, and resampling adds the noise again, so that an interval of the largest of four
-    means over the smallest never holds 1. An unbiased one has both. In a breakdown the p are
-    Holm-corrected over the figures of their section.
+    floor has the median and the upper bound of the null and the one-sided p in place of it: noise
+    biases it and resampling adds the noise again, so an interval of the largest of four means over
+    the smallest never contains 1. An unbiased one has both. In a breakdown the p are Holm-corrected
+    over the figures of their section.
     """
     result: dict[str, Any] = {
         "schema": SCHEMA,
@@ -255,7 +255,7 @@ def learning_signal(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Lea
 def _commonest(
     rollouts: Sequence[Rollout], scores: Sequence[Score], *, broken: bool
 ) -> tuple[Reply, ...]:
-    """The commonest replies, of those that could not be read where there are any."""
+    """The commonest unreadable replies, or else the commonest of all."""
     replies = Counter(
         Reply(rollout.completion, score.evidence.get(UNPARSEABLE), score.value)
         for rollout, score in zip(rollouts, scores, strict=True)

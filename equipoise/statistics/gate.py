@@ -1,10 +1,10 @@
-"""Whether a model is worse than another one by more than is allowed: one verdict over all tasks.
+"""Test whether a model is worse than another by more than a margin: one verdict over all tasks.
 
 Of each task the objective and the guarded metrics are compared in pairs, on the same items. A
 metric is *preserved* where the interval of its change is within its margin, by two one-sided tests;
 it is *not preserved* where its change is shown to be beyond the margin, after Holm's correction
-over all metrics of all tasks; else it is *inconclusive*. Everything preserved is a pass, which
-needs no correction, for each of the tests has to reject (Berger 1982).
+over all metrics of all tasks; else it is *inconclusive*. A pass means that everything is preserved;
+it needs no correction, because every test must reject (Berger 1982).
 """
 
 import math
@@ -51,7 +51,7 @@ class WatchedMetric:
 
     @property
     def gap(self) -> str:
-        """The reasons why no figures can show anything of it; empty where there are none."""
+        """The reasons why the metric cannot be decided; empty where there are none."""
         sides = zip(("before", "after"), self.unscored, strict=True)
         reasons = [f"{n:,} replies {side} have no score" for side, n in sides if n]
         if self.clusters < LEAST_CLUSTERS:
@@ -223,8 +223,7 @@ def compare_watched(
 ) -> WatchedMetrics:
     """Compare every metric of either side; one that a side lacks is not defined there.
 
-    An answer that never comes leaves a metric without its denominator, and a missing metric is not
-    a pass.
+    Missing answers can leave a metric undefined, which is not a pass.
     """
     metrics = {**after.metrics, **before.metrics}
     comparisons = compare(before, after, settings, tested=False) if metrics else {}
@@ -310,7 +309,7 @@ def gate(metrics: Mapping[Key, WatchedMetric]) -> dict[Key, GatedMetric]:
 
 
 def verdict_of(metrics: Iterable[GatedMetric]) -> Verdict:
-    """Failed where anything is lost, passed where all is kept; nothing at all is not a pass."""
+    """Failed if a metric is not preserved, passed if all are; no metrics at all is not a pass."""
     statuses = {metric.status for metric in metrics}
     if "not preserved" in statuses:
         return "failed"
