@@ -13,6 +13,8 @@ from huggingface_hub import ModelCardData
 from markupsafe import Markup
 
 from equipoise.files.disk import read_json, write_text
+from equipoise.files.errors import EquipoiseError
+from equipoise.models.pretrained import check_folder
 from equipoise.report.head import alerts, evaluated_on, run_name, run_notes, run_title
 from equipoise.report.renderers import escaped, grid, templates
 from equipoise.report.run_files import Json, RunFiles, read_run
@@ -24,10 +26,20 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
 def write_card(run_dir: Path) -> None:
-    """Write README.md into the run's `final_checkpoint`, where it has one."""
+    """Write README.md into the run's `final_checkpoint`, where it has one.
+
+    Raises `EquipoiseError` for a link there: a run may be a stranger's, and lead anywhere.
+    """
     run = RunDirectory(run_dir)
     if not run.final_checkpoint.is_dir():
         return
+    if run.final_checkpoint.is_symlink():
+        raise EquipoiseError(
+            "card.link",
+            f"{run.final_checkpoint} is a link; the card would be written where it leads",
+            "Put the folder itself there.",
+        )
+    check_folder(run.final_checkpoint)
     path = run.final_checkpoint / "README.md"
     config = run.final_checkpoint / "adapter_config.json"  # PEFT's
     adapter = read_json(config) if config.is_file() else {}

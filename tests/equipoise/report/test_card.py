@@ -14,6 +14,7 @@ from equipoise.report.card import write_card
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Ledger, Provenance
 from equipoise.run.seals import damage_of, seal
+from tests.refusals import refusal
 
 TABLE = "x | y |\n|---|\n"
 HOSTILE = f"{TABLE}<script>alert(1)</script> [a](http://e.vil) ![i](//e.vil/i) `c` **b**\n---\n#"
@@ -112,3 +113,17 @@ def test_a_run_that_is_not_finished_says_so_and_one_without_weights_has_no_card(
     shutil.rmtree(run / "final_checkpoint")
     write_card(run)
     assert not (run / "final_checkpoint").exists()
+
+
+def test_no_link_is_followed(run, tmp_path):
+    final = run / "final_checkpoint"
+    (final / "adapter_config.json").unlink()
+    (final / "adapter_config.json").symlink_to("/etc/hostname")
+    with refusal("model.link-outside", "adapter_config.json"):
+        write_card(run)
+    (tmp_path / "elsewhere").mkdir()
+    final.rename(run / "other")
+    final.symlink_to(tmp_path / "elsewhere")
+    with refusal("card.link", "final_checkpoint"):
+        write_card(run)
+    assert not any((tmp_path / "elsewhere").iterdir())
