@@ -71,7 +71,9 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
     model = _grpo(job, watch, trainable(loaded, config), loaded, steps, checkpoint)
 
     def save(folder: Path) -> None:
-        model.save_pretrained(folder)
+        # TRL keeps the reference of a KL penalty as an adapter beside the trained one.
+        trained = {"selected_adapters": ["default"]} if isinstance(model, PeftModel) else {}
+        model.save_pretrained(folder, **trained)
         loaded.tokenizer.save_pretrained(folder)
 
     write_folder(run.final_checkpoint, save)

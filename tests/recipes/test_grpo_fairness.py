@@ -129,6 +129,7 @@ def test_an_adapter_loads_with_peft_and_differs_from_its_base(lora, recipe):
         base = model(tokens).logits
     with torch.no_grad():
         assert not torch.equal(model(tokens).logits, base)
+    assert not (lora / "final_checkpoint" / "ref").exists()  # TRL's, of the KL penalty
 
 
 def test_piped_output_is_plain_lines(output):
