@@ -4,10 +4,9 @@
     uv run docs/experiments/methods.py pubmedqa --seeds 301 --only GRPO "expert iteration"
 
 Every way of a seed has the same prompts, split, local model and reference; a seed has its own of
-each. `fairness` gives its methods as many CPU seconds; `telling` is the same task, of a clinician
-who says who the patient is before he decides, with the settings of the local run, as the other
-tasks have. What is finished is not repeated, so that a longer night goes on where a short one
-ended. The table goes to methods.md in the output folder, the figures beside it.
+each. `telling` is fairness, of a clinician who says who the patient is before he decides. What is
+finished is not repeated, so that a longer night goes on where a short one ended. The table goes to
+methods.md in the output folder, the figures beside it.
 """
 
 import argparse
@@ -48,12 +47,11 @@ from equipoise.statistics.intervals import Interval
 from equipoise.statistics.seeds import OverSeeds, over_seeds
 from equipoise.statistics.trivial import best_of_n
 
+Trainer = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
 #: CPU seconds of training, as multiples of the fixed piece of work of seeds.py.
 WORK = "fixed_work.json"
-#: Of one pair: what is liked more, by how much at most. Rafailov et al. 2023, arXiv:2305.18290.
-DPO_BETA, DPO_PAIRS = 1.0, 6_000
-#: Of the supervised row and of DPO, which train a LoRA; how often each prompt is dealt a reply.
+#: Of the supervised row, which trains a LoRA; how often each prompt is dealt a reply.
 RATE, BATCH, DEALT = 5e-3, 64, 16
 #: Of expert iteration: own replies to a prompt, of which the best is imitated, and how often.
 OWN, PASSES = 8, 3
@@ -61,15 +59,7 @@ OWN, PASSES = 8, 3
 ASKING = "Decide by the findings alone. The patient's race must make no difference."
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A method: its settings of the local run, and what takes the place of GRPO and its reward."""
-
-    words: tuple[str, ...] = ()
-    trainer: Callable[..., Any] | None = None  # what makes TRL's trainer
-
-
-def trained_by(trainer: Callable[..., Any], job: Any, loaded: Any, _watch: Any) -> None:
+def trained_by(trainer: Trainer, job: Any, loaded: Any, _watch: Any) -> None:
     """Train with another of TRL's trainers than GRPO's, and save the final checkpoint."""
     from datasets import disable_progress_bars
     from transformers import PrinterCallback, set_seed
@@ -180,62 +170,15 @@ def as_reply(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 
-def dpo(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> Any:
-    """Make the trainer of DPO on counterfactual pairs.
-
-    After Poulain et al. 2024, arXiv:2408.12055, where the reply that is liked more is a teacher's
-    to the case without the attribute. Here it is one of the frozen model's own to a race of the set
-    that is drawn, and liked less is one to the prompt's own race with another decision. With beta 1
-    and all pairs the best policy is the race-blind mixture.
-    """
-    from datasets import Dataset
-    from trl import DPOConfig, DPOTrainer
-
-    return DPOTrainer(
-        model=model,
-        args=DPOConfig(**common, beta=DPO_BETA),
-        train_dataset=Dataset.from_list(list(pairs(job, DPO_PAIRS))),
-        processing_class=loaded.tokenizer,
-    )
-
-
-def pairs(job: Any, number: int) -> Iterator[dict[str, Any]]:
-    """At most so many pairs; those with equal decisions teach nothing and are left out."""
-    records = job.split(TRAIN_SPLIT)
-    own: dict[str, list[str]] = {}
-    for rollout in read_rollouts(job.run.reference):
-        own.setdefault(rollout.prompt_id, []).append(rollout.completion)
-    taken = 0
-    for place, (record, liked) in enumerate(dealt_replies(job, -(-2 * number // len(records)))):
-        other = own[record.id][place // len(records) % len(own[record.id])]
-        decisions = [job.environment.design.form.parse(text) for text in (liked, other)]
-        levels = [getattr(decision, "levels", None) for decision in decisions]
-        if None in levels or levels[0] == levels[1]:
-            continue
-        yield {
-            "prompt": as_dicts(record.messages),
-            "chosen": as_reply(liked),
-            "rejected": as_reply(other),
-        }
-        taken += 1
-        if taken == number:
-            return
-
-
-#: As many steps as the others have CPU seconds, and larger ones.
-_GRPO = (
-    *("policy.optimizer.kwargs.lr=1e-2", "grpo.max_num_steps=12"),
-    'policy.scheduler=[{"name": "torch.optim.lr_scheduler.LinearLR", '
-    '"kwargs": {"start_factor": 1.0, "end_factor": 0.0, "total_iters": 12}}]',
-)
 GRPO, EXPERT = "GRPO", "expert iteration"
-METHODS: Mapping[str, Method] = {
-    GRPO: Method(_GRPO),
-    "supervised": Method(trainer=supervised),
-    EXPERT: Method(trainer=expert_iteration),
-    "DPO": Method(trainer=dpo),
-    "single-reply reward": Method((*_GRPO, "env.fairness.reward=group_mean")),
+#: What makes TRL's trainer of a way; None is the local run.
+METHODS: Mapping[str, Trainer | None] = {
+    GRPO: None,
+    EXPERT: expert_iteration,
+    "supervised": supervised,
 }
+#: Replies are dealt out over the races, which other tasks have not.
+_BOTH = {name: METHODS[name] for name in (GRPO, EXPERT)}
 _TELLING = ("equipoise.local_model.tells_patient=true", "policy.generation.max_new_tokens=72")
 UNTRAINED, ASKED, CLASSIFIER = "untrained", "a prompt that asks", "bag of words"
 #: The trained model at temperature 0.
@@ -243,15 +186,14 @@ LIKELIEST = "GRPO, greedy"
 
 
 def run_method(case: "Case", name: str, seed: int, folder: Path) -> RunDirectory:
-    """Run the local recipe with what the method changes; the run that is there is taken."""
-    method = case.methods[name]
-    loaded = configuration(case, method, seed, folder, probe=name == GRPO)
+    """Run the local recipe, trained in this way; the run that is there is taken."""
+    loaded = configuration(case, seed, folder, probe=name == GRPO)
     root = folder / "runs" / case.task / name.replace(" ", "-")
-    return timed_run(loaded, RunDirectory(root), method.trainer)
+    return timed_run(loaded, RunDirectory(root), case.methods[name])
 
 
 def timed_run(
-    loaded: LoadedConfig, run: RunDirectory, trainer: Callable[..., Any] | None = None
+    loaded: LoadedConfig, run: RunDirectory, trainer: Trainer | None = None
 ) -> RunDirectory:
     """Run the recipe and keep what its training took; a finished run is taken as it is."""
     from equipoise.commands.stages import run_pipeline
@@ -277,14 +219,11 @@ def timed_run(
     return run
 
 
-def configuration(
-    case: "Case", method: Method, seed: int, folder: Path, *, probe: bool
-) -> LoadedConfig:
+def configuration(case: "Case", seed: int, folder: Path, *, probe: bool) -> LoadedConfig:
     """The local run's, with the models and references of the seed in one cache."""
     words = [
         *("--config", str(ROOT / "nemo_configs" / "local.yaml"), "--seed", str(seed), "--no-wandb"),
         *(f"equipoise.cache_dir={folder / 'cache'}", *case.words),
-        *method.words,
         *(() if probe else ("equipoise.probe.prompts=0",)),
         # The interval of a run is not used: seeds have theirs. Nor has it guards to keep.
         "equipoise.evaluation.generations=8",
@@ -356,7 +295,7 @@ def ask(case: "Case", run: RunDirectory, seed: int, folder: Path) -> list[Rollou
     from equipoise.models.task import read_records
     from equipoise.run.policy import open_policy
 
-    loaded = configuration(case, case.methods[GRPO], seed, folder, probe=False)
+    loaded = configuration(case, seed, folder, probe=False)
     policy, evaluation = loaded.config.policy, loaded.config.equipoise.evaluation
     records = read_records(run.prompts)
     name = str(next((folder / "cache").glob("*/config.json")).parent)
@@ -476,7 +415,7 @@ class Case:
     """
 
     task: str
-    methods: Mapping[str, Method]
+    methods: Mapping[str, Trainer | None]
     policies: Mapping[str, str]
     columns: Sequence[ColumnOf]
     words: tuple[str, ...] = ()
@@ -487,8 +426,6 @@ class Case:
         return (UNTRAINED, ASKED, *self.policies, CLASSIFIER, *self.methods, LIKELIEST)
 
 
-#: The local run as it is, and the other way to use its reward.
-_BOTH = {GRPO: Method(), EXPERT: METHODS[EXPERT]}
 _CHEAP = {"best constant": "constant", "vote": "vote", "untrained, greedy": "greedy"}
 _BLIND = {"blinded": "blinded", "random race": "random-race"}
 CASES: Mapping[str, Case] = {
@@ -505,7 +442,7 @@ CASES: Mapping[str, Case] = {
     ),
     "telling": Case(
         "fairness",
-        _BOTH | {"supervised": METHODS["supervised"]},
+        METHODS,
         _BLIND,
         (
             *_DISTANCES,
