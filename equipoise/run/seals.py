@@ -105,19 +105,25 @@ def damage_of(run: RunDirectory, *parts: str) -> list[str]:
     gone = {part for part in parts if not (run.root / part).exists()}
     names = sorted(name for name in listed if _part(name) in parts and _part(name) not in gone)
     with ThreadPoolExecutor(_READERS) as pool:
-        faults = pool.map(lambda name: _fault(run.root / name, listed[name]), names)
+        faults = pool.map(lambda name: _fault(run.root, name, listed[name]), names)
         damage = [f"{name} {fault}" for name, fault in zip(names, faults, strict=True) if fault]
     return [f"{part} is missing" for part in sorted(gone)] + damage
 
 
-def _fault(path: Path, expected: FileState) -> str:
+def _fault(root: Path, name: str, expected: FileState) -> str:
+    """Say what is wrong with a listed file. The list may be a stranger's, and name any path."""
     try:
+        path = (root / name).resolve()
+        if not path.is_relative_to(root.resolve()):
+            return "leads out of the run"
         if not path.is_file():
             return "is not a file" if path.exists() else "is missing"
         unchanged = path.stat().st_size == expected.bytes and hash_file(path) == expected.hash
         return "" if unchanged else "was changed since it was written"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
+    except ValueError:
+        return "is not the name of a file"
 
 
 def open_run(root: Path) -> RunDirectory:
@@ -198,7 +204,8 @@ def find_checkpoints(folder: Path, prefix: str, last_file: str = "") -> list[Che
 def checkpoint_at(path: Path) -> Path:
     """Return a run's final checkpoint, or else its newest one; any other path as it is.
 
-    Raises `EquipoiseError` for damage, and for a run without a checkpoint.
+    Raises `EquipoiseError` for damage, and for a run without a checkpoint, or with a link that
+    leads out of it.
     """
     run = RunDirectory(path)
     if not run.provenance.is_file():
@@ -213,5 +220,11 @@ def checkpoint_at(path: Path) -> Path:
                 "convert.run-without-checkpoint", f"{path} has no checkpoint yet", ""
             )
         folder = checkpoints[0].path
+    if not folder.resolve().is_relative_to(path.resolve()):
+        raise EquipoiseError(
+            "convert.link-outside",
+            f"{folder} is a link that leads out of its run",
+            "Name the folder that it leads to.",
+        )
     check_part(folder)
     return folder

@@ -67,7 +67,6 @@ def refused(name, words, folder):
 MISSING: list[tuple[str, tuple[str, ...], str]] = [
     ("calibrate", ("MISSING", "--output-dir=NEW"), NOT_THERE),
     ("calibrate", ("PROMPTS", "--run=MISSING"), NO_RUN),
-    ("calibrate", ("PROMPTS", "--judge=MISSING", "--output-dir=NEW"), NOT_THERE),
     ("compare", ("MISSING", "MISSING", "--output-dir=NEW"), NO_RUN),
     ("convert", ("MISSING", "NEW"), NOT_THERE),
     ("merge-lora", ("MISSING", "NEW"), NOT_THERE),

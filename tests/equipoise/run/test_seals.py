@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.files.disk import read_json, write_json
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Provenance
 from equipoise.run.seals import (
@@ -114,6 +115,22 @@ def test_what_lies_in_no_run_has_nothing_to_be_compared_with(run: RunDirectory, 
     run.provenance.unlink()
     (run.root / MANIFEST).unlink()
     check_part(run.root / name)
+
+
+@pytest.mark.parametrize(
+    "name", ["{outside}/kept.txt", "../x", "baseline/../../x", "baseline/link", "baseline/\0"]
+)
+def test_a_file_outside_is_not_looked_at(run: RunDirectory, tmp_path_factory, name: str) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "kept.txt").write_text("x")
+    (run.root / "baseline" / "link").symlink_to("/dev/zero")
+    name = name.format(outside=outside)
+    files = read_json(run.root / MANIFEST)["files"]
+    write_json(run.root / MANIFEST, {"files": files | {name: {"bytes": 0, "hash": "sha256:0"}}})
+    before = sorted(run.root.rglob("*"))
+    with refusal("run.damaged-files"):
+        open_run(run.root)
+    assert sorted(run.root.rglob("*")) == before
 
 
 def test_the_newest_checkpoint_that_was_written_to_its_end_counts(tmp_path: Path) -> None:
