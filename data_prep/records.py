@@ -164,7 +164,7 @@ class _Line(BaseModel, extra="forbid", strict=True):
         )
 
 
-class _Manifest(BaseModel, serialize_by_alias=True):
+class _Manifest(BaseModel):
     schema_version: Literal[1] = Field(default=1, alias="schema")
     sha256: str  # of the lines
     prompts: dict[str, int]  # split -> how many
@@ -191,7 +191,7 @@ def write_prompts(path: Path, records: Sequence[PromptRecord], about: Mapping[st
         about=dict(about),
     )
     write_text(path, lines)
-    write_json(manifest_path(path), manifest.model_dump())
+    write_json(manifest_path(path), manifest.model_dump(by_alias=True))
 
 
 def read_prompts(path: Path) -> list[PromptRecord]:
