@@ -208,7 +208,7 @@ def test_the_estimate_is_unbiased(seed):
 
 
 def test_the_distance_is_that_of_race_and_that_of_all_pooled():
-    """What race makes and what changes for all alike add up, exactly."""
+    """The part that race makes and the change for all races add up, exactly."""
     rng = np.random.default_rng(2)
     replies, reference = (rng.integers(0, 3, (6, 4, 9, 6)).astype(np.float32) for _ in range(2))
     replies[:, 0] = 0  # one race is told apart
