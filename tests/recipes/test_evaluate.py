@@ -207,7 +207,9 @@ def test_local_models_checkpoints_and_blinding(tmp_path):
     other = tmp_path / "audits" / "b" / "fairness"
     metrics = read_json(other / "compare.json")["entries"][0]["metrics"]
     assert next(iter(metrics)) == "blind_distance"
-    assert "Energy distance to the race-blind reference" in said
+    every_entry = said.partition("Every entry")[2].partition("second against first")[0]
+    assert "not measured: first, second" in every_entry
+    assert "Energy distance to the race-blind reference: " in every_entry
     assert [r["completion"] for r in rows(other, "first")] == [r["completion"] for r in plain]
     assert (read_json(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
 
