@@ -40,8 +40,8 @@ def test_a_share_that_is_none_of_the_examples_prompts_has_an_upper_bound() -> No
     rollouts = [Rollout(f"{n}", f"{n}", "test", "", "too long", {}) for n in range(8)]
     measurement = brief.measure(rollouts, brief.score(rollouts))
     rate = headline_figures(measurement, StatisticsSettings())["brief_rate"]
-    assert (rate["value"], rate["low"]) == (0, 0)
-    assert rate["high"] is not None and rate["high"] > 0.2  # the exact bound is .37, Wilson's .32
+    assert (rate.value, rate.low) == (0, 0)
+    assert rate.high is not None and rate.high > 0.2  # the exact bound is .37, Wilson's .32
 
 
 def names_for_the_report() -> str:

@@ -39,10 +39,10 @@ from equipoise.config.words import parse_flags
 from equipoise.files.console import Reporter
 from equipoise.files.disk import read_json, write_folder, write_json
 from equipoise.models.hub import prepare_torch
-from equipoise.run.directory import NewRun, RunDirectory
+from equipoise.run.directory import Evaluation, NewRun, RunDirectory
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import seal
-from equipoise.statistics.evaluation import evaluation_dict
+from equipoise.statistics.evaluation import estimates_of
 from equipoise.statistics.intervals import Interval
 from equipoise.statistics.seeds import OverSeeds, over_seeds
 from equipoise.statistics.trivial import best_of_n
@@ -275,18 +275,12 @@ def measured(
         environment.set_reference(read_rollouts(run.reference))
     scores = scores or environment.score(rollouts)
     values = [score.value for score in scores if score.value is not None]
-    evaluation = evaluation_dict(
-        environment.measure(rollouts, scores),
-        task=task,
-        split="test",
-        model="",
-        n_prompts=len({rollout.prompt_id for rollout in rollouts}),
-        n_rollouts=len(rollouts),
-        failures={},
-        settings=loaded.config.equipoise.evaluation.statistics,
-        presentation=environment.presentation,
-    )
-    return evaluation | {"replies": {"reward": {"value": fmean(values)}}}
+    statistics = loaded.config.equipoise.evaluation.statistics
+    metrics, breakdowns = estimates_of(environment.measure(rollouts, scores), statistics)
+    evaluation = Evaluation(metrics=metrics, breakdowns=breakdowns)
+    return evaluation.model_dump(exclude_unset=True) | {
+        "replies": {"reward": {"value": fmean(values)}}
+    }
 
 
 def ask(case: "Case", run: RunDirectory, seed: int, folder: Path) -> list[Rollout]:

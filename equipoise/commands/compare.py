@@ -225,7 +225,7 @@ def calibrate(options: CalibrateOptions, reporter: Reporter) -> None:
     from data_prep.records import DataError
     from equipoise.evaluate.calibrate import STATISTICS
     from equipoise.evaluate.calibrate import calibrate as measure_judge
-    from equipoise.report.words import figure_with_interval, read_estimate
+    from equipoise.report.words import figure_with_interval
 
     try:
         labelled = import_verdicts(options.labels)
@@ -235,7 +235,7 @@ def calibrate(options: CalibrateOptions, reporter: Reporter) -> None:
     replies = f"{measured.n} replies, {measured.failed} failed"
     columns = [Column("figure", folds=True), Column(f"{STATISTICS.confidence:.0%} interval")]
     figures = measured.metrics.items()
-    rows = [(name, figure_with_interval(read_estimate(figure))) for name, figure in figures]
+    rows = [(name, figure_with_interval(figure)) for name, figure in figures]
     reporter.table(f"{measured.judge} beside {options.labels.name}: {replies}", columns, rows)
     usable_folder(options.output_dir, "--output-dir")
     path = options.output_dir / "judge_errors.json"

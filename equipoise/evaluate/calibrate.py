@@ -1,6 +1,6 @@
 """Errors of dharma's judge against a person's labels, and violation rates corrected for them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task import make_environment, provide_models
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_scored_rollouts
-from equipoise.statistics.evaluation import Figures, headline_figures, json_number
+from equipoise.statistics.evaluation import Estimate, Estimates, headline_figures, json_number
 from equipoise.statistics.intervals import (
     Shares,
     StatisticsSettings,
@@ -38,7 +38,7 @@ class Calibration:
     judge: str
     n: int
     failed: int
-    metrics: Mapping[str, Figures]
+    metrics: Estimates
 
 
 def calibrate(
@@ -177,9 +177,9 @@ def corrected_bounds(shares: Shares, errors: ErrorRates, confidence: float) -> t
 
 def corrected_figures(
     run: RunDirectory, environment: DharmaEnvironment, measured: Measurement
-) -> dict[str, Figures]:
+) -> dict[str, Estimate]:
     """Each rate of violations of the run's stages, as judged and corrected."""
-    figures: dict[str, Figures] = {}
+    figures: dict[str, Estimate] = {}
     for stage in (stage for stage in ("baseline", "final") if run.rollouts(stage).exists()):
         of_stage = environment.measure(*read_scored_rollouts(run.rollouts(stage)))
         as_judged = headline_figures(of_stage, STATISTICS)
@@ -197,7 +197,7 @@ def corrected_figures(
             low, high = (json_number(float(bound)) for bound in bounds)
             value = None if low is None else json_number(float(corrected_rate(shares, errors)))
             figures[f"{stage}_{rate}_as_judged"] = as_judged[rate]
-            figures[f"{stage}_{rate}_corrected"] = {"value": value, "low": low, "high": high}
+            figures[f"{stage}_{rate}_corrected"] = Estimate(value, low, high)
     return figures
 
 

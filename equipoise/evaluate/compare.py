@@ -33,15 +33,15 @@ from equipoise.statistics.compare import (
     direction_of,
     with_verdicts,
 )
-from equipoise.statistics.evaluation import Figures, figures_by_section
-from equipoise.statistics.intervals import Interval, StatisticsSettings
+from equipoise.statistics.evaluation import estimates_of
+from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.seeds import (
     ComparedEntry,
     ComparedPair,
     Difference,
     EntriesComparison,
     compare_over_seeds,
-    over_seeds,
+    mean_estimate,
 )
 
 _STAGES = (FINAL, BASELINE)
@@ -392,15 +392,27 @@ def compare_entries(entries: Sequence[Entry], checks: Checks) -> EntriesComparis
     config = first.runs[0].loaded.config
     settings = config.equipoise.evaluation.statistics
     measured = cache(Evaluated.measured)  # the first entry is in every pair
-    compared_entries = tuple(_entry(entry, settings, measured) for entry in entries)
-    uncorrected = [_compared(pair, settings, measured) for pair in pairs]
-    corrected = _correct(uncorrected, settings)
+    uncorrected = {
+        (n, name): comparison
+        for n, pair in enumerate(pairs)
+        for name, comparison in _uncorrected(pair, settings, measured).items()
+    }
+    metrics = [measured(pair.runs[0][0], pair.items[0]).metrics for pair in pairs]
+    directions = {
+        (n, name): direction_of(metrics[n][name], frozen=pairs[n].frozen) for n, name in uncorrected
+    }
+    corrected = with_verdicts(uncorrected, directions, settings)
     return EntriesComparison(
         task=first.runs[0].loaded.environment_class.name,
         confidence=settings.confidence,
         allowed=tuple(name for name, allowed in asdict(checks).items() if allowed),
-        entries=compared_entries,
-        comparisons=tuple(map(_compared_pair, pairs, uncorrected, corrected)),
+        entries=tuple(_entry(entry, settings, measured) for entry in entries),
+        comparisons=tuple(
+            _compared_pair(
+                pair, metrics[n], {name: c for (m, name), c in corrected.items() if m == n}
+            )
+            for n, pair in enumerate(pairs)
+        ),
     )
 
 
@@ -408,10 +420,19 @@ def _entry(entry: Entry, settings: StatisticsSettings, measured: Measure) -> Com
     runs = entry.runs
     audits = [run.provenance.audit for run in runs]
     # Nothing else is resampled.
-    figures = [figures_by_section(_drawn(run, measured), settings) for run in runs]
-    metrics, breakdowns = figures[0]
+    estimates = [estimates_of(_drawn(run, measured), settings) for run in runs]
+    metrics, breakdowns = estimates[0]
     if len(runs) > 1:
-        metrics, breakdowns = _over_seeds(entry, [run for run, _ in figures], settings), {}
+        same_items = len({frozenset(run.items.items()) for run in runs}) == 1
+        breakdowns = {}
+        metrics = {
+            name: mean_estimate(
+                [of_run[name] for of_run, _ in estimates],
+                settings.confidence,
+                same_items=same_items,
+            )
+            for name in metrics
+        }
     return ComparedEntry(
         name=entry.name,
         runs=tuple(run.path for run in runs),
@@ -439,11 +460,11 @@ def _drawn(run: Evaluated, measured: Measure) -> Measurement:
 
 
 def _compared_pair(
-    pair: Pair, uncorrected: "_Uncorrected", metrics: Mapping[str, MetricComparison]
+    pair: Pair, metrics: Mapping[str, Metric], comparisons: Mapping[str, MetricComparison]
 ) -> ComparedPair:
     differing = (d for first, second in pair.runs for d in drawn_differently(first, second))
     runs_and_items = zip(pair.runs, pair.items, strict=True)
-    of_references = [n for n in metrics if uncorrected.metrics[n].of_reference]
+    of_references = [name for name in comparisons if metrics[name].of_reference]
     return ComparedPair(
         first=pair.first.name,
         second=pair.second.name,
@@ -451,7 +472,7 @@ def _compared_pair(
         replies=tuple((a.replies(items), b.replies(items)) for (a, b), items in runs_and_items),
         drawn_differently=tuple(dict.fromkeys(differing)),
         own_references=tuple(of_references) if pair.two_references else (),
-        metrics=metrics,
+        metrics=comparisons,
     )
 
 
@@ -472,77 +493,26 @@ def _pair(first: Entry, second: Entry, checks: Checks) -> Pair:
     return Pair(first, second, runs, tuple(shared_items(*pair, checks) for pair in runs))
 
 
-def _over_seeds(
-    entry: Entry, figures: Sequence[dict[str, Figures]], settings: StatisticsSettings
-) -> dict[str, Figures]:
-    """Return the means over seeds, each with its interval."""
-    same_items = len({frozenset(run.items.items()) for run in entry.runs}) == 1
-    return {
-        name: _mean_figures([run[name] for run in figures], settings, same_items=same_items)
-        for name in figures[0]
-    }
-
-
-def _mean_figures(
-    figures: Sequence[Figures], settings: StatisticsSettings, *, same_items: bool
-) -> Figures:
-    values = [f["value"] for f in figures]
-    numbers = [value for value in values if value is not None]
-    bounds = [
-        Interval(low, high)
-        for f in figures
-        if (low := f["low"]) is not None and (high := f["high"]) is not None
-    ]
-    if len(numbers) < len(values) or len(bounds) < len(values):
-        return {"value": None, "low": None, "high": None}
-    summary = over_seeds(numbers, bounds, confidence=settings.confidence, same_items=same_items)
-    assert summary.interval is not None
-    ends = {"low": summary.interval.low, "high": summary.interval.high}
-    return {"value": summary.mean, **ends, "least": summary.least, "greatest": summary.greatest}
-
-
-@dataclass(frozen=True, slots=True)
-class _Uncorrected:
-    metrics: Mapping[str, Metric]
-    comparisons: Mapping[str, MetricComparison]
-    frozen: bool
-
-
-def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _Uncorrected:
+def _uncorrected(
+    pair: Pair, settings: StatisticsSettings, measured: Measure
+) -> dict[str, MetricComparison]:
     """Compare a pair in every metric, without a correction over all pairs."""
-    run_comparisons = [
+    runs = [
         compare(
             measured(first, items), measured(second, items), settings, halves=first.halves(items)
         )
         for (first, second), items in zip(pair.runs, pair.items, strict=True)
     ]
+    if len(runs) == 1:
+        return runs[0]
     metrics = measured(pair.runs[0][0], pair.items[0]).metrics
-    pooled, same_items = run_comparisons[0], len(set(pair.items)) == 1
-    if len(run_comparisons) > 1:
-        pooled = {
-            name: compare_over_seeds(
-                metrics[name],
-                [comparisons[name] for comparisons in run_comparisons],
-                confidence=settings.confidence,
-                same_items=same_items,
-            )
-            for name in pooled
-        }
-    return _Uncorrected(metrics, pooled, pair.frozen)
-
-
-def _correct(
-    pairs: Sequence[_Uncorrected], settings: StatisticsSettings
-) -> Iterator[dict[str, MetricComparison]]:
-    """Holm's correction over all pairs, and what follows from it."""
-    keyed = {
-        (n, name): comparison
-        for n, pair in enumerate(pairs)
-        for name, comparison in pair.comparisons.items()
+    same_items = len(set(pair.items)) == 1
+    return {
+        name: compare_over_seeds(
+            metrics[name],
+            [comparisons[name] for comparisons in runs],
+            confidence=settings.confidence,
+            same_items=same_items,
+        )
+        for name in runs[0]
     }
-    directions = {
-        (n, name): direction_of(pairs[n].metrics[name], frozen=pairs[n].frozen) for n, name in keyed
-    }
-    corrected = with_verdicts(keyed, directions, settings)
-    for n, pair in enumerate(pairs):
-        yield {name: corrected[n, name] for name in pair.comparisons}

@@ -24,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from equipoise.report.words import STAGES, Pair, Stage, figure
-from equipoise.run.directory import Estimate
+from equipoise.statistics.evaluation import Estimate
 
 # Blue, vermilion and purple of Okabe and Ito's palette, which colour-blind readers can tell apart,
 # the vermilion darker for contrast. Each colour is a CSS variable of the page.

@@ -52,9 +52,9 @@ from equipoise.report.words import (
     p_value,
     plain_name,
     printable,
-    read_estimate,
 )
-from equipoise.run.directory import Estimate, Evaluation
+from equipoise.run.directory import Evaluation
+from equipoise.statistics.evaluation import Estimate
 from equipoise.statistics.seeds import ComparedEntry, ComparedPair, Difference, EntriesComparison
 
 _AGAINST = ("Difference from the first", "p after Holm", "Verdict")
@@ -237,7 +237,7 @@ def _of_finding(content: EntriesComparison, finding: Finding) -> str:
         value = _scaled(row.after if row else None, finding)
         siblings.append(f"{value} with {printable(entry.name)}")
         siblings[-1] += f" ({'; '.join(notes)})" if notes else ""
-    bounds = [entry.metrics.get(finding.metric, {}).get("floor_high") for entry in content.entries]
+    bounds = [entry.metrics.get(finding.metric, Estimate()).floor_high for entry in content.entries]
     largest = max((bound for bound in bounds if bound is not None), default=None)
     noise = "" if largest is None else f"; noise alone gives up to {_scaled(largest, finding)}"
     return f"{heading(sentence)} with {printable(first.name)}, {', '.join(siblings)}{noise}."
@@ -245,9 +245,7 @@ def _of_finding(content: EntriesComparison, finding: Finding) -> str:
 
 def _ends(entry: ComparedEntry, finding: Finding) -> tuple[str, str]:
     section = entry.breakdowns.get(finding.breakdown, {})
-    return ends_of(
-        {key: read_estimate(cells.get(finding.measure)) for key, cells in section.items()}
-    )
+    return ends_of({key: cells.get(finding.measure) for key, cells in section.items()})
 
 
 def _scaled(value: float | None, finding: Finding) -> str:
@@ -268,7 +266,7 @@ def _sentence(content: EntriesComparison, metric: str, presentation: Presentatio
             for value, name in zip(sides, (pair.first, pair.second), strict=True)
         )
         parts.append(f"{figures} ({row.verdict})" if row else figures)
-    bounds = [entry.metrics.get(metric, {}).get("floor_high") for entry in content.entries]
+    bounds = [entry.metrics.get(metric, Estimate()).floor_high for entry in content.entries]
     known = [bound for bound in bounds if bound is not None]
     alone = f"; noise alone gives up to {figure(max(known))}" if known else ""
     label = heading(metric_name(metric, presentation.words))
@@ -294,16 +292,7 @@ def _as_run(first: ComparedEntry, second: ComparedEntry, presentation: Presentat
     entries: dict[Stage, ComparedEntry] = {"before": first, "after": second}
     return RunFiles(
         evaluations={
-            stage: Evaluation(
-                breakdowns={
-                    section: {
-                        key: {name: read_estimate(f) for name, f in cells.items()}
-                        for key, cells in keys.items()
-                    }
-                    for section, keys in entry.breakdowns.items()
-                }
-            )
-            for stage, entry in entries.items()
+            stage: Evaluation(breakdowns=entry.breakdowns) for stage, entry in entries.items()
         },
         presentation=presentation,
         titles={stage: printable(entry.name, 40) for stage, entry in entries.items()},
@@ -326,7 +315,7 @@ def _charts(content: EntriesComparison, presentation: Presentation) -> Iterator[
         drawn.insert(0, TaskChart(metric, axis, caption=""))
     for chart in drawn:
         figures = [
-            (printable(entry.name, 40), read_estimate(entry.metrics.get(chart.metric)))
+            (printable(entry.name, 40), entry.metrics.get(chart.metric))
             for entry in content.entries
         ]
         rows = [(name, e) for name, e in figures if e and e.value is not None]
@@ -347,7 +336,7 @@ def _every_entry(content: EntriesComparison, presentation: Presentation) -> Tabl
     Metrics without a noise floor, and entries of several seeds, have none.
     """
     metric = next(iter(content.entries[0].metrics))
-    estimates = [read_estimate(e.metrics.get(metric)) or Estimate() for e in content.entries]
+    estimates = [e.metrics.get(metric) or Estimate() for e in content.entries]
     with_noise = any(estimate.floor is not None for estimate in estimates)
     pairs = [None, *content.comparisons]  # the first entry is not compared with itself
     rows = []
@@ -384,7 +373,7 @@ def _side_by_side(content: EntriesComparison, presentation: Presentation) -> Tab
                 heading(metric_name(name, presentation.words)),
                 note=metric_note(name, presentation.words),
             ),
-            *(figure_cell(read_estimate(entry.metrics.get(name))) for entry in entries),
+            *(figure_cell(entry.metrics.get(name)) for entry in entries),
         )
         for name in entries[0].metrics
     )

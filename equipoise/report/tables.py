@@ -29,9 +29,10 @@ from equipoise.report.words import (
     section_title,
     signed_margin,
 )
-from equipoise.run.directory import BaselineResult, Estimate
+from equipoise.run.directory import BaselineResult
 from equipoise.statistics import compare
 from equipoise.statistics.compare import GuardMargin, MetricComparison
+from equipoise.statistics.evaluation import Estimate
 from equipoise.statistics.trivial import BEST_OF_N, GREEDY
 
 _NOT_PRESERVED, _WORSE, _INCONCLUSIVE = "Guard not preserved", "Worse", "Guard inconclusive"

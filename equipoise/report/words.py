@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, Literal
 
 from environments.presentation import Words
 from equipoise.files.console import is_visible
-from equipoise.run.directory import Estimate
 from equipoise.statistics.compare import GuardMargin
-from equipoise.statistics.evaluation import Figures
+from equipoise.statistics.evaluation import Estimate
 
 MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
@@ -31,13 +29,6 @@ Pair = Mapping[Stage, Estimate]
 def is_measured(pair: Pair) -> bool:
     """Whether one of the stages has a figure."""
     return any(estimate.value is not None for estimate in pair.values())
-
-
-def read_estimate(figures: Figures | None) -> Estimate | None:
-    """The estimate of a metric; figures over seeds have the least and the greatest besides."""
-    if figures is None:
-        return None
-    return Estimate(**{f.name: figures.get(f.name) for f in fields(Estimate)})
 
 
 def number(value: Any) -> float | None:

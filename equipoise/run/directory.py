@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from environments.base import REWARD
 from environments.measurement import Direction
@@ -32,6 +39,7 @@ from equipoise.files.disk import create_folder, read_json, read_yaml, remove_aba
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.ledger import Ledger, Part
 from equipoise.statistics.compare import MetricComparison
+from equipoise.statistics.evaluation import Estimate
 
 #: A folder's name has 255 at most, and the time comes after it.
 _LABEL_CHARACTERS = 100
@@ -201,19 +209,6 @@ def task_of(run: RunDirectory) -> str:
 # They are checked when they are written, and read into the class that wrote them.
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A number with its interval, what sampling noise alone would give, and its p-values."""
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    floor: float | None = None
-    floor_high: float | None = None
-    p: float | None = None
-    p_holm: float | None = None
-
-
 class Watched(Part):
     """The metric that the alarm goes by, and which way it is better."""
 
@@ -240,8 +235,7 @@ class Evaluation(_File):
     failures: Mapping[str, int] = {}
     presentation: Presentation = Presentation()
     metrics: Mapping[str, Estimate] = {}
-    #: Section -> key -> metric.
-    breakdowns: Mapping[str, Mapping[str, Mapping[str, Estimate | None]]] = {}
+    breakdowns: Mapping[str, Mapping[str, Mapping[str, Estimate]]] = {}
     objective: str = ""
     watched: Watched | None = None
     prompt_tokens: float = 0
@@ -257,6 +251,12 @@ class Evaluation(_File):
         names = {*cls.model_fields, "schema"}
         fields = {name: value for name, value in content.items() if name in names}
         return {"breakdowns": {n: v for n, v in content.items() if n not in names}, **fields}
+
+    @model_serializer(mode="wrap")
+    def _flatten_breakdowns(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = write(self)
+        breakdowns = content.pop("breakdowns", {})
+        return {**content, **breakdowns}
 
 
 class Comparison(_File):
@@ -318,7 +318,7 @@ class Modes(_File):
 C = TypeVar("C", bound=_File)
 
 
-def write_content(path: Path, content: Probe | Modes) -> None:
+def write_content(path: Path, content: _File) -> None:
     write_json(path, content.model_dump(by_alias=True, exclude_unset=True))
 
 

@@ -22,7 +22,14 @@ from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import hash_file, write_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.models.task import BUDGET_REMEDY
-from equipoise.run.directory import Evaluation, Modes, Probe, RunDirectory
+from equipoise.run.directory import (
+    Comparison,
+    Evaluation,
+    Modes,
+    Probe,
+    RunDirectory,
+    write_content,
+)
 from equipoise.run.history import Row
 from equipoise.run.ledger import Meter, Provenance, StageAccount
 from equipoise.run.rollouts import (
@@ -33,8 +40,8 @@ from equipoise.run.rollouts import (
     write_rollouts,
 )
 from equipoise.run.seals import seal
-from equipoise.statistics.compare import Halves, compare, comparison_dict
-from equipoise.statistics.evaluation import evaluation_dict, learning_signal
+from equipoise.statistics.compare import Halves, compare
+from equipoise.statistics.evaluation import estimates_of, learning_signal
 
 _LOG = logging.getLogger(__name__)
 
@@ -406,28 +413,34 @@ def write_evaluation(
     """
     write_rollouts(run.rollouts(stage), rollouts, scores)
     measurement = environment.measure(rollouts, scores)
-    content = evaluation_dict(
-        measurement,
-        task=environment.name,
-        split=settings.split,
-        model=model,
-        n_prompts=len({rollout.prompt_id for rollout in rollouts}),
-        n_rollouts=len(rollouts),
-        failures=Counter(score.error.kind for score in scores if score.error),
-        settings=settings.statistics,
-        presentation=environment.presentation,
-    )
+    metrics, breakdowns = estimates_of(measurement, settings.statistics)
+    failures = Counter(score.error.kind for score in scores if score.error)
     for name, document in environment.exports(rollouts, scores).items():
         write_json(run.evaluation(stage).with_name(name), document)
-    content["objective"] = environment.objective
-    # The metric that the alarm goes by, and which way it is better; empty without any metric.
-    metrics = measurement.metrics
     names = (environment.watched, environment.objective, *metrics)
-    watched = [{"metric": n, "better": metrics[n].better} for n in names if n in metrics]
-    content["watched"] = watched[0] if watched else None
-    content |= account
-    evaluation = Evaluation.model_validate(content)
-    write_json(run.evaluation(stage), content)
+    better = {name: metric.better for name, metric in measurement.metrics.items()}
+    watched = [{"metric": n, "better": better[n]} for n in names if n in metrics]
+    evaluation = Evaluation.model_validate(
+        {
+            "schema": 1,
+            "task": environment.name,
+            "split": settings.split,
+            "model": model,
+            "n_prompts": len({rollout.prompt_id for rollout in rollouts}),
+            "n_rollouts": len(rollouts),
+            "n_failed": failures.total(),
+            "failures": failures,
+            "confidence": settings.statistics.confidence,
+            "presentation": environment.presentation,
+            "objective": environment.objective,
+            # What the alarm goes by; None without any metric.
+            "watched": watched[0] if watched else None,
+            **account,
+            "metrics": metrics,
+            **breakdowns,
+        }
+    )
+    write_content(run.evaluation(stage), evaluation)
     return evaluation
 
 
@@ -441,5 +454,6 @@ def compare_stages(job: Job) -> None:
         del final  # the halves of the baseline take as much
         before, halves = measure(*baseline), Halves.of(measure, *baseline)
         comparison = compare(before, after, settings, frozen=True, halves=halves)
-    write_json(run.comparison, comparison_dict(comparison))
+    content = Comparison(schema=1, before=BASELINE, after=FINAL, metrics=comparison)
+    write_content(run.comparison, content)
     seal(run, run.comparison)

@@ -1,12 +1,13 @@
-"""comparison.json: what changed between two measurements of the same clusters."""
+"""What changed between two measurements of the same clusters."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from environments.base import Rollout, Score
 from environments.measurement import Array, Direction, Measurement, Metric, quotient
@@ -30,8 +31,6 @@ from equipoise.statistics.intervals import (
     student_quantile,
     swap_p,
 )
-
-SCHEMA = 1
 
 Test = Literal["paired bootstrap", "paired permutation", "mid-p McNemar", "Student's t over seeds"]
 Verdict = Literal["better", "worse", "changed", "no evidence", "not measured"]
@@ -164,29 +163,6 @@ def _reach_of(comparison: MetricComparison) -> tuple[float, float] | None:
     return change - margin.low, margin.high - change
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A metric of joint sums [..., K before + K after] of the same clusters.
-
-    `shares` are those of a metric that is one, before and after.
-    """
-
-    before: Callable[[Array], Array]
-    after: Callable[[Array], Array]
-    metric: Metric
-    shares: tuple[Shares, Shares] | None = None
-
-    def difference(self, sums: Array) -> Array:
-        return self.after(sums) - self.before(sums)
-
-    @property
-    def is_relative(self) -> bool:
-        return self.metric.guard is not None and self.metric.guard.relative
-
-    def guarded(self, sums: Array) -> Array:
-        return self.difference(sums) / (np.abs(self.before(sums)) if self.is_relative else 1.0)
-
-
 def compare(
     before: Measurement,
     after: Measurement,
@@ -209,50 +185,32 @@ def compare(
     not `tested`, because swapping takes most of the time. Raises `ValueError` where no cluster is
     shared, or one is in two strata.
     """
-    changeable = [name for name, metric in before.metrics.items() if not metric.constant]
-    names = [name for name in changeable if name in after.metrics]
-    pairs = {name: _paired_outcomes(before, after, name) for name in names}
-    bootstrap_names = [name for name in names if pairs[name] is None]
-    changes = _bootstrapped(before, after, bootstrap_names, settings, tested=tested)
-    changes |= {
-        name: _exactly_tested(pair, before.metrics[name], settings)
-        for name, pair in pairs.items()
-        if pair is not None
+    names = [n for n, m in before.metrics.items() if not m.constant and n in after.metrics]
+    clusters, split = _shared_clusters(before, after), before.sums.shape[1]
+    changes = {
+        name: _outcomes_change(before, after, name) or _change(before, after, name, clusters)
+        for name in names
     }
-    removed = _removed_shares(before, after, names, settings)
-    comparisons = {name: replace(changes[name], removed_share=removed.get(name)) for name in names}
+    draws = _draws(changes, clusters, settings)
+    comparisons = {
+        name: replace(
+            _compared(change, _tests(change, name, draws, settings, tested=tested)),
+            removed_share=_removed_share(change, name, draws, settings),
+        )
+        for name, change in changes.items()
+    }
     directions = {name: direction_of(before.metrics[name], frozen=frozen) for name in names}
     compared = with_verdicts(comparisons, directions, settings)
-    clusters, split = _shared_clusters(before, after), before.sums.shape[1]
-
-    def degrees(name: str) -> int:
-        shares = Shares.of(before.metrics[name], clusters.sums[:, :split], clusters.strata)
-        return shares.degrees if shares else clusters.degrees
-
-    return _with_power(compared, degrees, settings, halves)
-
-
-def _with_power(
-    compared: Mapping[str, MetricComparison],
-    degrees: Callable[[str], int],
-    settings: StatisticsSettings,
-    halves: Halves | None,
-) -> dict[str, MetricComparison]:
-    """The comparisons, their margins with the power of the guard."""
-    unchanged, share = compared, 1.0
-    if halves is not None:
-        unchanged, share = halves.compare(settings), halves.share
-
-    def with_power(name: str, margin: GuardMargin) -> GuardMargin:
-        comparison = unchanged.get(name, compared[name])
-        quantile = student_quantile(settings.confidence, degrees(name))
-        error = error_of(comparison, quantile, share)
-        return replace(margin, power=power_of(comparison, quantile, share), error=error)
-
-    return {
-        name: replace(c, margin=with_power(name, c.margin)) if c.margin else c
-        for name, c in compared.items()
-    }
+    unchanged, part = (halves.compare(settings), halves.share) if halves else (compared, 1.0)
+    for name, c in compared.items():
+        if c.margin:
+            shares = Shares.of(before.metrics[name], clusters.sums[:, :split], clusters.strata)
+            degrees = shares.degrees if shares else clusters.degrees
+            quantile = student_quantile(settings.confidence, degrees)
+            still = unchanged.get(name, c)
+            power, error = power_of(still, quantile, part), error_of(still, quantile, part)
+            compared[name] = replace(c, margin=replace(c.margin, power=power, error=error))
+    return compared
 
 
 def direction_of(metric: Metric, *, frozen: bool) -> Direction | None:
@@ -260,81 +218,51 @@ def direction_of(metric: Metric, *, frozen: bool) -> Direction | None:
     return None if frozen and metric.zero_if_frozen else metric.better
 
 
-def _removed_shares(
-    before: Measurement, after: Measurement, names: Sequence[str], settings: StatisticsSettings
-) -> dict[str, RemovedShare | None]:
-    """The removed share of each unbiased metric, where both measurements have the same clusters."""
-    unbiased = {name: before.metrics[name] for name in names if before.metrics[name].unbiased}
-    if not unbiased or set(before.clusters) != set(after.clusters):
-        return {}
-    joint = _shared_clusters(before, after)
+# --- changes --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A metric before and after, as functions of joint sums [..., K] of the same clusters.
+
+    `shares` are those of a metric that is one, `outcomes` those of McNemar's test. A `removable`
+    one is unbiased, of measurements with the same clusters.
+    """
+
+    metric: Metric
+    clusters: Clusters
+    before: Callable[[Array], Array]
+    after: Callable[[Array], Array]
+    shares: tuple[Shares, Shares] | None
+    outcomes: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
+    removable: bool = False
+
+    def difference(self, sums: Array) -> Array:
+        return self.after(sums) - self.before(sums)
+
+    def guarded(self, sums: Array) -> Array:
+        relative = self.metric.guard is not None and self.metric.guard.relative
+        return self.difference(sums) / (np.abs(self.before(sums)) if relative else 1.0)
+
+    def removed(self, sums: Array) -> Array:
+        return 1 - self.after(sums) / self.before(sums)
+
+
+def _change(before: Measurement, after: Measurement, name: str, clusters: Clusters) -> _Change:
     split = before.sums.shape[1]
-
-    def share(metric: Metric) -> Metric:
-        return Metric(lambda t: 1 - metric.at(t[..., split:]) / metric.at(t[..., :split]))
-
-    def first(metric: Metric) -> Metric:
-        return Metric(lambda t: metric.at(t[..., :split]))
-
-    shares = {name: share(metric) for name, metric in unbiased.items()}
-    drawn = {(name, "removed"): metric for name, metric in shares.items()}
-    drawn |= {(name, "before"): first(metric) for name, metric in unbiased.items()}
-    rng = np.random.default_rng(settings.seed)
-    draws = metric_draws(bootstrap_sums(joint, settings.bootstrap_draws, rng), drawn)
-    bounds = {key: interval(d, settings.confidence, joint.degrees) for key, d in draws.items()}
-    return {
-        name: _removed_share(
-            float(metric.at(joint.total)), bounds[name, "before"], bounds[name, "removed"]
-        )
-        for name, metric in shares.items()
-    }
-
-
-def _removed_share(
-    value: float, before: Interval | None, share: Interval | None
-) -> RemovedShare | None:
-    if before is None or share is None or before.low <= 0 or not math.isfinite(value):
-        return None
-    return RemovedShare(value, share.low, share.high)
-
-
-def comparison_dict(comparisons: Mapping[str, MetricComparison]) -> dict[str, Any]:
-    metrics = {name: asdict(comparison) for name, comparison in comparisons.items()}
-    return {"schema": SCHEMA, "before": "baseline", "after": "final", "metrics": metrics}
-
-
-def _bootstrapped(
-    before: Measurement,
-    after: Measurement,
-    names: list[str],
-    settings: StatisticsSettings,
-    *,
-    tested: bool,
-) -> dict[str, MetricComparison]:
-    """The changes of these metrics with interval, p and guard, not yet corrected."""
-    clusters = _shared_clusters(before, after)
-    split = before.sums.shape[1]
-
-    def change(first: Metric, second: Metric) -> _Change:
-        shares = (
-            Shares.of(first, clusters.sums[:, :split], clusters.strata),
-            Shares.of(second, clusters.sums[:, split:], clusters.strata),
-        )
-        return _Change(
-            lambda t: first.at(t[..., :split]),
-            lambda t: second.at(t[..., split:]),
-            first,
-            None if shares[0] is None or shares[1] is None else (shares[0], shares[1]),
-        )
-
-    changes = {name: change(before.metrics[name], after.metrics[name]) for name in names}
-    of_shares = {
-        name: _of_shares(change, clusters, settings, tested=tested)
-        for name, change in changes.items()
-        if change.shares
-    }
-    resampled_changes = {name: change for name, change in changes.items() if not change.shares}
-    return of_shares | _resampled(clusters, resampled_changes, settings)
+    first, second = before.metrics[name], after.metrics[name]
+    shares = (
+        Shares.of(first, clusters.sums[:, :split], clusters.strata),
+        Shares.of(second, clusters.sums[:, split:], clusters.strata),
+    )
+    return _Change(
+        first,
+        clusters,
+        lambda t: first.at(t[..., :split]),
+        lambda t: second.at(t[..., split:]),
+        None if shares[0] is None or shares[1] is None else (shares[0], shares[1]),
+        removable=first.unbiased and set(before.clusters) == set(after.clusters),
+    )
 
 
 def _shared_clusters(before: Measurement, after: Measurement) -> Clusters:
@@ -360,36 +288,28 @@ def _shared_strata(
     return [first[cluster] for cluster in shared]
 
 
-def _exactly_tested(
-    pairs: Clusters, metric: Metric, settings: StatisticsSettings
-) -> MetricComparison:
-    """McNemar's test; the rates and the interval are those of the tested pairs."""
-    first, second, ones = pairs.sums.T
-    change = _Change(
-        lambda t: quotient(t[..., 0], t[..., 2]),
-        lambda t: quotient(t[..., 1], t[..., 2]),
-        metric,
-        (Shares(first, ones, pairs.strata), Shares(second, ones, pairs.strata)),
-    )
-    if len(pairs.names) < 2:
-        lone = replace(_comparison(change, pairs.total, None), test="mid-p McNemar")
-        return _checked(lone, change, None)
-    rate = _of_shares(change, pairs, settings, tested=False)
-    return replace(rate, p=mcnemar(first > 0, second > 0), test="mid-p McNemar")
+def _outcomes_change(before: Measurement, after: Measurement, name: str) -> _Change | None:
+    """The change of the clusters that have an outcome both times; None without outcomes.
 
-
-def _paired_outcomes(before: Measurement, after: Measurement, name: str) -> Clusters | None:
-    """The clusters that have an outcome both times; None for a metric without outcomes.
-
-    The sums are whether it is a yes before, whether after, and 1.
+    Their sums are whether it is a yes before, whether after, and 1.
     """
     first, second = _outcomes(before, name), _outcomes(after, name)
     if first is None or second is None:
         return None
     shared = [cluster for cluster in first if cluster in second]
-    pairs = [(first[cluster], second[cluster], True) for cluster in shared]
-    sums = np.array(pairs, dtype=np.float64).reshape(-1, 3)
-    return merge_clusters(shared, sums, _shared_strata(before, after, shared))
+    rows = [(first[cluster], second[cluster], True) for cluster in shared]
+    sums = np.array(rows, dtype=np.float64).reshape(-1, 3)
+    pairs = merge_clusters(shared, sums, _shared_strata(before, after, shared))
+    yes, yes_after, ones = pairs.sums.T
+    shares = (Shares(yes, ones, pairs.strata), Shares(yes_after, ones, pairs.strata))
+    return _Change(
+        before.metrics[name],
+        pairs,
+        lambda t: quotient(t[..., 0], t[..., 2]),
+        lambda t: quotient(t[..., 1], t[..., 2]),
+        shares if len(pairs.names) > 1 else None,
+        outcomes=(yes > 0, yes_after > 0),
+    )
 
 
 def _outcomes(measurement: Measurement, name: str) -> dict[str, bool] | None:
@@ -404,74 +324,115 @@ def _outcomes(measurement: Measurement, name: str) -> dict[str, bool] | None:
     return {cluster: bool(outcome) for cluster, outcome, is_defined in outcomes if is_defined}
 
 
-def _resampled(
-    clusters: Clusters, changes: Mapping[str, _Change], settings: StatisticsSettings
-) -> dict[str, MetricComparison]:
-    """Changes by the paired bootstrap."""
-    if not changes:  # draws take a second
+_Draws = Mapping[tuple[str, str], Array]
+
+
+def _draws(
+    changes: Mapping[str, _Change], clusters: Clusters, settings: StatisticsSettings
+) -> _Draws:
+    """The paired bootstrap of the metrics that are neither shares nor outcomes: name and figure."""
+    metrics: dict[tuple[str, str], Metric] = {}
+    for name, change in changes.items():
+        if change.removable:
+            metrics[name, "before"] = Metric(change.before)
+            metrics[name, "removed"] = Metric(change.removed)
+        if change.shares or change.outcomes:
+            continue
+        metrics[name, "difference"] = Metric(change.difference)
+        if change.metric.guard:
+            metrics[name, "guarded"] = Metric(change.guarded)
+    if not metrics:  # draws take a second
         return {}
     rng = np.random.default_rng(settings.seed)
-    metrics = {(name, False): Metric(change.difference) for name, change in changes.items()}
-    metrics |= {(n, True): Metric(c.guarded) for n, c in changes.items() if c.metric.guard}
-    draws = metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), metrics)
-    compared = {}
-    for name, change in changes.items():
-        bounds = interval(draws[name, False], settings.confidence, clusters.degrees)
-        comparison = _comparison(change, clusters.total, bounds)
-        if comparison.low is not None:
-            p = difference_p(draws[name, False], clusters.degrees)
-            comparison = replace(comparison, p=p)
-        guarding = draws.get((name, True))
-        if guarding is not None:
-            level = guarding_level(settings.confidence)
-            bounds = interval(guarding, level, clusters.degrees)
-            p = _beyond_p(guarding, change.metric, clusters.degrees)
-            comparison = _checked(comparison, change, bounds, p)
-        compared[name] = comparison
-    return compared
+    return metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), metrics)
 
 
-def _of_shares(
-    change: _Change, clusters: Clusters, settings: StatisticsSettings, *, tested: bool
-) -> MetricComparison:
-    """A change of shares: their own interval, and the test that swaps before and after."""
-    assert change.shares is not None
-    bounds = _defined(difference_bounds(*change.shares, settings.confidence))
-    comparison = _comparison(change, clusters.total, bounds)
-    if tested and comparison.low is not None:
-        rng = np.random.default_rng(settings.seed)
-        p = swap_p(*change.shares, settings.bootstrap_draws, rng)
-        comparison = replace(comparison, p=p, test="paired permutation")
-    if (guard := change.metric.guard) is None:
-        return comparison
-    guarding = difference_bounds(*change.shares, guarding_level(settings.confidence))
-    beyond = beyond_p(*change.shares, guard.by, change.metric.better)
-    return _checked(comparison, change, _defined(guarding), beyond)
+class _Tests(NamedTuple):
+    """The test of a change, its interval and p; interval and one-sided p of a guarded change."""
+
+    test: Test
+    bounds: Interval | None = None
+    p: float | None = None
+    guarding: Interval | None = None
+    beyond: float | None = None
 
 
-def _beyond_p(draws: Array, metric: Metric, degrees: float) -> float | None:
-    """One-sided p of a guarded change that is within its margin, from its draws."""
-    assert metric.guard is not None
-    sides = (draws, metric.better != "higher"), (-draws, metric.better != "lower")
-    p_values = [exceeding_p(side, metric.guard.by, degrees) for side, guarded in sides if guarded]
-    return min((p for p in p_values if p is not None), default=None)
+def _tests(
+    change: _Change, name: str, draws: _Draws, settings: StatisticsSettings, *, tested: bool
+) -> _Tests:
+    metric, guard = change.metric, change.metric.guard
+    test: Test = "mid-p McNemar" if change.outcomes else "paired bootstrap"
+    level, guarding_at = settings.confidence, guarding_level(settings.confidence)
+    if change.shares:
+        bounds, p = _defined(difference_bounds(*change.shares, level)), None
+        if change.outcomes:
+            p = mcnemar(*change.outcomes)
+        elif tested and bounds:
+            rng = np.random.default_rng(settings.seed)
+            p = swap_p(*change.shares, settings.bootstrap_draws, rng)
+            test = "paired permutation"
+        if guard is None:
+            return _Tests(test, bounds, p)
+        guarding = _defined(difference_bounds(*change.shares, guarding_at))
+        return _Tests(test, bounds, p, guarding, beyond_p(*change.shares, guard.by, metric.better))
+    if change.outcomes:  # of one cluster, or of none
+        return _Tests(test)
+    drawn, degrees = draws[name, "difference"], change.clusters.degrees
+    tests = _Tests(test, interval(drawn, level, degrees), difference_p(drawn, degrees))
+    if guard is None:
+        return tests
+    drawn = draws[name, "guarded"]
+    sides = (drawn, metric.better != "higher"), (-drawn, metric.better != "lower")
+    ps = [exceeding_p(side, guard.by, degrees) for side, is_guarded in sides if is_guarded]
+    beyond = min((p for p in ps if p is not None), default=None)
+    return tests._replace(guarding=interval(drawn, guarding_at, degrees), beyond=beyond)
+
+
+def _compared(change: _Change, tests: _Tests) -> MetricComparison:
+    """The comparison with its guard, not yet corrected."""
+    total, guard = change.clusters.total, change.metric.guard
+    margin: GuardMargin | None = None
+    status: Guard | None = None
+    difference = json_number(float(change.difference(total)))
+    bounds = tests.bounds if difference is not None else None
+    if guard:
+        margin = GuardMargin(guard.by, guard.relative, better=change.metric.better)
+        status = "inconclusive"
+        if tests.guarding:
+            low, high = tests.guarding.low, tests.guarding.high
+            margin = replace(margin, low=low, high=high, p=tests.beyond)
+            status = guard_of(tests.guarding, guard.by, change.metric.better)
+    return MetricComparison(
+        before=json_number(float(change.before(total))),
+        after=json_number(float(change.after(total))),
+        difference=difference,
+        low=bounds.low if bounds else None,
+        high=bounds.high if bounds else None,
+        p=tests.p if bounds else None,
+        test=tests.test,
+        guard=status,
+        margin=margin,
+    )
+
+
+def _removed_share(
+    change: _Change, name: str, draws: _Draws, settings: StatisticsSettings
+) -> RemovedShare | None:
+    if not change.removable:
+        return None
+    before, removed = (
+        interval(draws[name, figure], settings.confidence, change.clusters.degrees)
+        for figure in ("before", "removed")
+    )
+    value = float(Metric(change.removed).at(change.clusters.total))
+    if before is None or removed is None or before.low <= 0 or not math.isfinite(value):
+        return None
+    return RemovedShare(value, removed.low, removed.high)
 
 
 def _defined(bounds: tuple[Array, Array]) -> Interval | None:
     low, high = map(float, bounds)
     return Interval(low, high) if math.isfinite(low) and math.isfinite(high) else None
-
-
-def _comparison(change: _Change, total: Array, bounds: Interval | None) -> MetricComparison:
-    difference = json_number(float(change.difference(total)))
-    change_bounds = bounds if difference is not None else None
-    return MetricComparison(
-        before=json_number(float(change.before(total))),
-        after=json_number(float(change.after(total))),
-        difference=difference,
-        low=change_bounds.low if change_bounds else None,
-        high=change_bounds.high if change_bounds else None,
-    )
 
 
 def guarding_level(confidence: float) -> float:
@@ -481,24 +442,6 @@ def guarding_level(confidence: float) -> float:
     (Schuirmann 1987, doi:10.1007/BF01068419).
     """
     return 2 * confidence - 1
-
-
-def _checked(
-    comparison: MetricComparison,
-    change: _Change,
-    bounds: Interval | None,
-    p: float | None = None,
-) -> MetricComparison:
-    """The comparison with its guard, where the metric has one."""
-    if (guard := change.metric.guard) is None:
-        return comparison
-    margin = GuardMargin(guard.by, guard.relative, better=change.metric.better)
-    if bounds is None:
-        return replace(comparison, guard="inconclusive", margin=margin)
-    status = guard_of(bounds, guard.by, change.metric.better)
-    return replace(
-        comparison, guard=status, margin=replace(margin, low=bounds.low, high=bounds.high, p=p)
-    )
 
 
 def guard_of(bounds: Interval, margin: float, better: Direction | None) -> Guard:

@@ -17,7 +17,7 @@ from equipoise.statistics.compare import (
     guard_of,
     guarding_level,
 )
-from equipoise.statistics.evaluation import Figures
+from equipoise.statistics.evaluation import Breakdowns, Estimate, Estimates
 from equipoise.statistics.intervals import Interval, student_quantile
 
 #: Values of so many characters are shown beside the name of what differs.
@@ -113,6 +113,21 @@ def compare_over_seeds(
     return _guarded(comparison, metric, runs, confidence, same_items=same_items)
 
 
+def mean_estimate(
+    estimates: Sequence[Estimate], confidence: float, *, same_items: bool
+) -> Estimate:
+    """The mean of a figure over several runs; not defined where it is not in one of them."""
+    values = [e.value for e in estimates if e.value is not None]
+    bounds = [
+        Interval(e.low, e.high) for e in estimates if e.low is not None and e.high is not None
+    ]
+    if len(values) < len(estimates) or len(bounds) < len(estimates):
+        return Estimate()
+    summary = over_seeds(values, bounds, confidence=confidence, same_items=same_items)
+    assert summary.interval is not None, "there are several"
+    return Estimate(summary.mean, summary.interval.low, summary.interval.high)
+
+
 def _mean(values: Sequence[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
     return fmean(numbers) if len(numbers) == len(values) else None
@@ -187,8 +202,8 @@ class ComparedEntry:
     stand_ins: tuple[str, ...]
     n_rollouts: int
     n_failed: int
-    metrics: Mapping[str, Figures]
-    breakdowns: Mapping[str, Mapping[str, Mapping[str, Figures]]]
+    metrics: Estimates
+    breakdowns: Breakdowns
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from environments.base import REWARD, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Mean, Measurement, measure_means
 from equipoise.statistics.compare import MetricComparison, compare, with_verdicts
-from equipoise.statistics.evaluation import Figures, headline_figures
+from equipoise.statistics.evaluation import Estimate, headline_figures
 from equipoise.statistics.intervals import TIE, StatisticsSettings
 
 #: It has seen the reward of the very items that it is measured on: a yardstick, no opponent.
@@ -233,7 +233,7 @@ class Measured:
         return -math.inf if math.isnan(value) else -value if lower else value
 
 
-def figures_of(baseline: Measured, settings: StatisticsSettings) -> dict[str, Figures]:
+def figures_of(baseline: Measured, settings: StatisticsSettings) -> dict[str, Estimate]:
     """The reward and every metric of the task, each with its interval."""
     return headline_figures(baseline.reward, settings) | headline_figures(baseline.task, settings)
 

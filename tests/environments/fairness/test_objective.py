@@ -84,20 +84,20 @@ def test_no_policy_without_skill_is_better_than_the_oracle(environment, name):
     blind, other = measured(environment, oracle), measured(environment, WITHOUT_SKILL[name])
     assert other.worth(BLIND_DISTANCE) < blind.worth(BLIND_DISTANCE)
     far = figure(other.task, BLIND_DISTANCE)
-    assert far["low"] is not None
-    assert far["low"] > 0
-    assert far["p"] is not None
-    assert far["p"] < 0.05
+    assert far.low is not None
+    assert far.low > 0
+    assert far.p is not None
+    assert far.p < 0.05
 
 
 @pytest.mark.deep
 def test_the_oracles_distance_is_nothing_but_noise(environment):
     """Of draws of their own: no two evaluations share a reply."""
     found = [figure(measured(environment, oracle, s).task, BLIND_DISTANCE) for s in range(3, 43)]
-    p_values = np.array([each["p"] for each in found])
+    p_values = np.array([each.p for each in found])
     # The reference is the same in all of them, and so is a part of its error.
     assert np.count_nonzero(p_values < 0.05) <= 8
-    values = np.array([each["value"] for each in found])
+    values = np.array([each.value for each in found])
     assert 0 == values.min() < values.mean() < 0.06
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from equipoise.report import charts
-from equipoise.run.directory import Estimate
+from equipoise.statistics.evaluation import Estimate
 
 BEFORE, AFTER = Estimate(1.39, 1.35, 1.44, 1.012, 1.031), Estimate(1.03, 1.01, 1.05, 1.011, 1.03)
 HOSTILE = '<script>alert(1)</script> & "quotes" $x_\\frac$ \u65e5\u672c'

@@ -10,6 +10,7 @@ from environments.presentation import Chart, Column, Finding, Presentation, Repl
 from equipoise.report.comparison import OWN_REFERENCE, comparison_page
 from equipoise.run.rollouts import write_rollouts
 from equipoise.statistics.compare import GuardMargin, MetricComparison
+from equipoise.statistics.evaluation import Estimate
 from equipoise.statistics.seeds import ComparedEntry, ComparedPair, EntriesComparison
 from tests.equipoise.report.test_report import Page
 
@@ -22,7 +23,8 @@ SAID = Presentation(
 def entry(name: str, figures: Any, **more: Any) -> ComparedEntry:
     told = {"runs": (), "models": (), "seeds": (), "variants": (), "stand_ins": ()} | more
     told["breakdowns"] = told.get("breakdowns", {})
-    return ComparedEntry(name, n_rollouts=1, n_failed=0, metrics={"flip_rate": figures}, **told)
+    metrics = {"flip_rate": Estimate(**figures)}
+    return ComparedEntry(name, n_rollouts=1, n_failed=0, metrics=metrics, **told)
 
 
 def page(
@@ -72,7 +74,7 @@ def test_the_headline_names_who_has_most_and_the_breakdown_is_drawn_for_each_pai
         entry(
             name,
             {"value": value, "floor_high": 0.01},
-            breakdowns={"by_race": {k: {"surgery": {"value": v}} for k, v in by_race.items()}},
+            breakdowns={"by_race": {k: {"surgery": Estimate(v)} for k, v in by_race.items()}},
         )
         for name, value, by_race in zip(("one", "two"), (0.1, 0.015), rates, strict=True)
     ]

@@ -13,7 +13,7 @@ from equipoise.report.words import (
     number,
     printable,
 )
-from equipoise.run.directory import Estimate
+from equipoise.statistics.evaluation import Estimate
 
 
 @pytest.mark.parametrize(

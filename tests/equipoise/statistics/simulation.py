@@ -56,7 +56,7 @@ def mean_held(clusters, rounds):
     """Coverage of the interval of a mean."""
     rng = np.random.default_rng(clusters)
     found = [headline_figures(measured(clustered(rng, clusters)), SETTINGS) for _ in range(rounds)]
-    return rate([f["mean"]["low"] <= 3.0 <= f["mean"]["high"] for f in found])
+    return rate([f["mean"].low <= 3.0 <= f["mean"].high for f in found])
 
 
 def stratified_mean_held(clusters, rounds):
@@ -69,7 +69,7 @@ def stratified_mean_held(clusters, rounds):
         values = 2.0 * stratum + rng.gamma(2.0, 0.7, size=clusters)
         sums = np.column_stack([values, np.ones(clusters)])
         found = headline_figures(measured(sums, names), SETTINGS)["mean"]
-        hits.append(found["low"] <= 2.0 * stratum.mean() + 1.4 <= found["high"])
+        hits.append(found.low <= 2.0 * stratum.mean() + 1.4 <= found.high)
     return rate(hits)
 
 

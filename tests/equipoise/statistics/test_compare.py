@@ -1,6 +1,5 @@
 """Comparisons of two measurements and their verdicts."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from equipoise.statistics.compare import (
     Halves,
     MetricComparison,
     compare,
-    comparison_dict,
     power_of,
 )
 from equipoise.statistics.intervals import StatisticsSettings, holm
@@ -177,17 +175,6 @@ def test_holm_over_the_family():
     assert {name: c.p_holm for name, c in found.items()} == holm(p_values)
     assert found["mean 0"].verdict == "better"
     assert all(c.verdict == "no evidence" for name, c in found.items() if name != "mean 0")
-
-
-def test_comparison_file():
-    undefined = Metric(lambda t: np.full(t.shape[:-1], np.nan))
-    before = measured(NOISE)
-    both = Measurement(NAMES, before.sums, dict(before.metrics) | {"never": undefined})
-    content = comparison_dict(compare(both, both, SETTINGS))
-    assert json.loads(json.dumps(content, allow_nan=False)) == content
-    assert (content["schema"], content["before"], content["after"]) == (1, "baseline", "final")
-    assert list(content["metrics"]) == ["mean", "never"]
-    assert content["metrics"]["never"]["p"] is content["metrics"]["mean"]["guard"] is None
 
 
 class TestPower:

@@ -1,6 +1,5 @@
-"""evaluation.json of a small measurement, and of the disparity task's rollouts."""
+"""Estimates of a small measurement, and the signal in rewards."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,20 +7,15 @@ import pytest
 
 from environments.base import UNPARSEABLE, Failure, Rollout, Score
 from environments.measurement import Array, Measurement, Metric
-from environments.presentation import Presentation, Words
-from equipoise.statistics.evaluation import evaluation_dict, learning_signal
+from equipoise.statistics.evaluation import (
+    Estimate,
+    estimates_of,
+    headline_figures,
+    learning_signal,
+)
 from equipoise.statistics.intervals import StatisticsSettings, holm
 
-SAID = Presentation(words={"level": Words("the level")})
 SETTINGS = StatisticsSettings(bootstrap_draws=500, permutations=199)
-
-
-def evaluated(measurement, settings=SETTINGS):
-    names = {"task": "toy", "split": "test", "model": "tiny", "n_prompts": 20, "n_rollouts": 40}
-    failures = {"rate_limit": 1}
-    return evaluation_dict(
-        measurement, **names, failures=failures, settings=settings, presentation=SAID
-    )
 
 
 def mean_of(column, *, floor=False):
@@ -53,29 +47,25 @@ def toy():
     )
 
 
-class TestEvaluation:
+class TestEstimates:
     def test_interval_and_floor(self, toy):
-        metrics = evaluated(toy)["metrics"]
-        assert set(metrics["level"]) == {"value", "low", "high"}
-        assert metrics["level"]["low"] < metrics["level"]["value"] < metrics["level"]["high"]
-        effect = metrics["effect"]
-        assert set(effect) == {"value", "low", "high", "floor", "floor_high", "p"}
-        assert abs(effect["floor"]) < 0.15 < effect["floor_high"] < effect["value"]
-        assert effect["p"] < 0.05
-        assert effect["low"] is effect["high"] is None
+        level, effect, _ = estimates_of(toy, SETTINGS)[0].values()
+        assert level.low < level.value < level.high
+        assert (level.floor, level.p) == (None, None)
+        assert abs(effect.floor) < 0.15 < effect.floor_high < effect.value
+        assert effect.p < 0.05
+        assert effect.low is effect.high is None
         unbiased = {"effect": replace(toy.metrics["effect"], unbiased=True)}
-        effect = evaluated(replace(toy, metrics=unbiased))["metrics"]["effect"]
-        assert 0 < effect["low"] < effect["value"] < effect["high"]
-        assert effect["p"] < 0.05
+        effect = headline_figures(replace(toy, metrics=unbiased), SETTINGS)["effect"]
+        assert 0 < effect.low < effect.value < effect.high
+        assert effect.p < 0.05
 
-    def test_what_is_undefined_is_null_and_holm_is_within_a_breakdown(self, toy):
-        found = evaluated(toy)
-        assert set(found["metrics"]["never"].values()) == {None}
-        assert json.loads(json.dumps(found, allow_nan=False)) == found
-        assert (found["n_failed"], found["presentation"]) == (1, SAID.to_json())
-        parts = found["parts"]
-        p_values = {key: parts[key]["effect"]["p"] for key in ("a", "b")}
-        assert {key: parts[key]["effect"]["p_holm"] for key in p_values} == holm(p_values)
+    def test_what_is_undefined_is_none_and_holm_is_within_a_breakdown(self, toy):
+        metrics, breakdowns = estimates_of(toy, SETTINGS)
+        assert metrics["never"] == Estimate()
+        effects = {key: cells["effect"] for key, cells in breakdowns["parts"].items()}
+        p_values = {key: effect.p for key, effect in effects.items()}
+        assert {key: effect.p_holm for key, effect in effects.items()} == holm(p_values)
 
 
 # --- the learning signal --------------------------------------------------------------------------

@@ -91,9 +91,9 @@ def measured(share, prompts=60):
 def test_a_policy_has_the_reward_and_every_metric_with_intervals():
     figures = figures_of(measured(0.5), SETTINGS)
     assert list(figures) == [REWARD, "accuracy", "length"]
-    assert figures[REWARD]["value"] == figures["accuracy"]["value"] == 0.5
-    assert figures[REWARD]["low"] < 0.5 < figures[REWARD]["high"]
-    assert figures["length"]["value"] == 2.5
+    assert figures[REWARD].value == figures["accuracy"].value == 0.5
+    assert figures[REWARD].low < 0.5 < figures[REWARD].high
+    assert figures["length"].value == 2.5
 
 
 def test_only_what_is_clearly_below_the_model_is_beaten():

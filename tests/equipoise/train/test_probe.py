@@ -238,9 +238,9 @@ def found() -> dict:
 def test_every_mode_has_its_figures_with_intervals(found: dict) -> None:
     assert list(found["modes"]) == ["nothing", "question", "trained"]
     figure = found["modes"]["trained"]["accuracy"]
-    assert figure["value"] == 38 / 40
-    assert figure["low"] < 38 / 40 < figure["high"]
-    assert found["modes"]["trained"]["recall"]["value"] is None
+    assert figure.value == 38 / 40
+    assert figure.low < 38 / 40 < figure.high
+    assert found["modes"]["trained"]["recall"].value is None
     assert (found["seconds"], found["notes"]) == ({"search": 0.1}, ["a note"])
     assert found["sources"] == {"index": "x"}
 
