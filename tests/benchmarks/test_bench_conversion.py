@@ -64,7 +64,7 @@ def folder(tmp_path_factory):
     shutil.rmtree(folder)
 
 
-def convert_here(folder: Path, destination: Path) -> None:
+def convert_here(folder, destination):
     """Convert the weights of a checkpoint as the converter does."""
     tensors = to_hugging_face(
         open_source(folder / "iter_0000000").tensors, read_json(folder / "base" / "config.json")
@@ -73,11 +73,11 @@ def convert_here(folder: Path, destination: Path) -> None:
     write_model(destination, tensors, lambda _: None)
 
 
-def copy(folder: Path, destination: Path) -> None:
+def copy(folder, destination):
     subprocess.run(["cp", "-r", folder / "iter_0000000", destination], check=True)
 
 
-def seconds(action, destination: Path) -> float:
+def seconds(action, destination):
     os.sync()
     started = time.perf_counter()
     action(destination)
@@ -87,10 +87,7 @@ def seconds(action, destination: Path) -> float:
 
 
 def test_half_as_fast_as_cp(folder):
-    actions = {
-        "cp": lambda to: copy(folder, to),
-        "written": lambda to: convert_here(folder, to),
-    }
+    actions = {"cp": lambda to: copy(folder, to), "written": lambda to: convert_here(folder, to)}
     best = dict.fromkeys(actions, float("inf"))
     for _ in range(ROUNDS):
         for name, action in actions.items():

@@ -11,7 +11,7 @@ ROUNDS = int(os.environ.get("ROUNDS", "500"))
 CLUSTERS = (40, 90)
 
 
-def test_coverage_and_levels() -> None:
+def test_coverage_and_levels():
     """Intervals hold between .92 and .99 of the time; at most 6% of tests and guards are wrong."""
     print("\n| what | truth | 40 clusters | 90 clusters |\n|---|---|---|---|")
     for what, truth, simulation, times in coverages():
@@ -26,7 +26,7 @@ def test_coverage_and_levels() -> None:
         assert all(wrong < 0.06 + error for (wrong,) in figures)
 
 
-def told(figures: tuple[float, ...]) -> str:
+def told(figures):
     """Coverage, and in brackets how often a truth of nothing was taken for something."""
     held, *wrong = (f"{figure:.3f}".lstrip("0") for figure in figures)
     return f"{held} ({wrong[0]})" if wrong else held

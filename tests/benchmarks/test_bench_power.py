@@ -8,18 +8,13 @@ import os
 
 import numpy as np
 
-from tests.equipoise.statistics.fairness_runs import (
-    GENERATIONS,
-    LOST_TWICE,
-    guards_of,
-    unchanged,
-)
+from tests.equipoise.statistics.fairness_runs import GENERATIONS, LOST_TWICE, guards_of, unchanged
 
 ROUNDS = int(os.environ.get("ROUNDS", "200"))
 _ERROR = 3 * (0.2 * 0.8 / ROUNDS) ** 0.5
 
 
-def test_guards_of_a_model_that_did_not_change_are_kept() -> None:
+def test_guards_of_a_model_that_did_not_change_are_kept():
     """At the size of the local run, and what the report says of it beside each guard."""
     print(f"\n{GENERATIONS} generations, {ROUNDS} rounds")
     print("| guard | preserved, unchanged | power told | preserved, lost twice | power told |")

@@ -129,7 +129,7 @@ class Job:
     nodes: int = 1
     number: int = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         numbers = (random.randrange(1_000, 1_000_000) for _ in range(900))
         self.number = next(number for number in numbers if _is_free(_port(number)))
         programs = self.folder / "bin"
@@ -147,29 +147,29 @@ class Job:
         (self.submitted / "containers").symlink_to(ROOT / "containers")
 
     @property
-    def port(self) -> int:
+    def port(self):
         """The port at which Ray's head listens."""
         return _port(self.number)
 
     @property
-    def submitted(self) -> Path:
+    def submitted(self):
         """The folder that the job is submitted in."""
         return self.folder / "project"
 
-    def put(self, name: str, text: str = "") -> None:
+    def put(self, name, text=""):
         """Write a file that the programs read."""
         (self.folder / name).write_text(text)
 
-    def get(self, name: str) -> str:
+    def get(self, name):
         """Read a file that the programs have written."""
         return (self.folder / name).read_text()
 
-    def calls(self, program: str) -> list[str]:
+    def calls(self, program):
         """Return the words of each call of a program."""
         lines = self.get("calls").splitlines()
         return [line.partition(" ")[2] for line in lines if line.startswith(f"{program} ")]
 
-    def variables(self, **more: str) -> dict[str, str]:
+    def variables(self, **more):
         """Return the environment of the job on its first node."""
         return {
             "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin",
@@ -186,7 +186,7 @@ class Job:
             "SLURM_GPUS_ON_NODE": "4",
         } | more
 
-    def start(self, *words: str, limit: str = "", **more: str) -> "subprocess.Popen[str]":
+    def start(self, *words, limit="", **more):
         """Start grpo.sbatch in bash, with `limit` as its words of ulimit."""
         before = f"ulimit {limit} && " if limit else ""
         return subprocess.Popen(
@@ -199,7 +199,7 @@ class Job:
             start_new_session=True,
         )
 
-    def run(self, *words: str, signals: str = "", **more: str) -> tuple[int, str]:
+    def run(self, *words, signals="", **more):
         """Run the job to its end; `signals` of {USR1, TERM} are sent once the recipe has begun.
 
         Returns its exit code and what it said.
@@ -216,14 +216,14 @@ class Job:
             self.end()
         return process.returncode, output
 
-    def until(self, name: str) -> None:
+    def until(self, name):
         """Wait for a file of the programs'."""
         deadline = time.monotonic() + 30
         while not (self.folder / name).exists():
             assert time.monotonic() < deadline, f"no {name}"
             time.sleep(0.02)
 
-    def end(self) -> None:
+    def end(self):
         """End all processes of the job, as Slurm does."""
         mark = f"STUBS={self.folder}".encode()
         for path in Path("/proc").glob("[0-9]*"):
@@ -232,11 +232,11 @@ class Job:
                     os.kill(int(path.name), signal.SIGKILL)
 
 
-def _port(number: int) -> int:
+def _port(number):
     return 1202 + number % 90
 
 
-def _is_free(port: int) -> bool:
+def _is_free(port):
     """Return whether nothing listens there, such as the same test in another folder."""
     with socket.socket() as server:
         try:

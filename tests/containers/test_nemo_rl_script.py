@@ -41,7 +41,7 @@ exit $(cat "$STUBS/code")
 class Script:
     """The script with a NeMo-RL in a folder, beside the stubs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.root, self.overlay = folder, folder / "rl", folder / "overlay"
         (self.root / "nemo_rl").mkdir(parents=True)
         self.python = self.root / ".venv" / "bin" / "python"
@@ -58,7 +58,7 @@ class Script:
             (folder / name).write_text(text)
         self.traces = ""
 
-    def __call__(self, *words: str, **variables: str) -> tuple[int, str, dict[str, str]]:
+    def __call__(self, *words, **variables):
         """Return its exit code, what it said, and the variables of the program."""
         environment = {
             "PATH": f"{self.folder}:/usr/bin:/bin",
@@ -81,7 +81,7 @@ class Script:
         program = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
         return process.returncode, output, program
 
-    def installations(self) -> list[str]:
+    def installations(self):
         path = self.folder / "calls"
         return path.read_text().splitlines() if path.exists() else []
 

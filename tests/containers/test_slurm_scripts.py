@@ -4,9 +4,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -75,19 +73,13 @@ CASES = {
         1, "raise --time", files={"waits": ""}, signals="USR1", variables=RESTARTED
     ),
     "time is up again after more was kept": Case(
-        files={"waits": "", "keeps": ""},
-        signals="USR1",
-        variables=RESTARTED,
-        queued_again=True,
+        files={"waits": "", "keeps": ""}, signals="USR1", variables=RESTARTED, queued_again=True
     ),
     "preempted again": Case(
         files={"waits": ""}, signals="TERM", variables=RESTARTED, queued_again=True
     ),
     "cancelled": Case(
-        130,
-        "EQUIPOISE_RUN_NAME=slurm-",
-        files={"waits": "", "state": "CANCELLED"},
-        signals="TERM",
+        130, "EQUIPOISE_RUN_NAME=slurm-", files={"waits": "", "state": "CANCELLED"}, signals="TERM"
     ),
     "known run": Case(
         variables={"EQUIPOISE_RUN_NAME": "mine"},
@@ -126,11 +118,11 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ran]]:
+def ran(tmp_path_factory):
     """Run a case, once for all tests."""
     done: dict[str, Ran] = {}
 
-    def run(name: str) -> Ran:
+    def run(name):
         if name not in done:
             case = CASES[name]
             job = Job(tmp_path_factory.mktemp("job"), case.nodes)
@@ -154,7 +146,7 @@ def test_a_job_ends_as_it_should(name, ran):
     assert case.says in done.output
 
 
-def words(done: Ran) -> list[str]:
+def words(done):
     return done.job.get("words").splitlines()
 
 
@@ -272,7 +264,7 @@ def test_every_line_and_branch_has_run(ran):
     assert not never_run(traces, SCRIPTS / "grpo.sbatch", SCRIPTS / "node.sh")
 
 
-def never_run(traces: str, *scripts: Path) -> list[str]:
+def never_run(traces, *scripts):
     """Return the lines and branches of scripts that are in no trace."""
     traced: dict[tuple[str, int], set[str]] = {}
     for found in re.finditer(r"^\++ (\S+):(\d+): (.*)$", traces, re.MULTILINE):
@@ -297,7 +289,7 @@ def never_run(traces: str, *scripts: Path) -> list[str]:
 SYNTAX = re.compile(r"fi|do|else|esac.*|done.*|;;|\}.*|\w+\(\) \{|[^ ()]*( \| [^ ()]*)*\)|\S+\) ;;")
 
 
-def statements(script: str) -> Iterator[tuple[list[int], str]]:
+def statements(script):
     """Yield the lines of a script that do something: their numbers, and their text in one."""
     numbers: list[int] = []
     text = ""
@@ -315,7 +307,7 @@ def statements(script: str) -> Iterator[tuple[list[int], str]]:
         numbers, text = [], ""
 
 
-def branches(text: str) -> list[str]:
+def branches(text):
     """Return what a line does on conditions: first words after || and &&, `then` and a pattern."""
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)
     found = re.findall(r"(?:\|\||&&|; then|^\S+\)) +([\w\[]+[+]?=?)", bare)

@@ -1,12 +1,9 @@
 """A batch that NeMo-RL's workers take, made where its packages are."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 
 
-def random_batch(lengths_of_rows: Sequence[int], vocabulary: int) -> Any:
+def random_batch(lengths_of_rows, vocabulary):
     """Rollouts of random tokens, with an advantage each."""
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 

@@ -11,11 +11,9 @@ has loaded the first one's checkpoint. NeMo-RL's Ray and worker group do not tak
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 import torch
@@ -28,7 +26,7 @@ from tests.contract.batch import random_batch
 LENGTHS, VOCABULARY, UPDATES = (16, 5, 12, 7, 16, 3, 9, 14), 250, 2
 
 
-def main(out: Path, *cases: str) -> None:
+def main(out, *cases):
     find_installation().make_importable()
     before_nemo_rl()
     del sys.modules["nemo_automodel"]  # drivers do without it, the worker does not
@@ -40,7 +38,7 @@ def main(out: Path, *cases: str) -> None:
         take(case, partial(build, CpuPolicyWorkerImpl, ports), out)
 
 
-def take(case: str, build: Callable[..., Any], out: Path) -> None:
+def take(case, build, out):
     """One setting."""
     settings = resolved(out / f"{case}.yaml")
     policy = settings["policy"]
@@ -63,7 +61,7 @@ def take(case: str, build: Callable[..., Any], out: Path) -> None:
         (out / f"{case}.json").write_text(json.dumps(record))
 
 
-def resolved(config: Path) -> dict:
+def resolved(config):
     """The run's configuration, as NeMo-RL reads it."""
     from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
     from omegaconf import OmegaConf
@@ -72,7 +70,7 @@ def resolved(config: Path) -> dict:
     return OmegaConf.to_container(load_config(str(config)), resolve=True)
 
 
-def build(worker: type, ports: Iterator[str], policy: dict, **paths: str):
+def build(worker, ports, policy, **paths):
     """The worker that Ray would build."""
     import ray
 
@@ -81,7 +79,7 @@ def build(worker: type, ports: Iterator[str], policy: dict, **paths: str):
         return worker(policy, **paths)
 
 
-def save(worker, checkpointing: dict, folder: Path) -> dict[str, str]:
+def save(worker, checkpointing, folder):
     """Write a checkpoint as NeMo-RL does, and return what a resume is given."""
     from nemo_rl.models.policy.lm_policy import Policy
 
@@ -95,7 +93,7 @@ def save(worker, checkpointing: dict, folder: Path) -> dict[str, str]:
     return paths
 
 
-def shards_as(policy: dict) -> SimpleNamespace:
+def shards_as(policy):
     """NeMo-RL's own ways to give a batch to its workers, for one data-parallel rank."""
     from nemo_rl.models.policy.lm_policy import Policy
 
@@ -119,7 +117,7 @@ def shards_as(policy: dict) -> SimpleNamespace:
     )
 
 
-def seen_by(worker, shards: SimpleNamespace, batch) -> torch.Tensor:
+def seen_by(worker, shards, batch):
     """Log-probabilities of a batch, in its own order."""
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
@@ -133,7 +131,7 @@ def seen_by(worker, shards: SimpleNamespace, batch) -> torch.Tensor:
     return values * batch["token_mask"]
 
 
-def train(worker, shards: SimpleNamespace, batch, loss: dict, logprobs) -> list[float]:
+def train(worker, shards, batch, loss, logprobs):
     """Two updates; returns the norms of their gradients."""
     from nemo_rl.algorithms.loss import loss_functions
 

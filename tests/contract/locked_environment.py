@@ -9,14 +9,13 @@ Torch comes with its CUDA libraries, so 6 GB are downloaded and kept.
 import argparse
 import re
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _LOCAL_BUILD = re.compile(r"\+cu\d+")
 
 
-def wanted(exported: Iterable[str]) -> tuple[list[str], list[str]]:
+def wanted(exported):
     """The requirements to install, and what of NeMo-RL's is left out or replaced, with why."""
     requirements, differences = [], []
     for line in exported:
@@ -30,7 +29,7 @@ def wanted(exported: Iterable[str]) -> tuple[list[str], list[str]]:
     return requirements, differences
 
 
-def exported(checkout: Path) -> list[str]:
+def exported(checkout):
     """Return the lock's pins for the driver: `name==version ; marker`."""
     options = ("--no-emit-workspace", "--no-hashes", "--no-annotate", "--no-header")
     command = ["uv", "export", "--quiet", "--frozen", "--project", str(checkout), *options]
@@ -38,7 +37,7 @@ def exported(checkout: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def make(checkout: Path, folder: Path, base: str) -> None:
+def make(checkout, folder, base):
     """The environment in `folder`, of the Python `base`."""
     requirements, differences = wanted(exported(checkout))
     print("\n".join(differences))

@@ -37,7 +37,7 @@ class Packages:
     installs: Sequence[tuple[str, Sequence[str]]]
 
     @property
-    def folder(self) -> Path:
+    def folder(self):
         """The path of the folder, which need not exist yet."""
         cache = Path.home() / ".cache" / "equipoise" / "contract"
         parent = Path(os.environ.get(PARENT_VARIABLE) or cache).expanduser().resolve()
@@ -45,11 +45,11 @@ class Packages:
         return parent / f"{versions}-python{sys.version_info.major}.{sys.version_info.minor}"
 
     @property
-    def variables(self) -> dict[str, str]:
+    def variables(self):
         """With these a Python has the packages over its own."""
         return os.environ | {"PYTHONPATH": str(self.folder)}
 
-    def make(self) -> None:
+    def make(self):
         """Install beside the folder and rename, so that a folder that exists is whole."""
         if self.folder.exists():
             return
@@ -63,7 +63,7 @@ class Packages:
             scratch.rename(self.folder)
 
 
-def _bridge(bridge: str, core: str) -> Packages:
+def _bridge(bridge, core):
     """Megatron-Bridge and Megatron core, and what else their imports need.
 
     Both ask for Transformer Engine and other packages that are built for a GPU. Their own Python
@@ -126,7 +126,7 @@ TABLE: Mapping[str, Packages] = {
 _GYM_IMPORTS = ("hydra", "orjson", "ray")
 
 
-def missing(name: str) -> str:
+def missing(name):
     """Return why a test cannot use the packages, as its reason to skip; empty if it can."""
     folder = TABLE[name].folder
     if not folder.exists():

@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +19,7 @@ needs_checkout = pytest.mark.skipif(
 )
 
 
-def needs_extra(*packages: str) -> pytest.MarkDecorator:
+def needs_extra(*packages):
     """Skip where the extra rehearse, with these packages of it, is not installed."""
     missing = [name for name in ("ray", "hydra", "torchdata", *packages) if not find_spec(name)]
     return pytest.mark.skipif(bool(missing), reason=f"the extra rehearse is needed: {missing}")
@@ -37,7 +36,7 @@ SMALL = (
 )
 
 
-def run_ranks(ranks: int, words: Sequence[str], groups: int = 1) -> None:
+def run_ranks(ranks, words, groups=1):
     """Run all ranks of a worker, which form `groups` in turn. Raises with the output of one."""
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.socket()) for _ in range(groups)]

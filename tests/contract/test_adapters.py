@@ -9,19 +9,17 @@ awaited one by one    the same number, and the score
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 
-from environments.awaited_sets import AwaitedSets, Reward
+from environments.awaited_sets import AwaitedSets
 from environments.base import Failure, Message, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.run.job import FailureMonitor
 from equipoise.train.local import reward_function
 from equipoise.train.nemo_rl.scoring import StepScorer, metadata_of, to_rollouts
-from tests.environments.test_contract import SUBJECTS, Subject
+from tests.environments.test_contract import SUBJECTS
 
 DOWN = Failure("rate_limit", "HTTP 429")
 
@@ -29,18 +27,18 @@ DOWN = Failure("rate_limit", "HTTP 429")
 class Unreliable(Environment):
     """An environment to which now and then a server does not answer: at every third reply."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment):
         self._environment = environment
         self.name, self.scope = environment.name, environment.scope
 
-    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+    def score(self, rollouts):
         scores = self._environment.score(rollouts)
         return [
             Score(None, error=DOWN) if sum(rollout.completion.encode()) % 3 == 0 else score
             for rollout, score in zip(rollouts, scores, strict=True)
         ]
 
-    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Any:
+    def measure(self, rollouts, scores):
         return self._environment.measure(rollouts, scores)
 
 
@@ -52,11 +50,11 @@ class Case:
     rollouts: list[Rollout]
     scores: list[Score] = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.scores = self.environment.score(self.rollouts)
 
     @property
-    def records(self) -> list[PromptRecord]:
+    def records(self):
         one_of_each = {rollout.prompt_id: rollout for rollout in self.rollouts}
         return [
             PromptRecord(r.prompt_id, "t", (asking(r),), r.set_id, "train", r.metadata)
@@ -64,11 +62,11 @@ class Case:
         ]
 
 
-def asking(rollout: Rollout) -> Message:
+def asking(rollout):
     return Message(role="user", content=rollout.prompt)
 
 
-def step_of(subject: Subject) -> list[Rollout]:
+def step_of(subject):
     """Every reply twice, so that every prompt has several; as many of each."""
     texts = [*subject.keeps, *subject.breaks][:12]
     once = subject.rollouts(texts)
@@ -79,12 +77,12 @@ def step_of(subject: Subject) -> list[Rollout]:
 
 
 @pytest.fixture(params=SUBJECTS)
-def subject(request: pytest.FixtureRequest) -> Subject:
+def subject(request):
     return SUBJECTS[request.param]
 
 
 @pytest.fixture(params=[False, True], ids=["reliable", "unreliable"])
-def case(request: pytest.FixtureRequest, subject: Subject) -> Case:
+def case(request, subject):
     built = subject.build()
     environment = Unreliable(built) if request.param else built
     made = Case(environment, step_of(subject))
@@ -93,7 +91,7 @@ def case(request: pytest.FixtureRequest, subject: Subject) -> Case:
     return made
 
 
-def through_trl(case: Case) -> list[float | None]:
+def through_trl(case):
     records = case.records
     place = {record.id: n for n, record in enumerate(records)}
     monitor = FailureMonitor(max_rate=1.0, window=1)
@@ -105,14 +103,14 @@ def through_trl(case: Case) -> list[float | None]:
     )
 
 
-def through_nemo_rl(case: Case) -> list[float]:
+def through_nemo_rl(case):
     of = {record.id: record for record in case.records}
     logs = [[asking(r), Message(role="assistant", content=r.completion)] for r in case.rollouts]
     metadata = [metadata_of(of[rollout.prompt_id]) for rollout in case.rollouts]
     return StepScorer(case.environment).rewards(to_rollouts(logs, metadata))
 
 
-async def awaited(case: Case) -> list[Reward]:
+async def awaited(case):
     """Each rollout by a call of its own, in a random order."""
     prompts = {(rollout.set_id, rollout.prompt_id) for rollout in case.rollouts}
     size = max(Counter(set_id for set_id, _ in prompts).values())
@@ -126,11 +124,11 @@ async def awaited(case: Case) -> list[Reward]:
     return [rewards[n] for n in range(len(shuffled))]
 
 
-def test_trl_gets_what_score_gives(case: Case) -> None:
+def test_trl_gets_what_score_gives(case):
     assert through_trl(case) == [score.value for score in case.scores]
 
 
-def test_nemo_rl_gets_it_and_siblings_means_for_failures(case: Case) -> None:
+def test_nemo_rl_gets_it_and_siblings_means_for_failures(case):
     for reward, rollout, score in zip(
         through_nemo_rl(case), case.rollouts, case.scores, strict=True
     ):
@@ -140,7 +138,7 @@ def test_nemo_rl_gets_it_and_siblings_means_for_failures(case: Case) -> None:
             assert reward == pytest.approx(mean_of_siblings(case, rollout))
 
 
-def mean_of_siblings(case: Case, rollout: Rollout) -> float:
+def mean_of_siblings(case, rollout):
     values = [
         score.value
         for other, score in zip(case.rollouts, case.scores, strict=True)
@@ -149,7 +147,7 @@ def mean_of_siblings(case: Case, rollout: Rollout) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def test_replies_that_come_one_by_one_get_it_too(case: Case) -> None:
+def test_replies_that_come_one_by_one_get_it_too(case):
     rewards = asyncio.run(awaited(case))
     assert [reward.score for reward in rewards] == case.scores
     assert [reward.number for reward in rewards] == pytest.approx(through_nemo_rl(case), abs=1e-15)

@@ -4,7 +4,6 @@ The release is the one that is nearest to what NeMo-RL pins; a rehearsal runs on
 """
 
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
-    PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
@@ -37,7 +35,7 @@ CONFIGS = {Qwen2ForCausalLM: Qwen2Config, LlamaForCausalLM: LlamaConfig}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def without_triton() -> Iterator[None]:
+def without_triton():
     """Its kernels compile for GPUs alone, and not with every version; workers here hide it, too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "triton", None)
@@ -52,7 +50,7 @@ def lora(**changes):
     return settings.model_copy(update={"use_triton": False, **changes})
 
 
-def tiny(model: type) -> PreTrainedModel:
+def tiny(model):
     torch.manual_seed(0)
     built = model(CONFIGS[model](**SIZES))
     built.config.architectures = [model.__name__]
@@ -65,7 +63,7 @@ def peft_config(settings):
     return PeftConfig.from_dict(settings.model_dump(by_alias=True, exclude_none=True))
 
 
-def adapted_by_automodel(model: type, settings) -> PreTrainedModel:
+def adapted_by_automodel(model, settings):
     from nemo_automodel.components._peft.lora import apply_lora_to_linear_modules
 
     built = tiny(model)
@@ -73,7 +71,7 @@ def adapted_by_automodel(model: type, settings) -> PreTrainedModel:
     return built
 
 
-def adapted_layers(model: torch.nn.Module) -> set[str]:
+def adapted_layers(model):
     names = {name for name, module in model.named_modules() if hasattr(module, "lora_A")}
     return {name.removeprefix("base_model.model.") for name in names}
 

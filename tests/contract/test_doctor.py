@@ -5,7 +5,6 @@ This Python, which has a Ray, stands for its driver's; nobody is asked over a ne
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 pytest.importorskip("ray", reason="the extra `rehearse` installs it")
 
 
-def test_nemo_rl_is_found_and_gpus_are_counted(tmp_path: Path) -> None:
+def test_nemo_rl_is_found_and_gpus_are_counted(tmp_path):
     own = {"NEMO_RL_PATH": os.environ["NEMO_RL_PATH"], "NEMO_RL_PYTHON": sys.executable}
     own["RAY_ADDRESS"] = ""
     small = ("--config", str(ROOT / "nemo_configs/small.yaml"), "--engine", "nemo_rl")

@@ -4,8 +4,6 @@ NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_dtens
 """
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -41,11 +39,7 @@ SPLIT = (f"{DTENSOR}.tensor_parallel_size=2", "cluster.gpus_per_node=2")
 SPLIT_TWICE = (*SPLIT, f"{DTENSOR}.sequence_parallel=true", "policy.logprob_chunk_size=4")
 #: Ranks -> name -> what differs in the configuration.
 GROUPS = {
-    1: {
-        "plain": (),
-        "dynamic batches": DYNAMIC,
-        "packed sequences": PACKED,
-    },
+    1: {"plain": (), "dynamic batches": DYNAMIC, "packed sequences": PACKED},
     2: {"tensor parallel": SPLIT, "sequence parallel": SPLIT_TWICE},
 }
 OTHERS = tuple(name for cases in GROUPS.values() for name in cases if name != "plain")
@@ -56,7 +50,7 @@ pytestmark = [needs_checkout, needs_extra("tensorboard", "prometheus_client")]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     torch.manual_seed(0)
     shape = LlamaConfig(
@@ -78,7 +72,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def out(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("workers")
     for ranks, cases in GROUPS.items():
         for name, words in cases.items():
@@ -88,7 +82,7 @@ def out(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_config(path: Path, model: Path, words: Sequence[str]) -> None:
+def write_config(path, model, words):
     """Write the configuration of a small-scale run for NeMo-RL, with all weights in float32."""
     scale = (f"--config={CONFIG_FOLDER / 'small.yaml'}", "equipoise.engine=nemo_rl")
     tiny = ("policy.precision=float32", f"{DTENSOR}.lora_cfg.enabled=false")
@@ -99,15 +93,15 @@ def write_config(path: Path, model: Path, words: Sequence[str]) -> None:
     OmegaConf.save(OmegaConf.create(nemo_rl_config(loaded, base, run, str(model))), path)
 
 
-def logprobs(out: Path, name: str) -> dict[str, torch.Tensor]:
+def logprobs(out, name):
     return load_file(out / f"{name}.safetensors")
 
 
-def record(out: Path, name: str) -> dict:
+def record(out, name):
     return json.loads((out / f"{name}.json").read_text())
 
 
-def test_a_worker_starts_with_the_model_and_trains_it(out: Path, model: Path) -> None:
+def test_a_worker_starts_with_the_model_and_trains_it(out, model):
     seen = logprobs(out, "plain")
     ids = seen["input_ids"]
     with torch.no_grad():
@@ -119,7 +113,7 @@ def test_a_worker_starts_with_the_model_and_trains_it(out: Path, model: Path) ->
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_it_is_one_policy_in_every_setting(name: str, out: Path) -> None:
+def test_it_is_one_policy_in_every_setting(name, out):
     seen, plain = logprobs(out, name), logprobs(out, "plain")
     assert furthest(seen["start"], plain["start"]) < AT_START
     assert furthest(seen["trained"], plain["trained"]) < AFTER_UPDATES
@@ -128,17 +122,17 @@ def test_it_is_one_policy_in_every_setting(name: str, out: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ("plain", *OTHERS))
-def test_a_checkpoint_is_the_policy_that_was_trained(name: str, out: Path) -> None:
+def test_a_checkpoint_is_the_policy_that_was_trained(name, out):
     seen = logprobs(out, name)
     assert furthest(seen["resumed"], seen["trained"]) < AT_START
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if "dynamic" in name])
-def test_dynamic_batches_are_by_tokens(name: str, out: Path) -> None:
+def test_dynamic_batches_are_by_tokens(name, out):
     (batches,) = record(out, name)["micro_batches"]
     rows = [end - start for start, end in batches]
     assert sum(rows) == len(LENGTHS) and len(set(rows)) > 1
 
 
-def furthest(one: torch.Tensor, other: torch.Tensor) -> float:
+def furthest(one, other):
     return float((one - other).abs().max())

@@ -31,13 +31,13 @@ RECORDS = [
 ]
 
 
-def block(heading: str, language: str) -> str:
+def block(heading, language):
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     (found,) = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
     return found
 
 
-def run(code: str, folder: Path, **variables: str) -> str:
+def run(code, folder, **variables):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(

@@ -28,7 +28,7 @@ TRL, NEMO_RL = (
 )
 
 
-def run(words: list[str], folder: Path, **variables: str) -> str:
+def run(words, folder, **variables):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
     done = subprocess.run(
         words, cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -38,14 +38,14 @@ def run(words: list[str], folder: Path, **variables: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+def model(tmp_path_factory):
     examples = [Example(({"role": "user", "content": "Does rest help?"},), "Yes.")] * 16
     size = WarmStart(vocab_size=400, hidden_size=32, steps=1, batch_size=16, max_positions=2048)
     return str(warm_start(examples, size, tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """The folder in which the first command was run."""
     folder = tmp_path_factory.mktemp("work")
     assert TRL[0][:3] == ["uv", "run", "equipoise"]
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.deep
-def test_a_run_goes_on_from_what_trl_trains(folder: Path, model: str) -> None:
+def test_a_run_goes_on_from_what_trl_trains(folder, model):
     words = [model if word == "my/model" else word for word in TRL[1]]
     assert words[:4] == ["uv", "run", "trl", "sft"]
     little = ["--use_cpu", "--bf16", "false", "--max_steps", "2", "--report_to", "none"]
@@ -95,7 +95,7 @@ print(len(data.dataset), roles[-1], datum["loss_multiplier"])
 @needs_checkout
 @needs_extra()
 @pytest.mark.deep
-def test_nemo_rl_reads_the_examples(folder: Path, model: str) -> None:
+def test_nemo_rl_reads_the_examples(folder, model):
     (words,) = NEMO_RL
     assert words[:3] == ["uv", "run", "examples/run_sft.py"]
     checkout = Path(os.environ[PATH_VARIABLE])

@@ -15,7 +15,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -54,20 +53,20 @@ real_build = [
 class Buildah:
     """Its commands, with images of their own that end with the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.options = ["--root", folder / "store", "--runroot", folder / "run"]
 
-    def __call__(self, *words: str | Path) -> str:
+    def __call__(self, *words):
         done = self.run(*words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
-    def run(self, *words: str | Path) -> "subprocess.CompletedProcess[str]":
+    def run(self, *words):
         command = ["buildah", *self.options, "--storage-driver", "vfs", *words]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    def build(self, context: Path) -> "subprocess.CompletedProcess[str]":
+    def build(self, context):
         """The image of a context, on this machine's programs."""
         return self.run(
             *("bud", "--isolation", "chroot", "--pull-never", "--build-arg", "REVISION=tested"),
@@ -77,7 +76,7 @@ class Buildah:
         )
 
 
-def mounts() -> list[str]:
+def mounts():
     """Folders of this machine, which the build can read and not change."""
     python = Path(os.environ[PYTHON_VARIABLE])
     base = Path(os.path.realpath(python)).parents[1]
@@ -90,13 +89,13 @@ def mounts() -> list[str]:
     ]
 
 
-def folder_of_uv() -> Path:
+def folder_of_uv():
     """`uv run` names the program itself; on the PATH there may be a script in its place."""
     return Path(os.environ.get("UV") or shutil.which("uv") or "").resolve().parent
 
 
 @pytest.fixture(scope="module")
-def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+def buildah(tmp_path_factory):
     """With the stand-in of NeMo-RL's image in its store."""
     folder = tmp_path_factory.mktemp("images")
     run = Buildah(folder)
@@ -118,7 +117,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def put_workers(run: Buildah, container: str, folder: Path, workers: Mapping[str, str]) -> None:
+def put_workers(run, container, folder, workers):
     """An environment by the name of each worker, with this text as its Python."""
     for name, text in workers.items():
         python = folder / name / "bin" / "python"
@@ -128,7 +127,7 @@ def put_workers(run: Buildah, container: str, folder: Path, workers: Mapping[str
     run("copy", container, folder, "/opt/ray_venvs")
 
 
-def settings() -> list[str]:
+def settings():
     """Variables of the real image that our code reads, and those for this machine's network."""
     uv = folder_of_uv()
     own = [f"{name}={os.environ[name]}" for name in ("SSL_CERT_FILE",) if name in os.environ]
@@ -141,7 +140,7 @@ def settings() -> list[str]:
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Path:
+def context(tmp_path):
     """A clone as a user has it."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -195,9 +194,7 @@ WARNING = "/site-packages/torch/cuda/__init__.py:1: UserWarning: Found no NVIDIA
         ((WARNING, "ModuleNotFoundError: No module named nemo_automodel"), 1, "cannot be imported"),
     ],
 )
-def test_a_worker_that_raises_without_a_driver_is_named_and_no_other(
-    lines: tuple[str, ...], code: int, told: str, tmp_path: Path
-) -> None:
+def test_a_worker_that_raises_without_a_driver_is_named_and_no_other(lines, code, told, tmp_path):
     """The lines of the Dockerfile by this machine's shell, on folders of the test."""
     environments, scratch = tmp_path / "environments", tmp_path / "scratch"
     scratch.mkdir()
@@ -214,7 +211,7 @@ def test_a_worker_that_raises_without_a_driver_is_named_and_no_other(
     assert not code or lines[-1] in done.stdout
 
 
-def instructions() -> list[str]:
+def instructions():
     """Return the commands that the Dockerfile's RUN lines hand to the shell."""
     text = (ROOT / "containers" / "Dockerfile").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("#")]

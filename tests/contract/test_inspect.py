@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -13,7 +12,7 @@ from environments.fairness.spine import SPINE
 from tests.command import ROOT
 from tests.contract.packages import INSPECT, missing
 from tests.environments.chat.conftest import Server
-from tests.recipes.audits import SMOKE, Model, model, started
+from tests.recipes.audits import SMOKE, model, started
 
 pytestmark = pytest.mark.skipif(bool(missing("inspect")), reason=missing("inspect"))
 __all__ = ["model"]
@@ -27,7 +26,7 @@ print(log.model_dump_json(include={"status", "results", "samples"}))
 """
 
 
-def evaluated(model: Model, logs: Path, task: str, *words: str, limit: int | None = None) -> dict:
+def evaluated(model, logs, task, *words, limit=None):
     """The log of Inspect's evaluation of the model."""
     own = {"LOOP_BASE_URL": model.server.url, "LOOP_API_KEY": "none", "INSPECT_LOG_FORMAT": "json"}
     command = [sys.executable, "-m", "inspect_ai", "eval", TASKS, "-T", f"task={task}"]
@@ -40,25 +39,25 @@ def evaluated(model: Model, logs: Path, task: str, *words: str, limit: int | Non
     return json.loads(run([sys.executable, "-c", READ, str(path)], {}).stdout)
 
 
-def run(command: list[str], own: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+def run(command, own):
     return subprocess.run(
         command, cwd=ROOT, env=INSPECT.variables | own, capture_output=True, text=True, check=False
     )
 
 
-async def by_gender(_: web.Request, body: dict) -> web.StreamResponse:
+async def by_gender(_, body):
     """A decision that the prompt's words decide, so that the metrics are of something."""
     replies = list(constant_decisions(SPINE))
     text = replies[0] if "female" in body["messages"][-1]["content"] else replies[-1]
     return web.json_response(Server.completion(text, "stop") | {"model": "tested"})
 
 
-def metrics_of(log: dict) -> dict[str, float]:
+def metrics_of(log):
     (score,) = log["results"]["scores"]
     return {name: each["value"] for name, each in score["metrics"].items()}
 
 
-def ours(model: Model, output: Path, task: str) -> tuple[Path, dict[str, float]]:
+def ours(model, output, task):
     """The row of our own evaluation of the model, and its metrics."""
     started(
         *("evaluate", task, "--model", model.name, SMOKE),

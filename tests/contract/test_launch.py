@@ -76,7 +76,7 @@ def test_the_lock_has_versions_that_our_code_is_written_for():
     assert not wrong
 
 
-def state(environment: Path) -> str:
+def state(environment):
     """Every file of an environment, but what Python compiles of it."""
     digest = hashlib.sha256()
     for path in sorted(environment.rglob("*")):
@@ -86,7 +86,7 @@ def state(environment: Path) -> str:
     return digest.hexdigest()
 
 
-def finished(command: list[object], environment: dict[str, str], cwd: Path = ROOT) -> str:
+def finished(command, environment, cwd=ROOT):
     done = subprocess.run(
         command, env=environment, cwd=cwd, text=True, capture_output=True, timeout=500
     )
@@ -108,7 +108,7 @@ class TestNemoRlsPython:
         assert state(environment) == before
 
     @pytest.fixture(scope="class")
-    def variables(self, tmp_path_factory) -> dict[str, str]:
+    def variables(self, tmp_path_factory):
         cache = subprocess.run(["uv", "cache", "dir"], text=True, capture_output=True, check=True)
         return os.environ | {
             "UV_CACHE_DIR": cache.stdout.strip(),
@@ -125,7 +125,7 @@ class TestNemoRlsPython:
         return lambda *words, cwd=ROOT: finished(["bash", SCRIPT, *words], variables, cwd)
 
     @pytest.fixture(scope="class")
-    def words(self, tmp_path_factory) -> tuple[str, ...]:
+    def words(self, tmp_path_factory):
         folder = tmp_path_factory.mktemp("runs")
         return (
             "--config=nemo_configs/local.yaml",
@@ -181,7 +181,7 @@ class TestNemoRlsPython:
         assert "task dharma, engine nemo_rl" in finished(command, variables)
 
 
-def batch(task: str, words: tuple[str, ...]) -> dict[str, object]:
+def batch(task, words):
     """The environment and its settings, and what NeMo-RL's rollouts hand to `step`."""
     loaded = load_config(task, parse_flags("x", words))
     prepare_task(loaded, print)

@@ -21,14 +21,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def documented() -> str:
+def documented():
     """The lines of docs/start.md that choose the build for CPUs."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "start.md").read_text(), re.DOTALL)
     (lines,) = [block for block in blocks if "UV_TORCH_BACKEND=cpu" in block]
     return lines
 
 
-def size_of(folder: Path) -> int:
+def size_of(folder):
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -35,19 +34,18 @@ pytestmark = [
     needs_checkout,
     needs_extra("tensorboard", "prometheus_client"),
 ]
-Start = Callable[..., "subprocess.Popen[str]"]
 #: The rehearsal itself stops it after the third.
 SIX_STEPS = ("--config=nemo_configs/small.yaml", "--iterations=6")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")
-def start(folder: Path) -> Start:
-    def start(*arguments: str, recipe: str = "grpo_fairness") -> "subprocess.Popen[str]":
+def start(folder):
+    def start(*arguments, recipe="grpo_fairness"):
         return subprocess.Popen(
             [sys.executable, f"recipes/{recipe}.py", *arguments],
             cwd=ROOT,
@@ -62,8 +60,8 @@ def start(folder: Path) -> Start:
 
 
 @pytest.fixture(scope="module")
-def new(start: Start, folder: Path) -> Start:
-    def new(name: str, *arguments: str, recipe: str = "grpo_fairness") -> "subprocess.Popen[str]":
+def new(start, folder):
+    def new(name, *arguments, recipe="grpo_fairness"):
         places = (f"--run-name={name}", f"--output-dir={folder}")
         places = (*places, f"equipoise.cache_dir={folder / 'cache'}")
         small = [word for word in SMALL if recipe == "grpo_fairness" or "fairness" not in word]
@@ -72,17 +70,17 @@ def new(start: Start, folder: Path) -> Start:
     return new
 
 
-def finished(process: "subprocess.Popen[str]", code: int = 0) -> str:
+def finished(process, code=0):
     output = process.communicate(timeout=1800)[0]
     assert process.returncode == code, output
     return output
 
 
-def history(run: Path) -> list[dict[str, float]]:
+def history(run):
     return [json.loads(row) for row in (run / "training_history.jsonl").open()]
 
 
-def test_it_has_all_that_is_called() -> None:
+def test_it_has_all_that_is_called():
     find_installation().make_importable()
     before_nemo_rl()
     assert list(unmet()) == []
@@ -95,7 +93,7 @@ class TestARehearsal:
     """One rehearsal of the scale for one GPU, looked at from several sides."""
 
     @pytest.fixture(scope="class")
-    def output(self, new: Start, folder: Path) -> str:
+    def output(self, new, folder):
         mine = folder / "mine.yaml"
         mine.write_text(
             "checkpointing: {metric_name: 'val:env/disparity_ratio', higher_is_better: false}\n"
@@ -105,16 +103,16 @@ class TestARehearsal:
         return finished(new("whole", *SIX_STEPS, *words))
 
     @pytest.fixture
-    def run(self, output: str, folder: Path) -> Path:
+    def run(self, output, folder):
         return folder / "fairness" / "whole"
 
-    def test_is_stopped_and_goes_on_and_says_what_it_is(self, output: str) -> None:
+    def test_is_stopped_and_goes_on_and_says_what_it_is(self, output):
         assert "stopped after step 3" in output
         assert "This is a rehearsal" in output
         assert "Traceback" not in output
         assert "Ray is not initialized" not in output
 
-    def test_leaves_the_run_directory_of_the_local_engine(self, run: Path) -> None:
+    def test_leaves_the_run_directory_of_the_local_engine(self, run):
         assert [row["step"] for row in history(run)] == [1, 2, 3, 4, 5, 6]
         first = history(run)[0]
         for name in ("reward", "loss", "learning_rate", "entropy", "completion_length", "seconds"):
@@ -135,11 +133,11 @@ class TestARehearsal:
             *("model", "chat_template", "prompts", "reference", "environment")
         }
 
-    def test_chooses_checkpoints_by_a_metric_of_the_environment(self, run: Path) -> None:
+    def test_chooses_checkpoints_by_a_metric_of_the_environment(self, run):
         info = json.loads((run / "checkpoints" / "step_6" / "training_info.json").read_text())
         assert info["val:env/disparity_ratio"] >= 1
 
-    def test_logs_the_environments_metrics_where_nemo_rl_logs(self, run: Path) -> None:
+    def test_logs_the_environments_metrics_where_nemo_rl_logs(self, run):
         events = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
         logged: dict[str, dict[int, float]] = {}
         for path in (run / "logs").rglob("events.out.tfevents.*"):
@@ -153,19 +151,17 @@ class TestARehearsal:
             expected = {row["step"]: row[name] for row in history(run)}
             assert logged[f"train/{name}"] == pytest.approx(expected, rel=1e-5)
 
-    def test_trains_at_the_rate_of_the_configuration(self, run: Path) -> None:
+    def test_trains_at_the_rate_of_the_configuration(self, run):
         rates = [row["learning_rate"] for row in history(run)][:4]
         assert rates == pytest.approx([1e-5, 1.9e-5, 2.8e-5, 3.7e-5])
 
-    def test_trains_samples_and_exports_one_policy(self, output: str, run: Path) -> None:
+    def test_trains_samples_and_exports_one_policy(self, output, run):
         differences = json.loads((run / "provenance.json").read_text())["logprobs_differ_by"]
         assert differences.keys() == {"training", "final_checkpoint"}
         assert max(differences.values()) < 1e-4
         assert "differ from the generation's by" in output
 
-    def test_repeats_itself_when_it_was_stopped_and_killed(
-        self, run: Path, new: Start, start: Start, folder: Path
-    ) -> None:
+    def test_repeats_itself_when_it_was_stopped_and_killed(self, run, new, start, folder):
         """SIGTERM ends a step with a checkpoint that is not due, SIGKILL comes at any moment."""
         other = folder / "fairness" / "other"
         words = ("checkpointing.save_period=5", "checkpointing.metric_name=train:env/parse_rate")
@@ -185,7 +181,7 @@ class TestARehearsal:
         finished(start("--resume", str(other)))
         assert without_seconds(history(other)) == without_seconds(history(run))
 
-    def test_leaves_a_model_that_loads(self, run: Path) -> None:
+    def test_leaves_a_model_that_loads(self, run):
         from peft import PeftModel
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -196,9 +192,7 @@ class TestARehearsal:
         assert AutoTokenizer.from_pretrained(final).chat_template
 
 
-def test_two_policies_in_training_and_generation_end_a_run_with_a_checkpoint(
-    new: Start, folder: Path
-) -> None:
+def test_two_policies_in_training_and_generation_end_a_run_with_a_checkpoint(new, folder):
     """With a bound that rounding alone exceeds: the first step shows it, and the second ends."""
     words = ("equipoise.max_token_mult_prob_error=1", "equipoise.failure_window=1")
     process = new("apart", "--config=nemo_configs/small.yaml", *words)
@@ -210,11 +204,11 @@ def test_two_policies_in_training_and_generation_end_a_run_with_a_checkpoint(
     assert (run / "report.html").exists()
 
 
-def without_seconds(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+def without_seconds(rows):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
-def test_two_workers_train_one_policy_by_a_chain_of_schedulers(new: Start, folder: Path) -> None:
+def test_two_workers_train_one_policy_by_a_chain_of_schedulers(new, folder):
     linear = (
         "{name: torch.optim.lr_scheduler.LinearLR, kwargs: {start_factor: 0.5, total_iters: 2}}"
     )
@@ -230,9 +224,7 @@ def test_two_workers_train_one_policy_by_a_chain_of_schedulers(new: Start, folde
     assert (run / "final_checkpoint" / "adapter_model.safetensors").exists()
 
 
-def test_all_weights_of_two_workers_that_pack_sequences_become_one_model(
-    new: Start, folder: Path
-) -> None:
+def test_all_weights_of_two_workers_that_pack_sequences_become_one_model(new, folder):
     """Training's log-probabilities are of packed rows, the other sides' of single ones."""
     words = ("policy.dtensor_cfg.lora_cfg.enabled=false", "equipoise.gpu_memory_gb=null")
     finished(new("all", "--config=nemo_configs/large.yaml", "--iterations=2", *words))
@@ -246,7 +238,7 @@ def test_all_weights_of_two_workers_that_pack_sequences_become_one_model(
 
 
 @pytest.mark.parametrize("task", ["dharma", "pubmedqa", "rag"])
-def test_every_other_task_is_stopped_and_goes_on(new: Start, folder: Path, task: str) -> None:
+def test_every_other_task_is_stopped_and_goes_on(new, folder, task):
     words = ("--config=nemo_configs/small.yaml", "--iterations=2", "grpo.val_period=0")
     output = finished(new(task, *words, recipe=f"grpo_{task}"))
     assert "stopped after step 1" in output
@@ -256,7 +248,7 @@ def test_every_other_task_is_stopped_and_goes_on(new: Start, folder: Path, task:
     assert max(differences.values()) < 1e-4
 
 
-def test_an_adapter_on_a_head_that_is_the_embeddings_is_caught(new: Start, folder: Path) -> None:
+def test_an_adapter_on_a_head_that_is_the_embeddings_is_caught(new, folder):
     lora = "policy.dtensor_cfg.lora_cfg"
     words = (f"{lora}.match_all_linear=true", f"{lora}.exclude_modules=[]", "--iterations=1")
     words = (*words, "--learning-rate=1e-3")
@@ -267,7 +259,7 @@ def test_an_adapter_on_a_head_that_is_the_embeddings_is_caught(new: Start, folde
     assert differences["logprobs_differ_by"]["final_checkpoint"] > 1e-3
 
 
-def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+def wait_for(condition, process):
     deadline = time.monotonic() + 900
     while not condition():
         assert process.poll() is None, process.communicate()[0]
@@ -287,19 +279,19 @@ class TestAdvantages:
     GROUPS, GENERATIONS = 8, 8
 
     @pytest.fixture(scope="class", autouse=True)
-    def nemo_rl(self) -> None:
+    def nemo_rl(self):
         find_installation().make_importable()
         before_nemo_rl()
 
     @pytest.fixture
-    def values(self) -> list[float | None]:
+    def values(self):
         """Rewards of which a part failed: none, some, all but one, all of a prompt's."""
         drawn = np.random.default_rng(0).normal(size=(self.GROUPS, self.GENERATIONS)).tolist()
         for group, failed in enumerate((0, 1, 3, self.GENERATIONS - 1, self.GENERATIONS, 2)):
             drawn[group][:failed] = [None] * failed
         return [value for group in drawn for value in group]
 
-    def of_nemo_rl(self, values: list[float | None], normalize: bool) -> torch.Tensor:
+    def of_nemo_rl(self, values, normalize):
         estimator = importlib.import_module("nemo_rl.algorithms.advantage_estimator")
         prompts = torch.arange(self.GROUPS).repeat_interleave(self.GENERATIONS)[:, None]
         rollouts = [Rollout(str(int(p)), "", "train", "", "") for p in prompts]
@@ -310,7 +302,7 @@ class TestAdvantages:
         grpo = estimator.GRPOAdvantageEstimator(settings, {})
         return grpo.compute_advantage(prompts, rewards, torch.ones(len(values), 1)).squeeze(1)
 
-    def of_trl(self, values: list[float | None], normalize: bool, folder: Path) -> torch.Tensor:
+    def of_trl(self, values, normalize, folder):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from equipoise.models.causal import LoadedModel
@@ -345,14 +337,12 @@ class TestAdvantages:
         trainer.model.train()
         return trainer._generate_and_score_completions(batch)["advantages"]
 
-    def test_are_the_same_failures_included(self, values, tmp_path) -> None:
+    def test_are_the_same_failures_included(self, values, tmp_path):
         ours = self.of_nemo_rl(values, normalize=False)
         assert torch.allclose(ours, self.of_trl(values, False, tmp_path), atol=1e-5)
         assert all(ours[i] == pytest.approx(0, abs=1e-6) for i, v in enumerate(values) if v is None)
 
-    def test_divided_by_the_spread_differ_by_a_factor_of_the_failures_alone(
-        self, values, tmp_path
-    ) -> None:
+    def test_divided_by_the_spread_differ_by_a_factor_of_the_failures_alone(self, values, tmp_path):
         """A failed score counts as a generation without deviation in NeMo-RL's spread."""
         ours = self.of_nemo_rl(values, normalize=True).view(self.GROUPS, self.GENERATIONS)
         theirs = self.of_trl(values, True, tmp_path).view(self.GROUPS, self.GENERATIONS)

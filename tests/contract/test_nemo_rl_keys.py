@@ -72,8 +72,7 @@ def defaults(model, prefix=""):
 
 
 @pytest.mark.parametrize(
-    ("key", "default"),
-    [case for case in defaults(Config) if not case[0].startswith(OURS)],
+    ("key", "default"), [case for case in defaults(Config) if not case[0].startswith(OURS)]
 )
 def test_a_default_of_ours_is_nemo_rls(key, default):
     """NeMo-RL's base decides a key that nobody sets, so a check must assume its value."""

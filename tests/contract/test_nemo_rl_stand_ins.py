@@ -17,26 +17,26 @@ if not (ROOT / "models").is_dir():
     pytest.skip("NEMO_RL_PATH names no checkout of NeMo-RL", allow_module_level=True)
 
 
-def class_of(module: str, name: str) -> ast.ClassDef:
+def class_of(module, name):
     tree = ast.parse((ROOT / f"{module}.py").read_text("utf-8"))
     (found,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
     return found
 
 
-def method_of(found: ast.ClassDef, name: str) -> ast.FunctionDef:
+def method_of(found, name):
     (method,) = [n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == name]
     return method
 
 
-def words(method: ast.FunctionDef) -> list[str]:
+def words(method):
     return [argument.arg for argument in method.args.args]
 
 
-def stood_in(function: object) -> list[str]:
+def stood_in(function):
     return list(inspect.signature(function).parameters)
 
 
-def lines_of_calls(method: ast.FunctionDef, name: str) -> list[int]:
+def lines_of_calls(method, name):
     calls = [node for node in ast.walk(method) if isinstance(node, ast.Call)]
     return [call.lineno for call in calls if ast.unparse(call.func).split(".")[-1] == name]
 

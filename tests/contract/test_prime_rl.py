@@ -54,14 +54,14 @@ episode_agents = ["variant_1", "variant_2", "variant_3", "variant_4"]
 """
 
 
-def said_by_export(lines: list[str], task: str) -> str:
+def said_by_export(lines, task):
     """A source of the task with the keys that the export prints."""
     (said,) = [line.removeprefix("prime-rl: ") for line in lines if line.startswith("prime-rl: ")]
     return SOURCE.format(task) + said.partition(";")[0].replace(", ", "\n")
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory) -> dict[str, dict]:
+def loaded(tmp_path_factory):
     place = tmp_path_factory.mktemp("prime_rl")
     words = [f"grpo.num_generations_per_prompt={GENERATIONS}"]
     fairness = [*ASKED, *(r for r in VIGNETTES if r.split != "train")]

@@ -10,21 +10,18 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.contract.rehearsal import SMALL, needs_checkout
 from tests.contract.slurm import cluster
-from tests.contract.slurm.cluster import Slurm, slurm
+from tests.contract.slurm.cluster import slurm
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "containers/slurm/grpo.sbatch"
 RECIPE = "tests/contract/slurm/recipe.py"
 MISSING = cluster.missing()
-Submit = Callable[..., str]
 
 pytestmark = pytest.mark.skipif(
     bool(MISSING), reason=f"no {', '.join(MISSING)}: as root, {cluster.HOW_TO}"
@@ -91,13 +88,13 @@ exec {ray} "$@" "${{words[@]}}"
 
 
 @pytest.fixture(scope="module")
-def cluster_of_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+def cluster_of_two(tmp_path_factory):
     with slurm(tmp_path_factory.mktemp("slurm"), grace=20) as running:
         yield running
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Path:
+def programs(tmp_path):
     """A folder with this Python and something in place of Ray."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -108,28 +105,26 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
-def fail_once(programs: Path, folder: Path) -> None:
+def fail_once(programs, folder):
     """Let the first start of Ray's head fail."""
     ray = (programs / "ray").rename(programs / "ray-itself")
     program(programs / "ray", FAILS_ONCE.format(folder=folder, ray=ray))
 
 
-def program(path: Path, text: str) -> None:
+def program(path, text):
     path.write_text(text)
     path.chmod(0o755)
 
 
 @pytest.fixture
-def submit(cluster_of_two: Slurm, programs: Path, tmp_path: Path) -> Submit:
+def submit(cluster_of_two, programs, tmp_path):
     return submitting(cluster_of_two, programs, tmp_path, "--gpus-per-node=1")
 
 
-def submitting(slurm: Slurm, programs: Path, tmp_path: Path, *always: str) -> Submit:
+def submitting(slurm, programs, tmp_path, *always):
     """Return a function that submits a job of two nodes and returns its number."""
 
-    def submit(
-        *words: str, options: tuple[str, ...] = (), recipe: str = RECIPE, **variables: str
-    ) -> str:
+    def submit(*words, options=(), recipe=RECIPE, **variables):
         own = {
             "EQUIPOISE_OUTPUT": str(tmp_path / "out"),
             "EQUIPOISE_SHARED": str(tmp_path / "shared"),
@@ -147,23 +142,23 @@ def submitting(slurm: Slurm, programs: Path, tmp_path: Path, *always: str) -> Su
     return submit
 
 
-def run_of(folder: Path, job: str) -> Path:
+def run_of(folder, job):
     return folder / "out" / "task" / f"slurm-{job}"
 
 
-def starts(run: Path) -> list[dict[str, Any]]:
+def starts(run):
     return [json.loads(line) for line in (run / "starts.jsonl").read_text().splitlines()]
 
 
-def checkpoints(run: Path) -> int:
+def checkpoints(run):
     return len(list(run.glob("checkpoints/step_*")))
 
 
-def log(folder: Path, job: str) -> str:
+def log(folder, job):
     return (folder / f"{job}.out").read_text()
 
 
-def until(ready: Callable[[], bool], seconds: float = 60) -> None:
+def until(ready, seconds=60):
     deadline = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < deadline
@@ -359,7 +354,7 @@ def test_an_audit_goes_on_after_the_time_limit(cluster_of_two, submit, tmp_path)
     assert (audit / "fairness" / "policy" / "report.html").is_file()
 
 
-def processes_of(job: str) -> list[str]:
+def processes_of(job):
     mark = f"SLURM_JOB_ID={job}".encode()
     left = []
     for path in Path("/proc").glob("[0-9]*"):
@@ -405,7 +400,7 @@ def test_a_rehearsal_on_two_nodes_queued_again_has_the_history_of_one_that_was_n
     assert first == second
 
 
-def history(run: Path) -> list[dict[str, float]]:
+def history(run):
     """Read the columns of the history that are equal in every run; seconds are not."""
     rows = map(json.loads, (run / "training_history.jsonl").open())
     names = ("step", "reward", "loss", "grad_norm")

@@ -1,8 +1,5 @@
 """Parts of TRL on which the local engine relies, checked against the installed version."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -37,14 +34,14 @@ RECORDS = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     examples = [Example(record.messages, "yes, it is") for record in RECORDS]
     settings = WarmStart(steps=1, batch_size=2, vocab_size=400)
     return warm_start(examples, settings, tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
-def loaded(folder: Path) -> LoadedModel:
+def loaded(folder):
     model = AutoModelForCausalLM.from_pretrained(folder)
     return LoadedModel(model, AutoTokenizer.from_pretrained(folder), "x")
 
@@ -64,16 +61,16 @@ def config():
 class Spy:
     """A reward that remembers how it was called; every second call of a prompt is unscored."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.calls: list[list[int]] = []
 
-    def __call__(self, *, completions, index: list[int], **_) -> list[float | None]:
+    def __call__(self, *, completions, index, **_):
         self.calls.append(index)
         return [None if i % GENERATIONS == 1 else float(i) for i in range(len(completions))]
 
 
 @pytest.fixture
-def advantages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor]]:
+def advantages(monkeypatch):
     from trl import GRPOTrainer
 
     seen: list[torch.Tensor] = []
@@ -90,7 +87,7 @@ def advantages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor]]:
 
 def test_a_step_is_one_call_with_whole_sets_and_adjacent_siblings(
     loaded, config, tmp_path, advantages
-) -> None:
+):
     spy = Spy()
     spy.__name__ = "spy"
     build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path, []).train()
@@ -105,7 +102,7 @@ def test_a_step_is_one_call_with_whole_sets_and_adjacent_siblings(
 
 
 @pytest.fixture
-def positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def positions(monkeypatch):
     """At how many the output layer was computed, each time; TRL is as it was before any test."""
     computed: list[int] = []
     apply = utils._ChunkedLogProbFunction.apply
@@ -119,9 +116,7 @@ def positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return computed
 
 
-def test_the_output_layer_is_computed_for_replies_alone(
-    loaded, config, tmp_path, positions: list[int]
-) -> None:
+def test_the_output_layer_is_computed_for_replies_alone(loaded, config, tmp_path, positions):
     """Fails where TRL asks no longer for the name that `score_replies_alone` sets."""
     spy = Spy()
     spy.__name__ = "spy"
@@ -133,7 +128,7 @@ def test_the_output_layer_is_computed_for_replies_alone(
 
 def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(
     loaded, config, tmp_path, advantages
-) -> None:
+):
     spy = Spy()
     spy.__name__ = "spy"
     build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path, []).train()
@@ -145,11 +140,11 @@ def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(
         torch.testing.assert_close(groups[:, 2], torch.ones(len(groups)))
 
 
-def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp_path) -> None:
+def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp_path):
     """TRL tells a running total of both kinds, and a mean length of the completions."""
     written = []
 
-    def reward(*, completion_ids, index, **_) -> list[float]:
+    def reward(*, completion_ids, index, **_):
         written.extend(map(len, completion_ids))
         return [float(i % 2) for i in range(len(index))]
 
@@ -166,10 +161,10 @@ def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp
     assert meter.tokens["prompt_tokens"] == GENERATIONS * sum(lengths)
 
 
-def test_too_many_failures_end_training_with_a_checkpoint(loaded, config, tmp_path) -> None:
+def test_too_many_failures_end_training_with_a_checkpoint(loaded, config, tmp_path):
     monitor = FailureMonitor(max_rate=0.5, window=1)
 
-    def score(*, completions, **_) -> list[None]:
+    def score(*, completions, **_):
         monitor.add([Failure("transport_unreachable", "judge is down")] * len(completions))
         return [None] * len(completions)
 

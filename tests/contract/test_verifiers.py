@@ -6,17 +6,14 @@ import random
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
 from aiohttp import web
 
 from data_prep.fairness import PromptSettings, build_prompts
-from environments.base import Message, PromptRecord, Rollout
+from environments.base import Message, PromptRecord
 from environments.fairness import FairnessEnvironment
 from environments.pubmedqa import PubMedQAEnvironment
 from equipoise.commands.export.task import export_verifiers as export
@@ -42,7 +39,7 @@ LOST = ASKED[0]
 QUESTION = {"gold": "yes", "context": "RESULTS: Pain fell.", "question": "Does pain fall?"}
 
 
-def question(number: int, metadata: dict[str, Any]) -> PromptRecord:
+def question(number, metadata):
     asked = Message(role="user", content=f"{number}. Does pain fall?")
     return PromptRecord(f"q{number}", "pubmedqa", (asked,), f"q{number}", "train", metadata)
 
@@ -56,7 +53,7 @@ class Model:
 
     rng: random.Random
 
-    async def reply(self, _: web.Request, question: dict[str, Any]) -> web.StreamResponse:
+    async def reply(self, _, question):
         asked = Server.asked(question)
         if asked == LOST.messages[-1]["content"]:
             return web.Response(status=400, text="too long")
@@ -69,7 +66,7 @@ class Model:
 
 
 @pytest.fixture(scope="module")
-def episodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[dict]]]:
+def episodes(tmp_path_factory):
     """Task -> the episodes that verifiers' command leaves; all are of one process."""
     place, server = tmp_path_factory.mktemp("verifiers"), Server()
     server.behaviour = Model(random.Random(0)).reply
@@ -102,20 +99,20 @@ def episodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, lis
     yield {name: lines(place / f"out-{name}" / "traces.jsonl") for name in (*runs, "centered")}
 
 
-def lines(path: Path) -> list[dict]:
+def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def prompt_of(trace: dict) -> str:
+def prompt_of(trace):
     return trace["task"]["data"]["id"]
 
 
-def replied(record: PromptRecord, trace: dict) -> Rollout:
+def replied(record, trace):
     (said,) = [n["message"]["content"] for n in trace["nodes"] if n.get("sampled")]
     return rollout_of(record, said)
 
 
-def reward_of(trace: dict) -> float | None:
+def reward_of(trace):
     given = trace["rewards"].get("reward")
     return given and given["score"]
 

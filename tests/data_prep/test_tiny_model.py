@@ -10,11 +10,7 @@ from transformers.utils import logging
 
 from data_prep import tiny_model
 from data_prep.contract import WarmStart
-from data_prep.tiny_model import (
-    Example,
-    train_tokenizer,
-    warm_start,
-)
+from data_prep.tiny_model import Example, train_tokenizer, warm_start
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -158,11 +158,7 @@ FRAMES: dict[str, tuple[str, Read, dict[str, Read]]] = {
         REFUSED,
         dict.fromkeys(("decision", "queries", "pubmedqa"), AT_A_COST),
     ),
-    "the same twice": (
-        "%s\n%s",
-        REFUSED,
-        dict.fromkeys(("decision", "pubmedqa"), AT_A_COST),
-    ),
+    "the same twice": ("%s\n%s", REFUSED, dict.fromkeys(("decision", "pubmedqa"), AT_A_COST)),
     "another one before": ("%o\n%s", REFUSED, {"pubmedqa": AT_A_COST}),
     "another one behind": ("%s\n%o", REFUSED, {}),
 }

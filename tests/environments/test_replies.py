@@ -14,11 +14,7 @@ from pydantic import ValidationError
 
 from environments.chat import EndpointSettings
 from environments.dharma.policy import SHIPPED, PolicySettings
-from environments.measurement import (
-    Blocks,
-    Mean,
-    measure_means,
-)
+from environments.measurement import Blocks, Mean, measure_means
 from environments.rag import RagSettings
 from environments.replies import (
     MAX_MARKS,

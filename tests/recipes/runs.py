@@ -15,8 +15,6 @@ import pytest
 
 from tests.command import ROOT, command_line
 
-Process = subprocess.Popen[str]
-
 
 @dataclass(frozen=True)
 class Runs:

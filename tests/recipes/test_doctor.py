@@ -56,7 +56,7 @@ def test_another_python_is_told_what_to_do(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_gated_model_and_no_secret_told(tmp_path: Path, web: Web) -> None:  # noqa: F811
+def test_a_gated_model_and_no_secret_told(tmp_path, web):  # noqa: F811
     """The hub refuses the model, the judge the key, and it says the key it was given."""
     gate = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."}
     web.pages[f"/api/models/{LLAMA}/auth-check"] = (403, gate, {})

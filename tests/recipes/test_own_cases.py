@@ -82,11 +82,7 @@ def test_a_model_is_probed_and_trained_on_them(mine, model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "more"),
-    [
-        ("grpo_fairness", (LOCAL,)),
-        ("evaluate", ("fairness", "--model=local")),
-    ],
+    ("recipe", "more"), [("grpo_fairness", (LOCAL,)), ("evaluate", ("fairness", "--model=local"))]
 )
 def test_the_local_model_is_refused_before_anything_is_made(recipe, more, mine, tmp_path):
     said = started(recipe, *words(tmp_path, mine, *more), code=2)

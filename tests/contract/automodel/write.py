@@ -12,7 +12,6 @@ import sys
 sys.modules["triton"] = None
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -29,11 +28,7 @@ from pydantic import BaseModel
 from tokenizers import Tokenizer, models
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -54,7 +49,7 @@ TENSOR_PARALLEL = {
 }
 
 
-def save_base(folder: Path) -> None:
+def save_base(folder):
     """Neither its vocabulary nor its inner size can be divided by two, three or four."""
     torch.manual_seed(0)
     shape = Qwen2Config(
@@ -76,11 +71,11 @@ def save_base(folder: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
 
 
-def base(folder: Path):
+def base(folder):
     return AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.bfloat16)
 
 
-def trained(folder: Path):
+def trained(folder):
     """The base with every weight doubled, so that what is converted is not the base itself."""
     model = base(folder)
     with torch.no_grad():
@@ -95,7 +90,7 @@ def sharded(model, mesh):
     return fully_shard(model, mesh=mesh)
 
 
-def save(model, folder: Path, form: str, consolidated: bool = False, peft=None) -> None:
+def save(model, folder, form, consolidated=False, peft=None):
     settings = CheckpointingConfig(
         enabled=True,
         checkpoint_dir=str(folder.parent),
@@ -110,7 +105,7 @@ def save(model, folder: Path, form: str, consolidated: bool = False, peft=None) 
     dist.barrier()
 
 
-def every_form(folder: Path) -> None:
+def every_form(folder):
     model = sharded(trained(folder), init_device_mesh("cpu", (2,)))
     save(model, folder / "torch_save", "torch_save")
     save(model, folder / "sharded", "safetensors")
@@ -119,7 +114,7 @@ def every_form(folder: Path) -> None:
     save(adapted, folder / "adapter", "safetensors", peft=peft)
 
 
-def with_adapter(folder: Path):
+def with_adapter(folder):
     model = base(folder)
     peft = PeftConfig.from_dict(LORA)
     apply_lora_to_linear_modules(model, peft)
@@ -130,13 +125,13 @@ def with_adapter(folder: Path):
     return sharded(model, init_device_mesh("cpu", (2,))), peft
 
 
-def three_ranks(folder: Path) -> None:
+def three_ranks(folder):
     model = sharded(trained(folder), init_device_mesh("cpu", (3,)))
     save(model, folder / "three_sharded", "safetensors")
     save(model, folder / "three_torch_save", "torch_save")
 
 
-def grid(folder: Path) -> None:
+def grid(folder):
     """Two ranks of tensor parallelism by two of FSDP: some parts are cut in both dimensions."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = parallelize_module(trained(folder), mesh["tp"], TENSOR_PARALLEL)
@@ -145,7 +140,7 @@ def grid(folder: Path) -> None:
     save(model, folder / "grid_torch_save", "torch_save")
 
 
-def steps(folder: Path) -> None:
+def steps(folder):
     """Write the checkpoint of a step as NeMo-RL's DTensor worker does, by NeMo-RL's functions."""
     from nemo_rl.models.automodel.checkpoint import AutomodelCheckpointManager
 
@@ -159,7 +154,7 @@ def steps(folder: Path) -> None:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()  # has a state to be saved beside the weights, and leaves these as they are
 
-    def write_second(policy: str, saved=model, form="safetensors", peft=None) -> None:
+    def write_second(policy, saved=model, form="safetensors", peft=None):
         manager = AutomodelCheckpointManager(mesh["dp"], mesh["tp"])
         manager.init_checkpointer()
         manager.save_checkpoint(
@@ -181,7 +176,7 @@ def steps(folder: Path) -> None:
     step(folder / "lora", partial(write_second, saved=adapted, peft=peft))
 
 
-def step(run: Path, write: Callable[[str], None]) -> None:
+def step(run, write):
     """A `step_1` from the temporary folder to the renamed one, as NeMo-RL's loop makes it."""
     from nemo_rl.utils.checkpoint import CheckpointManager
 
@@ -201,7 +196,7 @@ def step(run: Path, write: Callable[[str], None]) -> None:
         manager.finalize_checkpoint(temporary[0])
 
 
-def rank(number: int, write, ranks: int, folder: Path) -> None:
+def rank(number, write, ranks, folder):
     logging.disable(logging.WARNING)
     meeting = f"file://{folder}/.meeting-{write.__name__}"
     dist.init_process_group("gloo", init_method=meeting, rank=number, world_size=ranks)
@@ -210,7 +205,7 @@ def rank(number: int, write, ranks: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def main(folder: Path, checkout: str = "") -> None:
+def main(folder, checkout=""):
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     save_base(folder / "base")

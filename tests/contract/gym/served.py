@@ -2,22 +2,19 @@
 
 import json
 import os
-import random
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from data_prep.records import write_prompts
-from environments.base import PromptRecord, Rollout
+from environments.base import Rollout
 from equipoise.commands.export.task import export_gym as export
 from equipoise.config import Options, load_config
 from equipoise.run.directory import RunDirectory
@@ -29,7 +26,7 @@ LOCAL = ROOT / "nemo_configs" / "local.yaml"
 START_SECONDS = 240.0
 
 
-def decision(rng: random.Random) -> str:
+def decision(rng):
     """A reply to a vignette; some cannot be read."""
     if rng.random() < 0.1:
         return "I would rather not say."
@@ -45,17 +42,11 @@ def decision(rng: random.Random) -> str:
     return json.dumps(chosen)
 
 
-def rollout(record: PromptRecord, text: str) -> Rollout:
+def rollout(record, text):
     return Rollout(record.id, record.set_id, record.split, "", text, record.metadata)
 
 
-def made_run(
-    folder: Path,
-    task: str,
-    records: Sequence[PromptRecord],
-    reference: Sequence[Rollout] = (),
-    words: Sequence[str] = (),
-) -> RunDirectory:
+def made_run(folder, task, records, reference=(), words=()):
     """Write the settings, prompts and reference of a run, and seal its folder."""
     run = RunDirectory(folder)
     folder.mkdir(parents=True)
@@ -68,7 +59,7 @@ def made_run(
     return run
 
 
-def exported(run: RunDirectory, folder: Path, **changes: Any) -> Path:
+def exported(run, folder, **changes):
     """The server's folder, with changes of its section."""
     export(run, folder)
     (server,) = (folder / "resources_servers").iterdir()
@@ -89,10 +80,10 @@ class Gym:
     process: subprocess.Popen[bytes] | None = None
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self, attempts: int = 3) -> None:
+    def start(self, attempts=3):
         """Returns when it answers. Takes another port where somebody took its own meanwhile."""
         log = self.server / "server.log"
         with log.open("ab") as output:
@@ -112,13 +103,13 @@ class Gym:
             self.port = free_port()
             self.start(attempts - 1)
 
-    def kill(self) -> None:
+    def kill(self):
         """As a node that fails would."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
-    def _variables(self) -> dict[str, str]:
+    def _variables(self):
         name = self.server.name
         config = self.server.parents[1] / "environments" / name / "config.yaml"
         tree = yaml.safe_load(config.read_text())
@@ -134,13 +125,13 @@ class Gym:
         }
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(url, process, log):
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
         try:
@@ -152,7 +143,7 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(log.read_text()[-4000:])
 
 
-def body(prompt_id: str, text: str, index: int | None, response_id: str, attempt: int = 0) -> Any:
+def body(prompt_id, text, index, response_id, attempt=0):
     """The body that Gym's agent posts to `/verify`."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     message = {"id": "m", "type": "message", "role": "assistant", "status": "completed"}

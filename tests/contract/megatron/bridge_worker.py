@@ -13,7 +13,7 @@ from pathlib import Path
 import cpu
 
 
-def main(model: Path, out: Path, peft: dict) -> None:
+def main(model, out, peft):
     import torch
     from megatron.bridge import AutoBridge
     from megatron.bridge.peft.lora import LoRA
@@ -47,17 +47,17 @@ def build(bridge, lora, *, load_weights=True):
     return lora(chunks, training=True) if lora else chunks
 
 
-def adapted(chunks) -> list[str]:
+def adapted(chunks):
     """Names of the modules with an adapter."""
     return [name for name, module in chunks[0].named_modules() if hasattr(module, "adapter")]
 
 
-def trained(chunks) -> int:
+def trained(chunks):
     """How many parameters are trained."""
     return sum(p.numel() for p in chunks[0].parameters() if p.requires_grad)
 
 
-def move_adapters(chunks) -> None:
+def move_adapters(chunks):
     """Adapters start at zero, where one that is lost would not be missed."""
     import torch
 
@@ -68,13 +68,13 @@ def move_adapters(chunks) -> None:
             parameter.data.copy_(values)
 
 
-def exported(bridge, chunks) -> dict:
+def exported(bridge, chunks):
     """Export the weights that a NeMo-RL worker sends to vLLM."""
     weights = bridge.export_hf_weights(chunks, show_progress=False)
     return {name: tensor.contiguous().clone() for name, tensor in weights}
 
 
-def save_checkpoint(chunks, lora, model: Path, folder: Path) -> None:
+def save_checkpoint(chunks, lora, model, folder):
     """As NeMo-RL's worker does, with Megatron-Bridge's own function and its own state."""
     from megatron.bridge.training import checkpointing, config
     from megatron.bridge.training.state import GlobalState

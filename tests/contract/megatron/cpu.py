@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 
-def prepare(packages: str) -> None:
+def prepare(packages):
     """Make Megatron's packages importable, after the project's own, and the CPU its device."""
     stand_ins.install(packages)
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
@@ -30,7 +30,7 @@ def prepare(packages: str) -> None:
     _adjust_megatron()
 
 
-def _free_port() -> int:
+def _free_port():
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return server.getsockname()[1]
@@ -56,7 +56,7 @@ class CpuForCuda(TorchFunctionMode):
         return result
 
 
-def _on_cpu(value: object) -> object:
+def _on_cpu(value):
     if isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda":
         return torch.device("cpu")
     return value
@@ -65,15 +65,15 @@ def _on_cpu(value: object) -> object:
 class _Stream:
     """There is one queue of work on a CPU."""
 
-    def wait_stream(self, stream: object) -> None:
+    def wait_stream(self, stream):
         """Nothing to wait for."""
 
-    def is_capturing(self) -> bool:
+    def is_capturing(self):
         """An optimizer asks, from torch 2.13 on."""
         return False
 
 
-def _replace_cuda() -> None:
+def _replace_cuda():
     for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
         setattr(torch.cuda, name, lambda *_, **__: None)  # one each: torch wants them distinct
     torch.cuda.current_device = lambda: 0
@@ -90,7 +90,7 @@ def _replace_cuda() -> None:
     )
 
 
-def _adjust_megatron() -> None:
+def _adjust_megatron():
     """Replace decisions that these versions make by themselves, and wrongly without a GPU."""
     from megatron.bridge.training import initialize
     from megatron.core.tensor_parallel import random

@@ -17,7 +17,7 @@ import bridge_worker
 import cpu
 
 
-def main(model: Path, iteration: Path, out: Path) -> None:
+def main(model, iteration, out):
     import torch
     from megatron.bridge import AutoBridge
     from megatron.core import dist_checkpointing
@@ -35,7 +35,7 @@ def main(model: Path, iteration: Path, out: Path) -> None:
     print(json.dumps(seconds | {"before": before, "peak": peak()}))
 
 
-def peak() -> int:
+def peak():
     """Of this process, in bytes."""
     told = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     return int(told[1]) * 1024

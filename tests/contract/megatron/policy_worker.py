@@ -20,7 +20,7 @@ import cpu
 LENGTHS, VOCABULARY = (16, 14, 16, 12), 250
 
 
-def main(model: Path, out: Path, config: Path, converted: Path) -> None:
+def main(model, out, config, converted):
     from megatron.bridge.models import gpt_provider
     from safetensors.torch import save_file
 
@@ -55,7 +55,7 @@ def main(model: Path, out: Path, config: Path, converted: Path) -> None:
     (out / "result.json").write_text(json.dumps(result))
 
 
-def resolved(config: Path, model: str) -> dict:
+def resolved(config, model):
     """The run's configuration with what a CPU and a tiny model need; LoRA's keys stay."""
     from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
     from omegaconf import OmegaConf
@@ -76,7 +76,7 @@ def resolved(config: Path, model: str) -> dict:
     return settings
 
 
-def build(policy: dict, **paths: str):
+def build(policy, **paths):
     """The worker that Ray would build, with the layers that need no Transformer Engine."""
     import numpy as np
     import ray
@@ -103,7 +103,7 @@ def build(policy: dict, **paths: str):
     return built
 
 
-def forget_the_last_worker() -> None:
+def forget_the_last_worker():
     """Megatron's global state, which ends with a worker's process."""
     from megatron.core import num_microbatches_calculator, parallel_state, rerun_state_machine
 
@@ -118,7 +118,7 @@ def reference(worker, batch):
     return worker.get_reference_policy_logprobs(data=batch, micro_batch_size=2)[key]
 
 
-def train(worker, batch, loss: dict, logprobs) -> list[float]:
+def train(worker, batch, loss, logprobs):
     """Two updates; returns the norms of their gradients."""
     from nemo_rl.algorithms.loss import loss_functions
 
@@ -131,7 +131,7 @@ def train(worker, batch, loss: dict, logprobs) -> list[float]:
     return [float(update["grad_norm"]) for update in updates]
 
 
-def sent_to_vllm(worker) -> dict:
+def sent_to_vllm(worker):
     """The worker's own generator of parameters, as tensors that can be saved."""
     worker.prepare_refit_info()
     sent = worker._iter_params_with_optional_kv_scales()

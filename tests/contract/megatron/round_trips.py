@@ -30,7 +30,7 @@ ITERATION = "iter_0000000"
 PADDED, PARALLEL = "llama-bfloat16-untied", "qwen3-float32-untied-1024"
 
 
-def main(models: Path, out: Path, peft: dict) -> None:
+def main(models, out, peft):
     import megatron.bridge.training.checkpointing  # noqa: F401  before the processes part
     from megatron.bridge import AutoBridge  # noqa: F401
 
@@ -45,7 +45,7 @@ def main(models: Path, out: Path, peft: dict) -> None:
     in_ranks(2, out, lambda: save_adapters(script, model, written, out, peft))
 
 
-def one_by_one(script: dict, models: Path, out: Path) -> None:
+def one_by_one(script, models, out):
     for model in sorted(models.iterdir()):
         checkpoint = out / "megatron" / model.name
         script["import_model"](model, checkpoint)
@@ -54,7 +54,7 @@ def one_by_one(script: dict, models: Path, out: Path) -> None:
     script["export_model"](out / "padded" / ITERATION, models / PADDED, out / "padded-exported")
 
 
-def pad(script: dict, model: Path, out: Path) -> None:
+def pad(script, model, out):
     """As Megatron-LM does, with rows that are not words of the model's."""
     import torch
     from megatron.bridge import AutoBridge
@@ -73,11 +73,11 @@ def pad(script: dict, model: Path, out: Path) -> None:
         bridge.save_megatron_model([padded], str(out))
 
 
-def in_ranks(count: int, out: Path, work) -> None:
+def in_ranks(count, out, work):
     """Run it in as many processes that talk to each other over gloo."""
     store = str(out / f"store-{count}")
 
-    def join_and_work(rank: int) -> None:
+    def join_and_work(rank):
         import torch
 
         meeting = torch.distributed.FileStore(store, count)
@@ -88,12 +88,12 @@ def in_ranks(count: int, out: Path, work) -> None:
     wait([forked(partial(join_and_work, rank)) for rank in range(count)])
 
 
-def apart(work) -> None:
+def apart(work):
     """Run it in a process of its own: one that used gloo has threads, which no fork of it has."""
     wait([forked(work)])
 
 
-def forked(work) -> int:
+def forked(work):
     """The process, which need not import Megatron again."""
     sys.stdout.flush()
     if child := os.fork():
@@ -110,7 +110,7 @@ def forked(work) -> int:
         os._exit(code)
 
 
-def wait(children: list[int]) -> None:
+def wait(children):
     """Until all have ended; when one fails, the others would wait for it for ever."""
     left = set(children)
     while left:
@@ -122,7 +122,7 @@ def wait(children: list[int]) -> None:
             raise SystemExit(f"a process of {len(children)} has failed")
 
 
-def loaded(script: dict, model: Path, checkpoint: Path, tensors: int, layers: int):
+def loaded(script, model, checkpoint, tensors, layers):
     """This rank's part of the model. Weights are read by Megatron's own reader, for over gloo
     Megatron-Bridge scatters those of Hugging Face's wrongly: gloo does not mind strides.
     """
@@ -141,12 +141,12 @@ def loaded(script: dict, model: Path, checkpoint: Path, tensors: int, layers: in
     return bridge, chunks
 
 
-def save_in_parts(script: dict, model: Path, checkpoint: Path, out: Path) -> None:
+def save_in_parts(script, model, checkpoint, out):
     bridge, chunks = loaded(script, model, checkpoint, 2, 2)
     bridge.save_megatron_model(chunks, str(out))
 
 
-def save_adapters(script: dict, model: Path, checkpoint: Path, out: Path, peft: dict) -> None:
+def save_adapters(script, model, checkpoint, out, peft):
     import torch
     from megatron.bridge.peft.lora import LoRA
     from safetensors.torch import save_file

@@ -21,7 +21,7 @@ import policy_worker
 LENGTHS, TOKENS = (16, 5, 12, 7, 16, 3, 9, 14), 48
 
 
-def main(model: Path, out: Path, config: Path, name: Path) -> None:
+def main(model, out, config, name):
     from megatron.core.transformer.dot_product_attention import DotProductAttention
     from safetensors.torch import save_file
 

@@ -23,7 +23,7 @@ _UNGUARDED = (
 )
 
 
-def install(packages: str) -> None:
+def install(packages):
     """Make Megatron's packages importable, after the project's own."""
     warnings.filterwarnings("ignore")
     sys.path.append(packages)
@@ -55,7 +55,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _stubs() -> dict[str, types.ModuleType]:
+def _stubs():
     linear, norm_linear = (type(name, (), {}) for name in ("Linear", "LayerNormLinear"))
     sequential = types.SimpleNamespace(Sequential=type("Sequential", (), {}))
     pytorch = _module("transformer_engine.pytorch", Linear=linear, ops=sequential)
@@ -71,13 +71,13 @@ def _stubs() -> dict[str, types.ModuleType]:
     return stubs
 
 
-def _module(name: str, **attributes: object) -> types.ModuleType:
+def _module(name, **attributes):
     module = types.ModuleType(name)
     module.__dict__.update(attributes)
     return module
 
 
-def adapt_lora() -> None:
+def adapt_lora():
     """megatron-core has None in place of Transformer Engine's classes, which LoRA takes for one."""
     from megatron.bridge.peft import module_matcher, utils
 

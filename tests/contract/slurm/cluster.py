@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,7 +60,7 @@ PartitionName=high Nodes=n[1-2] PriorityTier=10 State=UP
 _DEVICES = "NodeName=n1 Name=gpu File=/dev/tty10\nNodeName=n2 Name=gpu File=/dev/tty20\n"
 
 
-def missing() -> list[str]:
+def missing():
     """Programs that are not installed here, or a user who may not start them."""
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     return absent or ([] if os.geteuid() == 0 else ["the rights of root"])
@@ -75,11 +75,11 @@ class Slurm:
     daemons: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """Variables of a shell on a login node."""
         return os.environ | {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
-    def call(self, *words: str, **variables: str) -> str:
+    def call(self, *words, **variables):
         """A command's output. Raises where it fails."""
         done = subprocess.run(
             words, env=self.environment | variables, capture_output=True, text=True, check=False
@@ -87,12 +87,12 @@ class Slurm:
         assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout
 
-    def job(self, number: str) -> dict[str, str]:
+    def job(self, number):
         """Read Slurm's record of a job: JobState, Restarts, ExitCode ..."""
         shown = self.call("scontrol", "show", "job", "--oneliner", number)
         return dict(word.partition("=")[::2] for word in shown.split() if "=" in word)
 
-    def wait_for(self, number: str, *states: str, seconds: float, restarts: int = 0) -> None:
+    def wait_for(self, number, *states, seconds, restarts=0):
         """Until the job is in one of these states, after as many restarts."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -103,19 +103,19 @@ class Slurm:
             time.sleep(0.5)
         raise AssertionError(f"after {seconds} s job {number} is {self.job(number)}")
 
-    def start_node(self, name: str) -> None:
+    def start_node(self, name):
         """Start the node of this name, with mounts of its own after its line of shell."""
         line = f"{self.shells.get(name, ':')} && exec slurmd -D -N {name}"
         self.start(name, "unshare", "--mount", "/bin/sh", "-c", line)
 
-    def start(self, name: str, *command: str) -> None:
+    def start(self, name, *command):
         """Start a daemon; its own words go to a log."""
         with (self.folder / "log" / f"{name}.out").open("ab") as out:
             self.daemons[name] = subprocess.Popen(
                 command, env=self.environment, stdout=out, stderr=out, start_new_session=True
             )
 
-    def lose_node(self, name: str) -> None:
+    def lose_node(self, name):
         """As a power cut: the node's daemon and all processes of its jobs end at once."""
         self.daemons[name].kill()
         self.daemons[name].wait()
@@ -128,9 +128,7 @@ class Slurm:
 
 
 @contextlib.contextmanager
-def slurm(
-    folder: Path, grace: int = 60, with_gpus: bool = True, shells: Mapping[str, str] | None = None
-) -> Iterator[Slurm]:
+def slurm(folder, grace=60, with_gpus=True, shells=None):
     """A Slurm in `folder`; its daemons end with the block.
 
     A preempted job has `grace` seconds; a node has one GPU, or none. `shells` are what nodes run
@@ -162,13 +160,13 @@ def slurm(
         _stop(cluster)
 
 
-def _free_port() -> int:
+def _free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
-def _start(cluster: Slurm) -> None:
+def _start(cluster):
     run, log = cluster.folder / "run", cluster.folder / "log"
     files = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munged.pid"}
     options = [f"--{option}={run / name}" for option, name in files.items()]
@@ -181,7 +179,7 @@ def _start(cluster: Slurm) -> None:
     _until(lambda: _idle(cluster) == len(NODES))
 
 
-def _idle(cluster: Slurm) -> int:
+def _idle(cluster):
     words = ["sinfo", "--noheader", "--Node", "--partition=batch", "--format=%t"]
     done = subprocess.run(
         words, env=cluster.environment, capture_output=True, text=True, check=False
@@ -189,14 +187,14 @@ def _idle(cluster: Slurm) -> int:
     return done.stdout.split().count("idle")
 
 
-def _until(ready, seconds: float = 60) -> None:
+def _until(ready, seconds=60):
     deadline = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < deadline, "Slurm did not start"
         time.sleep(0.2)
 
 
-def _stop(cluster: Slurm) -> None:
+def _stop(cluster):
     time.sleep(2)  # jobs that were cancelled
     for daemon in reversed(cluster.daemons.values()):
         if daemon.poll() is None:

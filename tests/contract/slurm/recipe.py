@@ -23,7 +23,7 @@ from pathlib import Path
 STOPPED = 130
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--exit", type=int, default=0)

@@ -9,13 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_prep.dharma import LocalModelSettings, PromptSettings, build_prompts
-from data_prep.dharma.invented import (
-    ADJACENT,
-    CLINICAL,
-    FRACTIONS,
-    OUTSIDE,
-    PARA_CLINICAL,
-)
+from data_prep.dharma.invented import ADJACENT, CLINICAL, FRACTIONS, OUTSIDE, PARA_CLINICAL
 from data_prep.dharma.local_model import WANDERS, answer, imitated_replies
 from data_prep.dharma.prompts import import_prompts
 from environments.dharma.judge import SCOPES

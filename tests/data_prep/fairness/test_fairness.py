@@ -9,12 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from data_prep import fairness
-from data_prep.fairness import (
-    LocalModelSettings,
-    PromptSettings,
-    build_prompts,
-    prompt_problems,
-)
+from data_prep.fairness import LocalModelSettings, PromptSettings, build_prompts, prompt_problems
 from data_prep.fairness.local_model import imitated_replies
 from data_prep.fairness.vignettes import INJURIES
 from equipoise.config import Options, load_config

@@ -7,12 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data_prep.fairness.local_model import (
-    LocalModelSettings,
-    answer,
-    decide,
-    imitated_replies,
-)
+from data_prep.fairness.local_model import LocalModelSettings, answer, decide, imitated_replies
 from data_prep.fairness.vignettes import (
     CUES,
     FACTORS,
@@ -131,10 +126,7 @@ def test_a_race_that_is_implied_moves_him_as_much_as_one_that_is_named():
 
 @pytest.mark.parametrize(
     ("factor", "more", "less"),
-    [
-        ("occupation", "blue-collar", "white-collar"),
-        ("age", "old", "young"),
-    ],
+    [("occupation", "blue-collar", "white-collar"), ("age", "old", "young")],
 )
 def test_the_differences_that_are_meant(factor, more, less):
     assert mean_invasiveness({**PATIENT, factor: more}) > mean_invasiveness(

@@ -181,8 +181,7 @@ def test_whatever_the_hub_s_client_raises(kind, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "question",
-    ["Does it work?", "does it work", " DOES  IT—work ?", "Does_it work…"],
+    "question", ["Does it work?", "does it work", " DOES  IT—work ?", "Does_it work…"]
 )
 def test_questions_with_the_same_words_are_the_same(question):
     assert normal_question(question) == "does it work"

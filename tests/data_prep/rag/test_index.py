@@ -4,14 +4,7 @@ import json
 
 import pytest
 
-from data_prep.rag.index import (
-    Source,
-    Vectors,
-    build_index,
-    corpus_hash,
-    ensure_index,
-    read_corpus,
-)
+from data_prep.rag.index import Source, Vectors, build_index, corpus_hash, ensure_index, read_corpus
 from environments.rag.retrieval import Bm25, Corpus, Passage
 from tests.refusals import refusal
 

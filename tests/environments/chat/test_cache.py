@@ -128,10 +128,7 @@ def test_each_missing_request_is_asked_for_once(asked, known):
             return {k: ChatReply(r.messages[0]["content"].upper()) for k, r in missing.items()}
 
         replies = ask_through_cache(
-            [request(text) for text in asked],
-            identity="m",
-            cache=cache,
-            ask_missing=ask_missing,
+            [request(text) for text in asked], identity="m", cache=cache, ask_missing=ask_missing
         )
         cache.close()
     assert [reply.text for reply in replies] == [text.upper() for text in asked]

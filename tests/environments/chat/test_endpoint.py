@@ -8,12 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from aiohttp import web
 
-from environments.chat import (
-    ChatReply,
-    ChatRequest,
-    ChatSetupError,
-    Source,
-)
+from environments.chat import ChatReply, ChatRequest, ChatSetupError, Source
 from environments.replies import has_text
 from tests.refusals import refusal
 

@@ -5,13 +5,7 @@ import json
 import pytest
 
 from environments.chat import ChatRequest
-from environments.chat.exchange import (
-    CUT_OFF,
-    REASONING_ONLY,
-    Answer,
-    FailedAttempt,
-    read_answer,
-)
+from environments.chat.exchange import CUT_OFF, REASONING_ONLY, Answer, FailedAttempt, read_answer
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 THOUGHT = [{"type": "thinking", "thinking": [{"type": "text", "text": "Pain fell."}]}]

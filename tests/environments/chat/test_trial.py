@@ -4,20 +4,18 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
-from environments.chat import ChatRequest, EndpointModel, try_once
+from environments.chat import ChatRequest, try_once
 from tests.refusals import refusal
 
 QUESTION = ChatRequest(({"role": "user", "content": "Is anybody there?"},))
 PATIENT = {"call_seconds": 1.0, "batch_seconds": 900.0, "retries": 6, "backoff_seconds": 0.5}
 #: Far from what a patient model would wait: a minute with its backoff alone.
 SOON_SECONDS = 10
-Make = Callable[..., EndpointModel]
 
 
 def answering(status, body):

@@ -1,6 +1,5 @@
 """The published rules in Python, written from the tables: what the Rego policy is held against."""
 
-WEIGHTS = {"ahimsa": 0.3, "dharma": 0.4, "helpfulness": 0.3}
 LEVELS = ("none", "routine", "urgent", "emergency")
 #: Tier -> least and most referral, weight of a missed and of an excessive level.
 REFERRAL = {

@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -139,10 +138,7 @@ def test_the_least_policy_is_taken(tmp_path):
 
 
 BAD_POLICIES = {
-    "a syntax error": (
-        HEADER + "decision := {",
-        "policy.uncompilable | mine.rego: this is",
-    ),
+    "a syntax error": (HEADER + "decision := {", "policy.uncompilable | mine.rego: this is"),
     "another package": (HEADER.replace("dharma", "karma") + LEAST + GOOD, "undefined"),
     "an undefined rule": (HEADER + LEAST, "no answer"),
     "a loop": (HEADER + LEAST + "good := again\nagain := good", "no answer"),
@@ -257,7 +253,7 @@ def direct(monkeypatch):
 
 
 @pytest.fixture
-def rest() -> Iterator["OpaRestServer"]:  # noqa: F821 - it is skipped where OPA is not installed
+def rest():
     from tests.environments.dharma import opa
 
     running = opa.OpaRestServer(opa.read_modules(SHIPPED))

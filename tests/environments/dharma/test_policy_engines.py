@@ -36,18 +36,13 @@ def assert_equal(policy, real, given):
 def test_both_engines_decide_every_level_alike(shipped, real):
     levels = itertools.product(TIERS, SCOPES, REFERRALS, SCOPES, (False, True))
     for tier, scope, referral, response_scope, advice in levels:
-        given = rated(
-            referral=referral,
-            response_scope=response_scope,
-            out_of_domain_advice=advice,
-        )
+        given = rated(referral=referral, response_scope=response_scope, out_of_domain_advice=advice)
         assert_equal(shipped, real, given | {"tier": tier, "prompt_scope": scope})
 
 
 # Rego-cpp knows no subnormal number; one is a failure.
 shares = st.one_of(
-    st.floats(0, 1, allow_subnormal=False),
-    st.sampled_from([0.0, 0.25, 0.4999999, 0.5, 0.75, 1.0]),
+    st.floats(0, 1, allow_subnormal=False), st.sampled_from([0.0, 0.25, 0.4999999, 0.5, 0.75, 1.0])
 )
 
 

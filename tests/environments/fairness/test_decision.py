@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.fairness.decision import (
-    MAX_OPENINGS,
-    MAX_REPLY_CHARACTERS,
-    Decision,
-)
+from environments.fairness.decision import MAX_OPENINGS, MAX_REPLY_CHARACTERS, Decision
 from environments.fairness.spine import FORM
 from environments.replies import Unparseable
 

@@ -11,9 +11,7 @@ from fairlearn.metrics import MetricFrame
 from scipy import stats
 
 from environments.fairness import RACES
-from environments.fairness.metrics import (
-    measure_disparity,
-)
+from environments.fairness.metrics import measure_disparity
 from environments.fairness.sets import MISSING, Anchors, DecisionSets
 from environments.fairness.spine import FORM, SPINE
 from tests.environments.fairness.samples import same_words

@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from environments.base import IncompleteSetError, Rollout
 from environments.fairness import sets as arrays
 from environments.fairness.decision import MAX_WEEKS, coordinate
-from environments.fairness.environment import (
-    distance,
-    distribution,
-    group_mean,
-)
+from environments.fairness.environment import distance, distribution, group_mean
 from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
 from environments.fairness.sets import MISSING, Anchors, DecisionSets, PairMeans, distances
 from environments.fairness.spine import FORM, RACES, SPINE

@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.pubmedqa import LABELS
-from environments.pubmedqa.reply import (
-    TAGS,
-    Abstract,
-    deciding_findings,
-    grounds,
-    parse_reply,
-)
+from environments.pubmedqa.reply import TAGS, Abstract, deciding_findings, grounds, parse_reply
 
 CASES = [
     json.loads(line)
