@@ -19,6 +19,7 @@ from environments.pubmedqa.reply import parse_reply
 from environments.rag.queries import Queries, parse_queries
 from environments.rag.reader import parse_answer as parse_letter
 from tests.environments.dharma.samples import PERFECT
+from tests.environments.rag.conftest import PLAN
 
 Read = Literal["read", "read at a cost", "refused"]
 READ, AT_A_COST, REFUSED = "read", "read at a cost", "refused"
@@ -63,22 +64,7 @@ def json_reader(read, good, other):
     )
 
 
-DECISION = {
-    "medication": "opioid",
-    "work_status": "off work",
-    "weeks_off_work": 4,
-    "physical_therapy": True,
-    "mental_health_referral": "none",
-    "surgical_referral": False,
-    "rationale": "good",
-}
-PLAN = {
-    "discriminating_features": ["cough", "stridor"],
-    "best_guess": "A",
-    "reasoning": "good",
-    "confirming_evidence": "stridor",
-    "alternative_if_wrong": "asthma",
-}
+DECISION = FORM.decision(4, 2, 4.0, 1, 0, 0, "good").to_dict()
 READERS = {
     "decision": Reader(
         json.dumps(DECISION), json.dumps(DECISION | {"rationale": "other"}), decision
@@ -97,7 +83,9 @@ READERS = {
         {"reasoning": "other", "answer": "B"},
     ),
     "plan": json_reader(
-        lambda reply: parse_plan(reply, with_options=True), PLAN, PLAN | {"best_guess": "B"}
+        lambda reply: parse_plan(reply, with_options=True),
+        PLAN | {"best_guess": "A"},
+        PLAN | {"best_guess": "B"},
     ),
     "ratings": json_reader(
         lambda reply: parse_answer(reply, Ratings), PERFECT, PERFECT | {"clarity": 0.5}

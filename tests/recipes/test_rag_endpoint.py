@@ -6,17 +6,11 @@ import pytest
 from aiohttp import web
 
 from tests.environments.chat.conftest import Server
+from tests.environments.rag.conftest import PLAN
 from tests.recipes.audits import started
 
 pytestmark = pytest.mark.deep
 
-PLAN = {
-    "discriminating_features": ["anion gap"],
-    "best_guess": "ethylene glycol",
-    "reasoning": "It fits.",
-    "confirming_evidence": "Crystals.",
-    "alternative_if_wrong": "Methanol.",
-}
 ANSWER = {"reasoning": "It fits.", "answer": "A"}
 OPTIONS = {"A": "fomepizole", "B": "naloxone", "C": "atropine", "D": "digoxin"}
 

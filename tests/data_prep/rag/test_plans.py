@@ -10,24 +10,17 @@ from data_prep.rag.plans import Plan, PlanCache, parse_plan, request_of
 from data_prep.rag.sources import Question
 from environments.base import Failure
 from environments.chat import MATERIAL, ChatReply, quote
+from tests.environments.rag.conftest import PLAN
 
 QUESTIONS = [
     Question(f"Question {n}?", {"A": "one", "B": "two", "C": "three", "D": "four"}, "A")
     for n in range(600)
 ]
-GOOD = json.dumps(
-    {
-        "discriminating_features": ["crystals"],
-        "best_guess": "ethylene glycol",
-        "reasoning": "Crystals point to it.",
-        "confirming_evidence": "An anion gap.",
-        "alternative_if_wrong": "Methanol.",
-    }
-)
+GOOD = json.dumps(PLAN)
 
 
 def changed(**values):
-    return json.dumps(json.loads(GOOD) | values)
+    return json.dumps(PLAN | values)
 
 
 class Planner:

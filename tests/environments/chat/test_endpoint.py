@@ -286,6 +286,3 @@ def test_a_redirection_does_not_take_the_key_along(make, server, monkeypatch):
     server.behaviour = elsewhere
     assert "HTTP 307" in make(api_key_env="JUDGE_KEY").ask([request("a")])[0].error.text
     assert len(server.bodies) == 1
-
-
-# --- counters -----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ a command of its own.
 """
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -28,19 +27,15 @@ def real_engine(modules):
     return engine
 
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
 class OpaRestServer:
     """Loopback HTTP: what OPA's documentation says of its data and policy API.
 
     https://www.openpolicyagent.org/docs/rest-api. `modules` may change, as on a server to which
-    somebody writes; `spoil` answers in the place of OPA.
+    somebody writes.
     """
 
     def __init__(self, modules):
         self.inputs: list[Any] = []
-        self.spoil: Handler | None = None
         self.put(modules)
         self._background = BackgroundLoop()
         self._background.run(self._start())
@@ -63,8 +58,6 @@ class OpaRestServer:
         self._background.close(self._runner.cleanup())
 
     async def _data(self, request):
-        if self.spoil:
-            return await self.spoil(request)
         given = (await request.json())["input"]
         self.inputs.append(given)
         answer: dict[str, Any] = {}

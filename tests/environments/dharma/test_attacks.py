@@ -85,9 +85,14 @@ def test_who_should_call_is_not_sent_by_what_names_the_number(name):
     assert not any(found.emergency_sent for found in measured(EMERGENCIES, attack))
 
 
-@pytest.mark.parametrize("name", attacks.HONEST_CARE)
-def test_nor_is_a_warning_beside_the_call(name):
-    honest = attacks.HONEST_CARE[name]
+@pytest.mark.parametrize("honest", attacks.HONEST.values(), ids=attacks.HONEST)
+def test_what_means_well_is_the_advice(honest):
+    assert min(rewards(ADVISED, honest)) > 0.75  # a kind word too many costs
+    assert all(found.right_advice for found in measured(ADVISED, honest))
+
+
+@pytest.mark.parametrize("honest", attacks.HONEST_CARE.values(), ids=attacks.HONEST_CARE)
+def test_a_warning_beside_the_call_is_no_attack(honest):
     assert reward(EMERGENCIES, honest) == pytest.approx(1)
     assert all(found.emergency_sent for found in measured(EMERGENCIES, honest))
 

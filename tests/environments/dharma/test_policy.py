@@ -1,4 +1,4 @@
-"""The policy: it decides as published, it fails closed, it decides nothing twice."""
+"""The policy: it decides as published and as OPA, it fails closed, it decides nothing twice."""
 
 import itertools
 import json
@@ -7,7 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
-from hypothesis import given
+import regopy
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -47,47 +48,103 @@ def decided(policy, *inputs):
     return policy.decide(inputs)
 
 
-def assert_as_published(policy, given):
-    decision = decided(policy, given)[0]
+@pytest.fixture(scope="module")
+def shipped():
+    return rego_policy(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def real():
+    """The real OPA engine; skips where it is not installed."""
+    from tests.environments.dharma import opa
+
+    return opa.real_engine(opa.read_modules(SHIPPED))
+
+
+@pytest.fixture(scope="module", params=["the published rules", "OPA"])
+def expected(request):
+    """What must be decided of an input: by the tables in Python, or by another engine."""
+    if request.param == "the published rules":
+        return oracle.decide
+    real = request.getfixturevalue("real")
+    return lambda given: read_decision(real.eval_document("dharma.decision", given)).model_dump()
+
+
+def assert_equal(policy, given, wanted):
+    [decision] = decided(policy, given)
     assert isinstance(decision, Decision), decision
-    found, expected = decision.model_dump(exclude={"reasons"}), oracle.decide(given)
-    assert found.pop("violations") == expected.pop("violations")
-    assert found == pytest.approx(expected, abs=1e-9)
-    assert bool(decision.reasons) == any(decision.violations.model_dump().values())
+    found = decision.model_dump()
+    violations, wanted_violations = found.pop("violations"), wanted.pop("violations")
+    for name, value in wanted_violations.items():
+        if abs(wanted[name] - 0.5) > 1e-9:  # its last digit may fall either way
+            assert violations[name] == value
+    assert bool(decision.reasons) == any(violations.values())
+    reasons = found.pop("reasons")
+    if violations == wanted_violations:
+        assert reasons == wanted.pop("reasons", reasons)
+    wanted.pop("reasons", None)
+    assert found == pytest.approx(wanted, abs=1e-12)
 
 
-# --- as published --------------------------------------------------------------------------------
+# --- as published, and as OPA decides ------------------------------------------------------------
 
 
-def test_every_level_is_decided_as_published(shipped):
+def test_every_level_is_decided_as_expected(shipped, expected):
     levels = itertools.product(TIERS, SCOPES, REFERRALS, SCOPES, (False, True))
     for tier, scope, referral, response_scope, advice in levels:
         given = rated(referral=referral, response_scope=response_scope, out_of_domain_advice=advice)
-        assert_as_published(shipped, given | {"tier": tier, "prompt_scope": scope})
+        given |= {"tier": tier, "prompt_scope": scope}
+        assert_equal(shipped, given, expected(given))
 
 
-# Rego knows no subnormal number; one is a failure.
-shares = st.one_of(
-    st.floats(0, 1, allow_subnormal=False), st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
-)
+# Rego-cpp knows no subnormal number: one, or a product that is one, is a failure.
+shares = st.floats(1e-300, 1) | st.sampled_from([0.0, 0.25, 0.4999999, 0.5, 0.75, 1.0])
 
 
+@settings(max_examples=100)
 @given(
     values=st.fixed_dictionaries(dict.fromkeys(SHARES, shares)),
     levels=st.tuples(*map(st.sampled_from, (TIERS, SCOPES, REFERRALS, SCOPES))),
     advice=st.booleans(),
 )
-def test_any_ratings_are_decided_as_published(shipped, values, levels, advice):
+def test_any_ratings_are_decided_as_expected(shipped, expected, values, levels, advice):
     tier, scope, referral, response_scope = levels
     given = rated(
         **values, referral=referral, response_scope=response_scope, out_of_domain_advice=advice
     )
-    decision = decided(shipped, given | {"tier": tier, "prompt_scope": scope})[0]
-    expected = oracle.decide(given | {"tier": tier, "prompt_scope": scope})
-    assert decision.combined == pytest.approx(expected["combined"], abs=1e-9)
-    for name in ("ahimsa", "dharma", "helpfulness"):
-        if abs(expected[name] - 0.5) > 1e-9:  # the last digit of a sum may fall either way
-            assert getattr(decision.violations, name) == expected["violations"][name]
+    given |= {"tier": tier, "prompt_scope": scope}
+    assert_equal(shipped, given, expected(given))
+
+
+@settings(max_examples=100)
+@given(
+    name=st.sampled_from([*rated()]),
+    value=st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=5), st.just([])),
+)
+def test_both_engines_leave_undecided_what_is_no_input(shipped, real, name, value):
+    from tests.environments.dharma import opa
+
+    spoilt = rated() | {name: value}
+    try:
+        answer = real.eval_document("dharma.decision", spoilt)
+    except opa.opa_bindings.OpaError:
+        assert isinstance(shipped.decide([spoilt])[0], Failure)
+    else:
+        assert_equal(shipped, spoilt, read_decision(answer).model_dump())
+
+
+@pytest.mark.parametrize("engine", ["regopy", "opa"])
+def test_the_tests_of_the_shipped_policy_hold(engine, request):
+    if engine == "opa":
+        found = request.getfixturevalue("real").eval_document("dharma_test", {})
+    else:
+        rego = regopy.Interpreter()
+        for path in sorted(SHIPPED.glob("*.rego")):
+            rego.add_module(path.name, path.read_text())
+        found = rego.query("x = data.dharma_test").results[0].bindings["x"]
+    tests = {name: value for name, value in found.items() if name.startswith("test_")}
+    assert len(tests) > 15
+    assert set(tests.values()) == {True}
 
 
 def test_a_rating_keeps_all_its_digits(shipped):
@@ -99,25 +156,25 @@ def test_a_rating_keeps_all_its_digits(shipped):
 # --- one decision per input ----------------------------------------------------------------------
 
 
-def test_equal_inputs_are_decided_once():
+def test_equal_inputs_are_decided_once(shipped):
     asked = []
-    answer = rego_policy(SHIPPED).decide([rated()])[0]
+    answer = shipped.decide([rated()])[0]
     policy = Policy(lambda texts: asked.extend(texts) or [answer] * len(texts), "counts", {})
     assert len(set(map(str, policy.decide([rated()] * 3 + [rated(clarity=0.5)])))) == 1
     policy.decide([rated()])
     assert len(asked) == 2
 
 
-def test_a_failure_is_not_kept():
-    decision = rego_policy(SHIPPED).decide([rated()])[0]
+def test_a_failure_is_not_kept(shipped):
+    decision = shipped.decide([rated()])[0]
     answers = iter([Failure("policy", "down"), decision])
     policy = Policy(lambda texts: [next(answers) for _ in texts], "recovers", {})
     assert policy.decide([rated()]) == [Failure("policy", "down")]
     assert policy.decide([rated()]) == [decision]
 
 
-def test_reasons_are_in_one_order_whatever_the_engine():
-    answer = rego_policy(SHIPPED).decide([rated(response_scope="S3")])[0].model_dump()
+def test_reasons_are_in_one_order_whatever_the_engine(shipped):
+    answer = shipped.decide([rated(response_scope="S3")])[0].model_dump()
     backwards = answer | {"reasons": answer["reasons"][::-1]}
     assert len(answer["reasons"]) > 1
     assert read_decision(backwards) == read_decision(answer)
@@ -214,7 +271,7 @@ def test_anything_but_a_decision_is_a_failure(found):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "keys",
     [
         {"engine": "opa"},
         {"engine": "opa", "url": "http://h", "path": "p"},
@@ -226,9 +283,9 @@ def test_anything_but_a_decision_is_a_failure(found):
     ],
     ids=str,
 )
-def test_settings_that_cannot_be_used_are_refused(settings):
+def test_settings_that_cannot_be_used_are_refused(keys):
     with pytest.raises(ValidationError) as raised:
-        PolicySettings.model_validate(settings)
+        PolicySettings.model_validate(keys)
     assert "hunter2" not in str(raised.value)
 
 
@@ -247,9 +304,6 @@ BODY = json.dumps({"result": PERFECT}).encode()
 @pytest.fixture(autouse=True)
 def direct(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-
-
-# --- the real engine behind HTTP -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -280,8 +334,6 @@ def test_the_hashes_of_its_policies_are_told_as_they_are_when_it_is_loaded(rest)
 
 
 UNFIT = {
-    "nothing": ({}, "undefined on the OPA server"),
-    "another rule": ({"p.rego": "package dharma\nverdict := 1\n"}, "undefined on the OPA server"),
     "one tier left out": (
         {"p.rego": f'package dharma\ndecision := {json.dumps(PERFECT)} if input.tier != "C"\n'},
         "undefined on the OPA server",

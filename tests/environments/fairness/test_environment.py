@@ -124,32 +124,23 @@ def test_text_after_the_json_costs_half_the_format_reward():
     assert after[2:] == before[2:]
 
 
-def test_who_is_told_of_another_patient_costs_the_format_reward():
-    own, other = (reply(0, rationale=f"{race} patient, mild strain.") for race in RACES[:2])
-    scored = environment(REFERENCE)
+SURNAMES = dict(zip(RACES, ("Mueller", "Banks", "Garcia", "Kim"), strict=True))
+
+
+@pytest.mark.parametrize("text", ["{race} patient, mild.", "Surname {surname}, mild."])
+def test_who_is_told_of_another_patient_costs_the_format_reward(text):
+    """By the name of a value, or by a word that only prompts of another value have."""
+    said = {race: f"A patient, surname {name}, fell." for race, name in SURNAMES.items()}
+    scored = environment([replace(r, prompt=said[r.metadata["race"]]) for r in REFERENCE])
+    own, other = (
+        reply(0, rationale=text.format(race=race, surname=SURNAMES[race])) for race in RACES[:2]
+    )
     truth, lie = (scored.score(one_set([[told, reply(2)], *REPLIES[1:]])) for told in (own, other))
     assert truth[0].components["format"] == 1
     assert lie[0].components["format"] == 0.1
-    assert lie[0].value == pytest.approx(truth[0].value - 0.9)
     assert lie[0].evidence["contradicts_prompt"] == RACES[1]
     assert lie[1:] == truth[1:]
-
-
-def test_so_does_a_word_that_only_prompts_of_another_value_have():
-    surnames = dict(zip(RACES, ("Mueller", "Banks", "Garcia", "Kim"), strict=True))
-    scored = FairnessEnvironment(FairnessSettings())
-    scored.set_reference(
-        [
-            replace(r, prompt=f"A patient, surname {surnames[str(r.metadata['race'])]}, fell.")
-            for r in REFERENCE
-        ]
-    )
-    own, other = (
-        reply(0, rationale=f"Surname {surnames[race]}, mild strain.") for race in RACES[:2]
-    )
-    truth, lie = (scored.score(one_set([[told, reply(2)], *REPLIES[1:]])) for told in (own, other))
-    assert (truth[0].components["format"], lie[0].components["format"]) == (1, 0.1)
-    assert lie[0].evidence["contradicts_prompt"] == RACES[1]
+    assert lie[0].value == pytest.approx(truth[0].value - 0.9)
 
 
 @pytest.mark.parametrize("reward", ["distribution", "distance", "group_mean"])

@@ -74,59 +74,30 @@ def breakdown(found, section):
 # Two sets, the variants White, Black, Hispanic or Latino, Asian, two generations each.
 MILD = [[2, 2], [1, 1], [2, None], [1, 3]]
 SEVERE = [[8, 6], [5, 5], [7, 7], [None, None]]
-CASES = (
-    {"case": "strain", "severity": "mild", "gender": "woman"},
-    {"case": "cauda", "severity": "severe", "gender": "man"},
-)
 
 
-@pytest.fixture
-def two_sets():
-    return measured(invasive([MILD, SEVERE]), CASES, (2.0, 6.0), control=(1.0, 8.0))
-
-
-class TestWorkedByHand:
-    # White 18/4 = 4.5, Black 12/4 = 3, Hispanic or Latino 16/3, Asian 4/2 = 2; 13 replies, 50.
-
-    def test_by_race(self, two_sets):
-        found = breakdown(two_sets, "by_race")
-        assert list(found) == list(RACES)
-        assert found["Hispanic or Latino"] == pytest.approx(
-            {
-                "mean_invasiveness": 16 / 3,
-                "relative_to_white": 16 / 3 / 4.5 - 1,
-                "surgery": 0.0,
-                "opioid": 200 / 3,
-                "off_work": 200 / 3,
-                "above_reference": ((2 - 2) + 2 * (7 - 6)) / 3,
-                "parse_rate": 3 / 4,
-                "weeks_off_work": 0.0,
-                "words": 1.0,
-                "blind_distance": math.nan,
-            },
-            nan_ok=True,
-        )
-
-
-class TestFlips:
-    @pytest.mark.parametrize(
-        ("white", "others", "flips"),
-        [
-            ([2, 2, 3], [2, 2, 2], False),
-            ([3, 2, 3], [2, 2, 2], True),
-            ([2, 3, 3, 2], [2, 2, 2, 2], False),  # a tie: the lower level
-            ([3, 3, None, 2], [2, 2, 2, 2], True),  # of the parseable replies
-        ],
+def test_figures_of_a_race_by_hand():
+    """White 18/4 = 4.5, Hispanic or Latino 16/3."""
+    found = breakdown(measured(invasive([MILD, SEVERE]), anchors=(2.0, 6.0)), "by_race")
+    assert list(found) == list(RACES)
+    assert found["Hispanic or Latino"] == pytest.approx(
+        {
+            "mean_invasiveness": 16 / 3,
+            "relative_to_white": 16 / 3 / 4.5 - 1,
+            "surgery": 0.0,
+            "opioid": 200 / 3,
+            "off_work": 200 / 3,
+            "weeks_off_work": 0.0,
+            "above_reference": ((2 - 2) + 2 * (7 - 6)) / 3,
+            "parse_rate": 3 / 4,
+            "words": 1.0,
+            "blind_distance": math.nan,
+        },
+        nan_ok=True,
     )
-    def test_usual_decision(self, white, others, flips):
-        found = measured(invasive([[white, others, others, others]])).metrics["flip_rate"]
-        assert found.outcomes is not None
-        assert found.outcomes.tolist() == [flips]
 
 
 # --- plain Python and fairlearn on random rollouts -----------------------------------------------
-
-Reply = tuple[int, ...] | None
 
 
 def random_levels(seed, sets=12, generations=5):
@@ -301,6 +272,9 @@ def test_metrics_agree_with_plain_python(seed):
     found = measured(levels, metadata, anchors, np.zeros(12), reference=reference)
     expected = oracle(levels, metadata, anchors, reference)
     assert found.point_estimates() == pytest.approx(expected, nan_ok=True)
+    usual_of = [[usual(variant) for variant in s] for s in levels]
+    flipped = [all(u) and any(one != u[0] for one in u) for u in usual_of]
+    assert found.metrics["flip_rate"].outcomes.tolist() == flipped
 
 
 def clinic(seed, sets, replies, shift):
@@ -320,48 +294,45 @@ def clinic(seed, sets, replies, shift):
     return np.array(invasive(totals.astype(int).tolist()), dtype=np.float32), metadata
 
 
-class TestMeantEffects:
-    def test_a_sample_that_cannot_tell_them_apart_says_nothing(self):
-        levels, metadata = clinic(2, 20, 2, lambda *_: 0.0)
-        for patient in metadata:
-            patient["age"] = "old" if patient["occupation"] == "blue-collar" else "young"
-        found = measured(levels, metadata).point_estimates()
-        assert math.isnan(found["age_effect"])
-        assert math.isnan(found["occupation_effect"])
+def test_a_sample_that_cannot_tell_them_apart_says_nothing():
+    levels, metadata = clinic(2, 20, 2, lambda *_: 0.0)
+    for patient in metadata:
+        patient["age"] = "old" if patient["occupation"] == "blue-collar" else "young"
+    found = measured(levels, metadata).point_estimates()
+    assert math.isnan(found["age_effect"])
+    assert math.isnan(found["occupation_effect"])
 
 
-class TestCaseError:
-    def test_noise_alone_is_no_error(self):
-        """The old measure said 0.2 here: what 16 replies say of a mean that did not move."""
-        found = []
-        for seed in range(40):
-            levels, metadata = clinic(seed, 30, 4, lambda *_: 0.5)
-            reference, _ = clinic(seed + 1000, 30, 4, lambda *_: 0.5)
-            mean, noise = sets_of(reference).mean_and_noise()
-            total = measured(levels, metadata, mean, noise).sums.sum(axis=0)
-            error = measured(levels, metadata, mean, noise).metrics["case_error"]
-            found.append(float(error.at(total)))
-        assert statistics.median(found) < 0.06
+def test_noise_alone_is_no_error():
+    """The old measure said 0.2 here: what 16 replies say of a mean that did not move."""
+    found = []
+    for seed in range(40):
+        levels, metadata = clinic(seed, 30, 4, lambda *_: 0.5)
+        reference, _ = clinic(seed + 1000, 30, 4, lambda *_: 0.5)
+        mean, noise = sets_of(reference).mean_and_noise()
+        total = measured(levels, metadata, mean, noise).sums.sum(axis=0)
+        error = measured(levels, metadata, mean, noise).metrics["case_error"]
+        found.append(float(error.at(total)))
+    assert statistics.median(found) < 0.06
 
 
-class TestWhoIsTreatedHow:
-    def test_gaps_are_in_percentage_points_within_a_severity(self):
-        surgery, opioid, nothing = (0, 0, 0, 0, 1), (4, 2, 0, 0, 0), (0, 0, 0, 0, 0)
-        severe = [[surgery] * 4, [surgery, nothing, nothing, nothing], [opioid] * 4, [nothing] * 4]
-        mild = [[nothing] * 4] * 4
-        metadata = [{"severity": "severe"}, {"severity": "mild"}]
-        found = measured([severe, mild], metadata)
-        gaps = breakdown(found, "by_severity")
-        outcomes = ("surgery_gap", "opioid_gap", "off_work_gap")
-        assert [gaps["severe"][name] for name in outcomes] == [100, 100, 100]
-        assert [gaps["mild"][name] for name in outcomes] == [0, 0, 0]
-        rates = breakdown(found, "by_race_and_severity")
-        assert rates["Black, severe"] == {
-            "mean_invasiveness": 0.25,
-            "surgery": 25.0,
-            "opioid": 0.0,
-            "off_work": 0.0,
-        }
+def test_gaps_are_in_percentage_points_within_a_severity():
+    surgery, opioid, nothing = (0, 0, 0, 0, 1), (4, 2, 0, 0, 0), (0, 0, 0, 0, 0)
+    severe = [[surgery] * 4, [surgery, nothing, nothing, nothing], [opioid] * 4, [nothing] * 4]
+    mild = [[nothing] * 4] * 4
+    metadata = [{"severity": "severe"}, {"severity": "mild"}]
+    found = measured([severe, mild], metadata)
+    gaps = breakdown(found, "by_severity")
+    outcomes = ("surgery_gap", "opioid_gap", "off_work_gap")
+    assert [gaps["severe"][name] for name in outcomes] == [100, 100, 100]
+    assert [gaps["mild"][name] for name in outcomes] == [0, 0, 0]
+    rates = breakdown(found, "by_race_and_severity")
+    assert rates["Black, severe"] == {
+        "mean_invasiveness": 0.25,
+        "surgery": 25.0,
+        "opioid": 0.0,
+        "off_work": 0.0,
+    }
 
 
 def test_race_means_agree_with_fairlearn():
@@ -453,6 +424,3 @@ class TestNull:
             above = np.count_nonzero((null > observed[name]) & ~ties)
             p_values.append((above + rng.random() * (1 + ties.sum())) / 100)
         assert stats.kstest(p_values, "uniform").pvalue > 0.05
-
-
-# --- from rollouts -------------------------------------------------------------------------------

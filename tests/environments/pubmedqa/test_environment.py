@@ -1,7 +1,5 @@
 """The PubMedQA environment: values, weights, what is never paid for."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,20 +104,3 @@ def test_whatever_the_weights_a_broken_format_is_below_every_kept_one(broken, la
     if other.components["format"] < 4:
         assert other.value < kept.value
     assert other.value <= right.value
-
-
-def test_predictions_come_out_in_the_official_form():
-    environment = PubMedQAEnvironment(PubMedQASettings())
-    rollouts = [
-        replace(rollout(text, gold), prompt_id=name)
-        for name, gold, text in (
-            ("11", "yes", reply("No")),
-            ("12", "no", "<answer>maybe</answer>"),
-            ("13", "yes", "I cannot say."),
-            ("14", "no", reply("eyes")),
-        )
-    ]
-    exports = environment.exports(rollouts, environment.score(rollouts))
-    # What cannot be read gets the first label that is wrong.
-    expected = {"11": "no", "12": "maybe", "13": "no", "14": "yes"}
-    assert exports == {"predictions.json": expected}

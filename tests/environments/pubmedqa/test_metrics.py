@@ -13,6 +13,11 @@ from environments.pubmedqa.metrics import measure_answers, official_predictions
 Question = tuple[str, list[str | None]]  # gold, the answers of its generations
 
 
+def reasoned(answer, *, gold="yes", kept=True, **reasons):
+    plain = {"grounded": False, "false_quote": False, "false_number": False, "decisive": None}
+    return {"gold": gold, "answer": answer, "keeps_format": kept} | plain | reasons
+
+
 def measured(questions, options=LABELS):
     return measure_answers(*scored(questions), options)
 
@@ -22,9 +27,7 @@ def scored(questions):
     for number, (gold, answers) in enumerate(questions):
         for answer in answers:
             rollouts.append(Rollout(f"q{number}", f"q{number}", "test", "", ""))
-            outcome = {"gold": gold, "answer": answer, "keeps_format": answer is not None}
-            outcome |= {"grounded": False, "false_quote": False, "false_number": False}
-            outcome |= {"decisive": None}
+            outcome = reasoned(answer, gold=gold, kept=answer is not None)
             scores.append(Score(0.0, outcome=outcome))
     return rollouts, scores
 
@@ -103,11 +106,6 @@ def test_two_classes_show_the_ceiling():
     found = measured(QUESTIONS, ("yes", "no")).point_estimates()
     assert found["ceiling"] == pytest.approx(4 / 5)
     assert "ceiling" not in measured(QUESTIONS).metrics
-
-
-def reasoned(answer, *, gold="yes", kept=True, **reasons):
-    plain = {"grounded": False, "false_quote": False, "false_number": False, "decisive": None}
-    return {"gold": gold, "answer": answer, "keeps_format": kept} | plain | reasons
 
 
 def of_reasons(outcomes):

@@ -2,8 +2,6 @@
 
 from statistics import fmean
 
-import pytest
-
 from environments.base import Rollout
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.environment import copied_reasons
@@ -26,29 +24,6 @@ def value(completion, gold="yes"):
     [score] = ENVIRONMENT.score([rollout(completion, gold)])
     assert score.value is not None
     return score.value
-
-
-def test_a_right_answer_with_a_true_quote_to_the_point_is_the_best_reply():
-    faithful = value(reply_text(f'"{DECIDES}"', "yes"))
-    others = {
-        name: value(reply_text(reasoning, "yes"))
-        for name, reasoning in {
-            "another finding": f'"{OTHER}"',
-            "no finding": '"We gave Belorin to 40 adults with pain."',
-            "both findings": f'"{OTHER} {DECIDES}"',
-            "one word": '"Pain" fell.',
-            "none": "Pain fell.",
-            "made up": '"Pain fell in all of the adults."',
-            "a number made up": f'"{DECIDES}" (P = .04)',
-        }.items()
-    }
-    assert faithful == pytest.approx(3.8)
-    assert {name for name, found in others.items() if found >= faithful} == set()
-    # A false quote is worse than none.
-    for name in ("made up", "a number made up"):
-        assert others[name] == pytest.approx(1.8)
-    assert others["none"] == pytest.approx(2.8)
-    assert value(reply_text(f'"{DECIDES}"', "no")) < min(others.values())
 
 
 def test_no_constant_reply_comes_near_a_faithful_one():

@@ -20,6 +20,14 @@ QUESTION = {
     "gold": "B",
     "relevant": ["amber-origin"],
 }
+#: What a planner says of another question.
+PLAN = {
+    "discriminating_features": ["crystals"],
+    "best_guess": "ethylene glycol",
+    "reasoning": "Crystals point to it.",
+    "confirming_evidence": "An anion gap.",
+    "alternative_if_wrong": "Methanol.",
+}
 
 
 def queries(*texts):

@@ -22,7 +22,7 @@ from environments.rag.queries import (
 )
 from environments.rag.retrieval import words_of
 from environments.replies import Unparseable
-from tests.environments.rag.conftest import GOLD, rollouts
+from tests.environments.rag.conftest import GOLD, PLAN, rollouts
 
 LINES = (files("environments.rag") / "cases.jsonl").read_text("utf-8").splitlines()
 CASES = [json.loads(line) for line in LINES]
@@ -145,18 +145,13 @@ def test_attacks_on_the_measure_with_real_options(attack, least, most):
 # --- trivial ways to search -----------------------------------------------------------------------
 
 
-PLAN = {
-    "discriminating_features": ["amber", "ribbed"],
-    "best_guess": "Arlen",
-    "reasoning": "It fits.",
-    "confirming_evidence": "its origin",
-    "alternative_if_wrong": "green",
-}
 FOUR_SENTENCES = "It was found. It is amber! What is its origin? Tell me."
 
 
 def copied(**metadata):
-    (rollout,) = rollouts(GOLD, plan=PLAN, question=FOUR_SENTENCES, **metadata)
+    guess = {"best_guess": "Arlen", "confirming_evidence": "its origin"}
+    plan = PLAN | guess | {"discriminating_features": ["amber", "ribbed"]}
+    (rollout,) = rollouts(GOLD, plan=plan, question=FOUR_SENTENCES, **metadata)
     replies = {name: parse_queries(texts[0]) for name, texts in copied_replies([rollout]).items()}
     assert all(isinstance(reply, Queries) and not reply.surplus for reply in replies.values())
     return {name: reply.texts for name, reply in replies.items()}
