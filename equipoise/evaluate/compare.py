@@ -94,9 +94,9 @@ class Evaluated:
         return self.loaded.config.grpo.seed
 
     @property
-    def stand_in(self) -> str:
-        """The script that stood in for a model where a real model was scored; empty for none."""
-        return self.provenance.stand_in
+    def caveats(self) -> list[str]:
+        """Say what stood in for a model: a script that scored replies, the tiny local model."""
+        return [*filter(None, (self.provenance.stand_in, self.provenance.local_model_notice))]
 
     def environment(self) -> Environment:
         """Build the run's environment, with its reference."""
@@ -439,7 +439,7 @@ def _entry(entry: Entry, settings: StatisticsSettings, measured: Measure) -> Com
         models=tuple(sorted({run.provenance.model for run in runs})),
         seeds=tuple(run.seed for run in runs),
         variants=tuple(asdict(audit.variant) for audit in audits if audit),
-        stand_ins=tuple(sorted({run.stand_in for run in runs if run.stand_in})),
+        caveats=tuple(dict.fromkeys(caveat for run in runs for caveat in run.caveats)),
         n_rollouts=sum(len(run.rollouts) for run in runs),
         n_failed=sum(score.error is not None for run in runs for score in run.scores),
         metrics=metrics,

@@ -84,8 +84,8 @@ def gate_stored(before: str, after: str, margins: Margins) -> GateResult:
         )
     answered = {task: _read_pair(paths) for task, paths in shared.items()}
     pairs = {task: _without_training_prompts(*pair) for task, pair in answered.items()}
-    for run in (run for pair in pairs.values() for run in pair if run.stand_in):
-        _LOG.warning(f"{run.path}: {run.stand_in}")
+    for run in (run for pair in pairs.values() for run in pair if run.provenance.stand_in):
+        _LOG.warning(f"{run.path}: {run.provenance.stand_in}")
     watched = {
         task: _watched(pair[0].environment(), _margins_of(task, margins))
         for task, pair in pairs.items()

@@ -1,13 +1,12 @@
 """compare.html and its tables on a terminal: several entries beside each other."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from environments.presentation import Chart as TaskChart
-from environments.presentation import Finding, Presentation
-from equipoise.config.schema import LOCAL_MODEL
+from environments.presentation import Presentation
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_json, write_text
 from equipoise.report import charts
@@ -23,45 +22,34 @@ from equipoise.report.document import (
     Tables,
     describe,
 )
-from equipoise.report.renderers import page, print_sections
+from equipoise.report.head import worsened
+from equipoise.report.renderers import PLAIN, page, print_sections, print_table
 from equipoise.report.replies import reply_sections
 from equipoise.report.report import breakdown_chart
 from equipoise.report.run_files import RunFiles, read_replies
 from equipoise.report.sets import set_sections
 from equipoise.report.tables import (
-    BAD_NEWS,
-    DECIDING_INTERVAL,
-    bad_news,
     comparison_table,
-    deciding_cells,
-    ends_of,
     figure_cell,
+    outcome,
     verdict_cells,
+    verdict_sections,
 )
 from equipoise.report.words import (
-    MISSING,
     STAGES,
     Stage,
-    figure,
     figure_with_interval,
-    floor,
     heading,
     level_of,
     metric_name,
     metric_note,
-    p_value,
     plain_name,
     printable,
 )
 from equipoise.run.directory import Evaluation
 from equipoise.statistics.evaluation import Estimate
-from equipoise.statistics.seeds import ComparedEntry, ComparedPair, Difference, EntriesComparison
+from equipoise.statistics.seeds import ComparedPair, Difference, EntriesComparison
 
-_AGAINST = ("Difference from the first", "p after Holm", "Verdict")
-_LOCAL_MODEL_NOTE = (
-    "The local model is tiny and invented. It shows and tests the pipeline and says nothing of any "
-    "model that is meant for use."
-)
 OWN_REFERENCE = "each is held against a reference of its own"
 
 
@@ -72,10 +60,14 @@ def show_comparison(
     reporter: Reporter,
 ) -> None:
     """Print the tables and the notes, and write both files."""
-    print_sections(reporter, comparison_sections(comparison, presentation))
+    print_sections(reporter, [_every_entry(comparison, presentation)])
+    for pair in comparison.comparisons:
+        sides = printable(pair.first), printable(pair.second)
+        table = comparison_table(pair.metrics, presentation.words, sides)
+        print_table(reporter, f"{sides[1]} against {sides[0]}", table)
     for note in comparison_notes(comparison, presentation):
         reporter.warn(note)
-    reporter.say(f"\n{comparison_outcome(comparison, presentation)}")
+    reporter.say(f"\n{comparison_outcome(comparison, presentation)}".translate(PLAIN))
     data, path = folder / "compare.json", folder / "compare.html"
     write_json(data, asdict(comparison))
     write_text(path, comparison_page(comparison, presentation))
@@ -83,93 +75,89 @@ def show_comparison(
 
 
 def comparison_page(content: EntriesComparison, presentation: Presentation) -> str:
-    """Render the page of a comparison."""
-    first, *siblings = (entry.name for entry in content.entries)
-    entries, *full = comparison_sections(content, presentation)
-    verdicts = [_verdicts(content, pair, presentation) for pair in content.comparisons]
+    """Render the page of a comparison: each pair as a run has its two stages."""
+    first, *siblings = (printable(entry.name) for entry in content.entries)
     drawn = tuple(_charts(content, presentation))
-    items = dict.fromkeys(str(n) for pair in content.comparisons for n in pair.items)
-    provenance = tuple((printable(e.name), describe(_summary(e))) for e in content.entries)
+    alerts: list[Alert] = []
+    deciding: list[Section] = []
+    folded: list[Section] = []
+    for number, pair in enumerate(content.comparisons, start=1):
+        run = _as_run(content, pair, presentation)
+        against = f"{printable(pair.second)} against {printable(pair.first)}"
+        alerts += [replace(a, section=f"{a.section}-{number}") for a in worsened(run)]
+        for section in verdict_sections(run):
+            title = f"{against}, all metrics" if section.folded else against
+            named = replace(section, title=title, anchor=f"{section.anchor}-{number}")
+            (folded if section.folded else deciding).append(named)
+    figures = ("metrics", "breakdowns")
+    provenance = tuple(
+        (
+            printable(entry.name),
+            describe({name: v for name, v in asdict(entry).items() if name not in figures}),
+        )
+        for entry in content.entries
+    )
+    items = dict.fromkeys(f"{n:,}" for pair in content.comparisons for n in pair.items)
     return page(
         Document(
             title=f"{heading(printable(presentation.title) or plain_name(content.task))}: "
-            f"{printable(', '.join(siblings))} against {printable(first)}",
+            f"{', '.join(siblings)} against {first}",
             facts=(
                 ("Entries", f"{len(content.entries)}"),
                 ("Prompts compared", ", ".join(items)),
                 ("Intervals", level_of(content.confidence)),
             ),
-            alerts=tuple(_alerts(content, presentation)),
+            alerts=tuple(alerts),
             outcome=comparison_outcome(content, presentation),
             notes=tuple(comparison_notes(content, presentation)),
             sections=(
                 *((Charts("Estimates and intervals", "charts", charts=drawn),) if drawn else ()),
                 *_examples(content, presentation),
-                *(
-                    replace(section, note=DECIDING_INTERVAL, tables=(("", short),))
-                    if short
-                    else section
-                    for section, short in zip(full, verdicts, strict=True)
-                ),
-                entries,
-                *(
-                    replace(
-                        section,
-                        title=f"{section.title}, all metrics",
-                        anchor=f"all-{section.anchor}",
-                        folded=True,
-                    )
-                    for section, short in zip(full, verdicts, strict=True)
-                    if short
-                ),
-                _side_by_side(content, presentation),
+                *deciding,
+                _every_entry(content, presentation),
+                *folded,
                 Origins("Provenance", "provenance", facts=provenance, folded=True),
             ),
         )
     )
 
 
-def comparison_sections(content: EntriesComparison, presentation: Presentation) -> list[Tables]:
-    """Tabulate all entries in the first metric, then each pair in every metric."""
-    sections = [_every_entry(content, presentation)]
-    for number, pair in enumerate(content.comparisons, start=1):
-        sides = printable(pair.first), printable(pair.second)
-        notes = dict.fromkeys(pair.own_references, OWN_REFERENCE)
-        table = comparison_table(pair.metrics, presentation.words, sides, notes)
-        items = ", ".join(f"{n:,}" for n in pair.items)
-        note = f"On the same prompts ({items}). Holm's correction is over all metrics of all pairs."
-        title = f"{sides[1]} against {sides[0]}"
-        sections.append(Tables(title, f"comparison-{number}", note, (("", table),)))
-    return sections
+def comparison_outcome(content: EntriesComparison, presentation: Presentation) -> str:
+    """Say what was measured of each pair, as the report of a run says it of its stages."""
+    runs = [_as_run(content, pair, presentation) for pair in content.comparisons]
+    return " ".join(map(outcome, runs))
 
 
-def _verdicts(
-    content: EntriesComparison, pair: ComparedPair, presentation: Presentation
-) -> Table | None:
-    """Tabulate the first metric and the guards, which decide; None without guards."""
-    first = next(iter(content.entries[0].metrics))
-    rows = {n: row for n, row in pair.metrics.items() if row.guard or n == first}
-    if not any(row.guard for row in rows.values()):
-        return None
-    cells = tuple(
-        (
-            Cell(
-                heading(metric_name(name, presentation.words)),
-                note=OWN_REFERENCE if name in pair.own_references else "",
-            ),
-            *(Cell(figure(value), kind="number") for value in (row.before, row.after)),
-            *deciding_cells(row),
+def _as_run(content: EntriesComparison, pair: ComparedPair, presentation: Presentation) -> RunFiles:
+    """A pair as the stages of a run, with the figures that were compared.
+
+    Those of an entry have intervals; where other prompts were compared they are other figures.
+    """
+    entries = {entry.name: entry for entry in content.entries}
+    evaluations: dict[Stage, Evaluation] = {}
+    names: dict[Stage, str] = {"before": pair.first, "after": pair.second}
+    for stage, name in names.items():
+        metrics = dict(entries[name].metrics)
+        for metric, row in pair.metrics.items():
+            value = row.before if stage == "before" else row.after
+            own = metrics.get(metric, Estimate()).value
+            if value is None or own is None or not math.isclose(value, own):
+                metrics[metric] = Estimate(value)
+        evaluations[stage] = Evaluation(
+            confidence=content.confidence, metrics=metrics, breakdowns=entries[name].breakdowns
         )
-        for name, row in rows.items()
+    return RunFiles(
+        evaluations=evaluations,
+        comparison=pair.metrics,
+        presentation=presentation,
+        titles={
+            s: printable(n, 40) for s, n in zip(STAGES, (pair.first, pair.second), strict=True)
+        },
     )
-    sides = printable(pair.first), printable(pair.second)
-    return Table(("Metric", *sides, "Change", "Margin", "Verdict"), cells)
 
 
 def comparison_notes(content: EntriesComparison, presentation: Presentation) -> Iterator[str]:
     """Yield what limits the comparison, such as other sampling."""
-    if any(LOCAL_MODEL in entry.models for entry in content.entries):
-        yield _LOCAL_MODEL_NOTE
     if content.allowed:
         allowed = ", ".join(map(plain_name, content.allowed))
         yield f"Compared although it is not alike, since that was asked for: {allowed}."
@@ -185,8 +173,9 @@ def comparison_notes(content: EntriesComparison, presentation: Presentation) -> 
                 f"{names[0]} and {names[1]} do not have the same number of replies to these "
                 f"prompts: {', '.join(unlike)}."
             )
-    for entry in content.entries:
-        yield from (f"{printable(entry.name)}: {printable(s)}." for s in entry.stand_ins)
+    for caveat in dict.fromkeys(caveat for entry in content.entries for caveat in entry.caveats):
+        subjects = [printable(entry.name) for entry in content.entries if caveat in entry.caveats]
+        yield f"{', '.join(subjects)}: {printable(caveat, 500).rstrip('.')}."
     for entry in content.entries:
         if entry.n_failed:
             yield (
@@ -200,85 +189,12 @@ def other_drawing(differences: Iterable[Difference]) -> str:
     return f"replies were not drawn alike: {'; '.join(printable(str(d)) for d in differences)}."
 
 
-def _summary(entry: ComparedEntry) -> dict[str, Any]:
-    return {name: value for name, value in asdict(entry).items() if name != "metrics"}
-
-
-def _alerts(content: EntriesComparison, presentation: Presentation) -> Iterator[Alert]:
-    for number, pair in enumerate(content.comparisons, start=1):
-        for words in BAD_NEWS:
-            names = [name for name, row in pair.metrics.items() if bad_news(row) == words]
-            if names:
-                labels = ", ".join(metric_name(name, presentation.words) for name in names)
-                against = f"{printable(pair.second)} against {printable(pair.first)}"
-                yield Alert(f"{words}, {against}: {labels}.", f"comparison-{number}")
-
-
-def comparison_outcome(content: EntriesComparison, presentation: Presentation) -> str:
-    """Say what was measured in the words of the task's findings, else the first metric."""
-    metrics = content.entries[0].metrics
-    findings = [finding for finding in presentation.findings if finding.metric in metrics]
-    told = [_of_finding(content, finding) for finding in findings]
-    return " ".join(told) or _sentence(content, next(iter(metrics)), presentation)
-
-
-def _of_finding(content: EntriesComparison, finding: Finding) -> str:
-    rows = [pair.metrics.get(finding.metric) for pair in content.comparisons]
-    first, *entries = content.entries
-    ends = _ends(first, finding)
-    value = _scaled(rows[0].before if rows and rows[0] else None, finding)
-    sentence = printable(finding.text)
-    for name, text in zip(("value", "most", "least"), (value, *ends), strict=True):
-        sentence = sentence.replace(f"{{{name}}}", text)
-    siblings = []
-    for entry, row in zip(entries, rows, strict=True):
-        notes = [] if _ends(entry, finding) == ends else [" above ".join(_ends(entry, finding))]
-        notes += [row.verdict] if row else []
-        value = _scaled(row.after if row else None, finding)
-        siblings.append(f"{value} with {printable(entry.name)}")
-        siblings[-1] += f" ({'; '.join(notes)})" if notes else ""
-    bounds = [entry.metrics.get(finding.metric, Estimate()).floor_high for entry in content.entries]
-    largest = max((bound for bound in bounds if bound is not None), default=None)
-    noise = "" if largest is None else f"; noise alone gives up to {_scaled(largest, finding)}"
-    return f"{heading(sentence)} with {printable(first.name)}, {', '.join(siblings)}{noise}."
-
-
-def _ends(entry: ComparedEntry, finding: Finding) -> tuple[str, str]:
-    section = entry.breakdowns.get(finding.breakdown, {})
-    return ends_of({key: cells.get(finding.measure) for key, cells in section.items()})
-
-
-def _scaled(value: float | None, finding: Finding) -> str:
-    if value is None:
-        return "not measured"
-    return figure(value * finding.scale, 2 if finding.scale != 1 else 3)
-
-
-def _sentence(content: EntriesComparison, metric: str, presentation: Presentation) -> str:
-    note = metric_note(metric, presentation.words)
-    described = f" ({note})" if note else ""
-    parts = []
-    for pair in content.comparisons:
-        row = pair.metrics.get(metric)
-        sides = (row.before, row.after) if row else (None, None)
-        figures = ", ".join(
-            f"{printable(name)} {'not measured' if value is None else figure(value)}"
-            for value, name in zip(sides, (pair.first, pair.second), strict=True)
-        )
-        parts.append(f"{figures} ({row.verdict})" if row else figures)
-    bounds = [entry.metrics.get(metric, Estimate()).floor_high for entry in content.entries]
-    known = [bound for bound in bounds if bound is not None]
-    alone = f"; noise alone gives up to {figure(max(known))}" if known else ""
-    label = heading(metric_name(metric, presentation.words))
-    return f"{label}{described}: {'; '.join(parts)}{alone}."
-
-
 def _examples(content: EntriesComparison, presentation: Presentation) -> tuple[Section, ...]:
     """One patient, or one question, of the first two entries; none of several seeds."""
     first, second = content.entries[:2]
     if not len(first.runs) == len(second.runs) == 1:
         return ()
-    run = _as_run(first, second, presentation)
+    run = _as_run(content, content.comparisons[0], presentation)
     sides = zip(STAGES, (first, second), strict=True)
     replies = {
         stage: read_replies(Path(entry.runs[0]) / "rollouts.jsonl") for stage, entry in sides
@@ -287,27 +203,14 @@ def _examples(content: EntriesComparison, presentation: Presentation) -> tuple[S
     return (*set_sections(run)[:1], *reply_sections(run)[:1])[:1]
 
 
-def _as_run(first: ComparedEntry, second: ComparedEntry, presentation: Presentation) -> RunFiles:
-    """Two entries as the stages of a run."""
-    entries: dict[Stage, ComparedEntry] = {"before": first, "after": second}
-    return RunFiles(
-        evaluations={
-            stage: Evaluation(breakdowns=entry.breakdowns) for stage, entry in entries.items()
-        },
-        presentation=presentation,
-        titles={stage: printable(entry.name, 40) for stage, entry in entries.items()},
-    )
-
-
 def _charts(content: EntriesComparison, presentation: Presentation) -> Iterator[Chart]:
     """Yield the task's breakdown of each pair, then forest plots.
 
     Those are of the first metric, and of each that the task draws beside its noise.
     """
-    first, *siblings = content.entries
     for chart in presentation.charts:
-        for sibling in siblings if chart.breakdown else ():
-            yield from breakdown_chart(_as_run(first, sibling, presentation), chart)
+        for pair in content.comparisons if chart.breakdown else ():
+            yield from breakdown_chart(_as_run(content, pair, presentation), chart)
     metric = next(iter(content.entries[0].metrics))
     drawn = [chart for chart in presentation.charts if not chart.breakdown]
     if metric not in [chart.metric for chart in drawn]:
@@ -331,52 +234,26 @@ def _charts(content: EntriesComparison, presentation: Presentation) -> Iterator[
 
 
 def _every_entry(content: EntriesComparison, presentation: Presentation) -> Tables:
-    """A row for each entry: the first metric, its noise and p, and how it differs from the first.
-
-    Metrics without a noise floor, and entries of several seeds, have none.
-    """
+    """A row for each entry: the first metric, and how it differs from the first entry."""
     metric = next(iter(content.entries[0].metrics))
-    estimates = [e.metrics.get(metric) or Estimate() for e in content.entries]
-    with_noise = any(estimate.floor is not None for estimate in estimates)
-    pairs = [None, *content.comparisons]  # the first entry is not compared with itself
     rows = []
-    for entry, estimate, pair in zip(content.entries, estimates, pairs, strict=True):
-        cells = [Cell(printable(entry.name)), replace(figure_cell(estimate), noise="")]
-        if with_noise:
-            alone = MISSING if estimate.floor is None else floor(estimate.floor)
-            upper = "" if estimate.floor_high is None else f"up to {floor(estimate.floor_high)}"
-            cells += [Cell(alone, upper, kind="number"), Cell(p_value(estimate.p), kind="number")]
+    pairs = [None, *content.comparisons]  # the first entry is not compared with itself
+    for entry, pair in zip(content.entries, pairs, strict=True):
         change, p, _, verdict = verdict_cells(pair.metrics.get(metric) if pair else None)
         note = OWN_REFERENCE if pair and metric in pair.own_references else ""
-        rows.append((*cells, change, p, replace(verdict, note=note, kind="verdict")))
+        verdict = replace(verdict, note=note, kind="verdict")
+        rows.append(
+            (
+                Cell(printable(entry.name)),
+                figure_cell(entry.metrics.get(metric)),
+                change,
+                p,
+                verdict,
+            )
+        )
     name = heading(metric_name(metric, presentation.words))
-    columns = ("Entry", name, *(("Noise alone", "p") if with_noise else ()), *_AGAINST)
+    columns = ("Entry", name, "Difference from the first", "p after Holm", "Verdict")
     described = metric_note(metric, presentation.words)
     note = f"{name}: {described}." if described else ""
-    if with_noise:
-        note += (
-            " Noise alone: what it would be if there were nothing to find, in brackets the bound "
-            f"that {level_of(content.confidence)} of permutations stay under; p is how likely "
-            "noise is to reach the value. A policy that decides at random has such noise too."
-        )
     table = Table(columns, tuple(rows), level_of(content.confidence))
-    return Tables("Every entry", "entries", note.strip(), (("", table),))
-
-
-def _side_by_side(content: EntriesComparison, presentation: Presentation) -> Tables:
-    """A row for each metric and a column for each entry."""
-    entries = content.entries
-    columns = ("Metric", *(printable(entry.name) for entry in entries))
-    rows = tuple(
-        (
-            Cell(
-                heading(metric_name(name, presentation.words)),
-                note=metric_note(name, presentation.words),
-            ),
-            *(figure_cell(entry.metrics.get(name)) for entry in entries),
-        )
-        for name in entries[0].metrics
-    )
-    note = "Several seeds of one configuration are one column: the mean, and its interval over all."
-    table = Table(columns, rows, level_of(content.confidence))
-    return Tables("Side by side", "side-by-side", note, (("", table),), folded=True)
+    return Tables("Every entry", "entries", note, (("", table),))

@@ -26,10 +26,6 @@ from equipoise.statistics.trivial import GREEDY
 # --- head -----------------------------------------------------------------------------------------
 
 
-LOCAL_MODEL_NOTE = (
-    "The model of this run is tiny and was warm-started on invented answers. It is made to show "
-    "and test the pipeline and says nothing of any model that is meant for use."
-)
 _NOTICE_LIMIT = 1000
 _UNREADABLE_REMEDY = " Fine-tune the model on examples of good replies first (docs/own-data.md)."
 #: Shares of generations that a reader is warned of.
@@ -92,8 +88,7 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
         reached = _last_step(run)
         training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
         notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
-    if run.provenance.local_model:
-        notice = run.provenance.local_model_notice or LOCAL_MODEL_NOTE
+    if notice := run.provenance.local_model_notice:
         notes.append(printable(notice, _NOTICE_LIMIT))
     if stand_in := run.provenance.stand_in:
         notes.append(f"{printable(stand_in, _NOTICE_LIMIT)}.")
@@ -160,7 +155,7 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
     alarm = AlarmMonitor(run).alarm
     changed = changed_models(run.provenance.usage)
     return (
-        *_lost(run),
+        *worsened(run),
         *baseline_alerts(run),
         *((Alert(alarm.text, "training"),) if alarm else ()),
         *(Alert(f"{printable(change, 500)}.", "provenance") for change in changed),
@@ -171,14 +166,15 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
     )
 
 
-def _lost(run: RunFiles) -> Iterator[Alert]:
+def worsened(run: RunFiles) -> Iterator[Alert]:
     for words in BAD_NEWS:
         rows = {name: row for name, row in run.comparison.items() if bad_news(row) == words}
         if rows and words in UNKNOWN_NEWS:
             yield Alert(f"{words}: {', '.join(map(run.name_of, rows))}.", "verdicts")
         else:
             for name, row in rows.items():
-                sides = f"{figure(row.before)} before and {figure(row.after)} after training"
+                before = f"{figure(row.before)}{run.of_stage('before')}"
+                sides = f"{before} and {figure(row.after)}{run.of_stage('after')}"
                 yield Alert(f"{words}: {run.name_of(name)}, {sides}.", "verdicts")
 
 

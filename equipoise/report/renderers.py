@@ -101,7 +101,7 @@ def _cell(cell: Cell) -> Markup:
 
 
 #: A terminal's text is searched, and may be in an encoding without them.
-_PLAIN = str.maketrans({MINUS: "-", MISSING: "-", NO_BREAK: " ", "\N{RIGHTWARDS ARROW}": "to"})
+PLAIN = str.maketrans({MINUS: "-", MISSING: "-", NO_BREAK: " ", "\N{RIGHTWARDS ARROW}": "to"})
 #: Names the column of noise, and need not be said in its cells.
 _ALONE = "noise alone"
 
@@ -113,7 +113,7 @@ def print_sections(reporter: Reporter, sections: Iterable[Tables]) -> None:
             title = ": ".join(filter(None, (section.title, name)))
             print_table(reporter, title, table)
         if section.note:
-            reporter.say(section.note.translate(_PLAIN))
+            reporter.say(section.note.translate(PLAIN))
 
 
 def print_table(reporter: Reporter, title: str, table: Table) -> None:
@@ -125,11 +125,11 @@ def print_table(reporter: Reporter, title: str, table: Table) -> None:
     parts = list(_columns(table))
     measured = [row for row in table.rows if _has_figure(row)]
     rows = [
-        [getattr(row[n], name).removeprefix(f"{_ALONE} ").translate(_PLAIN) for n, name, _ in parts]
+        [getattr(row[n], name).removeprefix(f"{_ALONE} ").translate(PLAIN) for n, name, _ in parts]
         for row in measured
     ]
     if rows or not table.rows:
-        reporter.table(title.translate(_PLAIN), [column for *_, column in parts], rows)
+        reporter.table(title.translate(PLAIN), [column for *_, column in parts], rows)
     notes = {}
     for first, *cells in measured:
         for cell in cells:
@@ -138,10 +138,10 @@ def print_table(reporter: Reporter, title: str, table: Table) -> None:
                 subject = first.text if cell.kind else cell.text
                 notes[f"{subject}: {cell.note}"] = cell.bad
     for note, bad in notes.items():
-        (reporter.warn if bad else reporter.say)(note.translate(_PLAIN))
+        (reporter.warn if bad else reporter.say)(note.translate(PLAIN))
     if empty := [row[0].text for row in table.rows if not _has_figure(row)]:
         named = "" if rows else f"{title}: "
-        reporter.warn(f"{named}not measured: {', '.join(empty)}".translate(_PLAIN))
+        reporter.warn(f"{named}not measured: {', '.join(empty)}".translate(PLAIN))
 
 
 def _has_figure(row: Sequence[Cell]) -> bool:
@@ -201,7 +201,7 @@ def print_evaluation(
         reporter.warn(f"{evaluation.n_failed:,} rollouts could not be scored")
     objective = evaluation.metrics.get(run.objective)
     if objective and objective.value is None:
-        reporter.warn(outcome(run).translate(_PLAIN))
+        reporter.warn(outcome(run).translate(PLAIN))
     breakdowns = [charted_breakdown(run, c) for c in run.presentation.charts if c.breakdown]
     for title, table in filter(None, breakdowns):
         print_table(reporter, title, table)
@@ -212,7 +212,7 @@ def print_result(reporter: Reporter, run: RunFiles) -> None:
     table = comparison_table(run.comparison, run.presentation.words, ("Before", "After"))
     print_table(reporter, "Before and after, on the same items", table)
     for text in filter(None, (outcome(run), summary(run))):
-        reporter.say(f"\n{text}".translate(_PLAIN))
+        reporter.say(f"\n{text}".translate(PLAIN))
 
 
 def print_beside(reporter: Reporter, run: RunFiles) -> None:

@@ -121,8 +121,14 @@ class RunFiles:
     def audited(self) -> bool:
         return self.provenance.audit is not None
 
-    def when(self, stage: Stage) -> str:
-        return "evaluated" if self.audited else stage
+    def column_of(self, stage: Stage) -> str:
+        return self.titles.get(stage) or heading("evaluated" if self.audited else stage)
+
+    def of_stage(self, stage: Stage) -> str:
+        """The words that follow a figure in a sentence; none where there is but one stage."""
+        if stage in self.titles:
+            return f" with {self.titles[stage]}"
+        return "" if self.audited else f" {stage} training"
 
     def title_of(self, stage: Stage) -> str:
         if stage in self.titles:

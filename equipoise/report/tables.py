@@ -10,7 +10,6 @@ from equipoise.report.words import (
     MINUS,
     MISSING,
     Pair,
-    Stage,
     change_in_unit,
     figure,
     figure_and_interval,
@@ -29,7 +28,7 @@ from equipoise.report.words import (
     section_title,
     signed_margin,
 )
-from equipoise.run.directory import BaselineResult
+from equipoise.run.directory import BaselineResult, Evaluation
 from equipoise.statistics import compare
 from equipoise.statistics.compare import GuardMargin, MetricComparison
 from equipoise.statistics.evaluation import Estimate
@@ -44,7 +43,6 @@ BAD_NEWS = (_NOT_PRESERVED, _WORSE, _UNCLEAR, _WITHIN, _INCONCLUSIVE, _NOT_MEASU
 UNKNOWN_NEWS = (_INCONCLUSIVE, _NOT_MEASURED)
 _UNKNOWN = MetricComparison()
 #: Columns of one comparison.
-DECIDING_INTERVAL = "The interval of a guard's change is the 90% one that decides."
 CHANGE = ("Change", "p after Holm", "Test", "Verdict")
 
 
@@ -82,23 +80,22 @@ def _finding(run: RunFiles, finding: Finding) -> str:
     if not pair or any(estimate.value is None for estimate in pair.values()):
         return ""
     values = {stage: _in_unit(estimate, finding.scale) for stage, estimate in pair.items()}
-    ends = {stage: _ends(run, finding, stage) for stage in pair}
+    ends = {stage: _ends(run.evaluations[stage], finding) for stage in pair}
     first, last = next(iter(pair)), list(pair)[-1]
     sentence = printable(finding.text)
     for name, text in zip(("value", "most", "least"), (values[first], *ends[first]), strict=True):
         sentence = sentence.replace(f"{{{name}}}", text)
+    sentence += run.of_stage(first)
     notes = []
-    if not run.audited:
-        sentence += f" {first} training"
     if last != first:
-        sentence += f" and {values[last]} after it"
+        sentence += f" and {values[last]}{run.of_stage(last) if run.titles else ' after it'}"
         notes += [] if ends[last] == ends[first] else [" above ".join(ends[last])]
     if (bound := pair[last].floor_high) is not None:
         notes.append(f"noise alone gives up to {figure(bound * finding.scale)}")
     sentence += f" ({'; '.join(notes)})" if notes else ""
     row = run.comparison.get(finding.metric)
-    unclear = "; there is no evidence of a change" if row and row.verdict == "no evidence" else ""
-    return f"{heading(sentence)}{unclear}."
+    unclear = f"; there is no evidence of a {'difference' if run.titles else 'change'}"
+    return f"{heading(sentence)}{unclear if row and row.verdict == 'no evidence' else ''}."
 
 
 def _in_unit(estimate: Estimate, scale: float) -> str:
@@ -108,13 +105,10 @@ def _in_unit(estimate: Estimate, scale: float) -> str:
     return f"{value} ({interval})" if interval else value
 
 
-def _ends(run: RunFiles, finding: Finding, stage: Stage) -> tuple[str, str]:
-    section = run.evaluations[stage].breakdowns.get(finding.breakdown, {})
-    return ends_of({key: cells.get(finding.measure) for key, cells in section.items()})
-
-
-def ends_of(estimates: Mapping[str, Estimate | None]) -> tuple[str, str]:
-    """Return the keys with the largest and the smallest value."""
+def _ends(evaluation: Evaluation, finding: Finding) -> tuple[str, str]:
+    """Return the keys of the finding's breakdown with the largest and the smallest value."""
+    section = evaluation.breakdowns.get(finding.breakdown, {})
+    estimates = {key: cells.get(finding.measure) for key, cells in section.items()}
     values = {key: e.value for key, e in estimates.items() if e and e.value is not None}
     if not values:
         return "some", "other"
@@ -156,14 +150,13 @@ def _of_metric(run: RunFiles, name: str) -> str:
     """Say in one sentence what happened to a metric."""
     pair = run.pair(name)
     if empty_stages := [stage for stage, estimate in pair.items() if estimate.value is None]:
-        when = "" if run.audited else f" {' and '.join(empty_stages)} training"
+        when = " and".join(map(run.of_stage, empty_stages))
         return (
             f"The {run.name_of(name)} could not be measured{when}: too few replies could be read "
             "or scored."
         )
     if "before" in pair and "after" in pair:
-        unclear = name in run.comparison and run.comparison[name].verdict == "no evidence"
-        return _before_and_after(run, name, pair, unclear=unclear)
+        return _before_and_after(run, name, pair)
     if not pair:
         return "Not evaluated yet."
     stage, estimate = next(iter(pair.items()))
@@ -172,17 +165,17 @@ def _of_metric(run: RunFiles, name: str) -> str:
     return f"{start} {run.name_of(name)} is {value}{_beside_noise(estimate)}"
 
 
-def _before_and_after(run: RunFiles, name: str, pair: Pair, *, unclear: bool) -> str:
+def _before_and_after(run: RunFiles, name: str, pair: Pair) -> str:
     before = figure_with_interval(pair["before"], _level(run))
     after = figure_with_interval(pair["after"])
+    sides = f"{before}{run.of_stage('before')}", f"{after}{run.of_stage('after')}"
     words = f"the {run.name_of(name)}"
     first, last = pair["before"].value, pair["after"].value
-    if unclear:
-        start = (
-            f"There is no evidence that {words} changed: {before} before, {after} after training"
-        )
-    elif first is None or last is None or first == last:
-        start = f"{heading(words)} is {before} before and {after} after training"
+    if name in run.comparison and run.comparison[name].verdict == "no evidence":
+        verb = "differs" if run.titles else "changed"
+        start = f"There is no evidence that {words} {verb}: {sides[0]}, {sides[1]}"
+    elif run.titles or first is None or last is None or first == last:
+        start = f"{heading(words)} is {sides[0]} and {sides[1]}"
     else:
         verb = "fell" if last < first else "rose"
         start = f"{heading(words)} {verb} from {before} to {after}"
@@ -248,24 +241,24 @@ def verdict_sections(run: RunFiles) -> tuple[Tables, ...]:
     ]
     if not deciding:
         return (every,)
-    columns = ("Metric", "Before", "After", "Change", "Margin", "Verdict")
+    columns = ("Metric", *map(run.column_of, run.stages), "Change", "Margin", "Verdict")
     rows = tuple(
         (
             Cell(heading(run.name_of(name))),
             *_estimates(run, run.pair(name)),
-            *deciding_cells(run.comparison[name]),
+            *_deciding_cells(run.comparison[name]),
         )
         for name in deciding
     )
     short = Table(columns, rows, confidence(run))
     note = (
-        f"The objective, and the guards: what training must not move beyond a margin. "
-        f"{DECIDING_INTERVAL}"
+        "The objective, and the guards: what must not move beyond a margin. "
+        "The interval of a guard's change is the 90% one that decides."
     )
     return Tables("Verdicts", "verdicts", note, (("", short),)), every
 
 
-def deciding_cells(row: MetricComparison) -> tuple[Cell, ...]:
+def _deciding_cells(row: MetricComparison) -> tuple[Cell, ...]:
     """Change, margin and verdict of the objective or a guard."""
     margin = signed_margin(row.margin) if row.margin else MISSING
     verdict: str = (row.verdict != "not measured" and row.guard) or row.verdict
@@ -284,7 +277,7 @@ def margin_cell(row: MetricComparison, margin: GuardMargin) -> Cell:
 def verdict_table(run: RunFiles) -> Table:
     """Every metric before and after, its change and the verdict, the worst first."""
     rows = run.comparison
-    columns = ("Metric", *(heading(run.when(stage)) for stage in run.stages))
+    columns = ("Metric", *map(run.column_of, run.stages))
     if rows:
         columns += CHANGE
     return Table(
@@ -302,20 +295,14 @@ def verdict_table(run: RunFiles) -> Table:
 
 
 def comparison_table(
-    rows: Mapping[str, MetricComparison],
-    words: Mapping[str, Words],
-    sides: tuple[str, str],
-    notes: Mapping[str, str] | None = None,
+    rows: Mapping[str, MetricComparison], words: Mapping[str, Words], sides: tuple[str, str]
 ) -> Table:
-    """The metrics of a comparison in the order of its file: both values, the change, the verdict.
-
-    `notes` stand with the names of their metrics.
-    """
+    """The metrics of a comparison in the order of its file: values, change, verdict."""
     return Table(
         ("Metric", *sides, *CHANGE),
         tuple(
             (
-                Cell(heading(metric_name(name, words)), note=(notes or {}).get(name, "")),
+                Cell(heading(metric_name(name, words))),
                 *(Cell(figure(value), kind="number") for value in (row.before, row.after)),
                 *verdict_cells(row),
             )
@@ -408,8 +395,8 @@ def _breakdown(run: RunFiles, name: str, only: str = "") -> tuple[str, Table]:
         )
         for (key, measure), pair in pairs.items()
     )
-    stages = (heading(run.when(stage)) for stage in run.stages)
-    table = Table((heading(key_name(name)), "Metric", *stages), rows, confidence(run))
+    columns = (heading(key_name(name)), "Metric", *map(run.column_of, run.stages))
+    table = Table(columns, rows, confidence(run))
     return section_title(name, run.presentation.words), table
 
 

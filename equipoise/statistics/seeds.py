@@ -199,7 +199,7 @@ class ComparedEntry:
     models: tuple[str, ...]
     seeds: tuple[int, ...]
     variants: tuple[Mapping[str, object], ...]
-    stand_ins: tuple[str, ...]
+    caveats: tuple[str, ...]
     n_rollouts: int
     n_failed: int
     metrics: Estimates

@@ -211,6 +211,7 @@ PROVENANCE: dict[str, Any] = {
     "engine": "local",
     "model": "tiny-3f2a9c",
     "local_model": True,
+    "local_model_notice": "It is tiny and shows nothing.",
     "command": ["python", "recipes/grpo_fairness.py", "--run-name", "local", "grpo.seed=7"],
     "started": "2026-11-21T07:40:00+00:00",
     "finished": "2026-11-21T07:44:31+00:00",

@@ -43,7 +43,7 @@ def test_lost_guards_come_before_what_became_worse_and_good_news_is_none():
     first = "Guard not preserved: parse rate"
     names = (first, "Worse: accuracy", "Worse, but within its margin: b")
     together = ["Guard inconclusive: d, f.", "Guard not measured: g."]
-    figures = "0.500 before and 0.250 after training."
+    figures = "0.500 before training and 0.250 after training."
     assert found == [*(f"{name}, {figures}" for name in names), *together]
     (once,) = told(run(b="worse, inconclusive"))
     assert once == f"Worse, perhaps by more than its margin: b, {figures}"

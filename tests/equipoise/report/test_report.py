@@ -12,13 +12,12 @@ import pytest
 
 from environments.presentation import Chart, Presentation
 from equipoise.files.errors import EquipoiseError
-from equipoise.report.head import LOCAL_MODEL_NOTE
 from equipoise.report.renderers import marked
 from equipoise.report.report import describe_provenance, run_document, write_report
 from equipoise.report.run_files import RunFiles
 from equipoise.run.directory import Evaluation
 from equipoise.run.ledger import GitState, Provenance
-from tests.equipoise.report.conftest import edit_provenance, write_jsonl
+from tests.equipoise.report.conftest import PROVENANCE, edit_provenance, write_jsonl
 from tests.refusals import refusal
 
 SCRIPT = "<script>alert('\u00e9')</script>"
@@ -199,16 +198,16 @@ def test_an_alert_about_a_section_that_is_not_there_has_no_link(finished_run):
 
 def test_notes_and_charts_are_those_of_the_run_and_its_task(finished_run, finished_report):
     text = Page(finished_report).text
-    assert LOCAL_MODEL_NOTE in text
+    assert PROVENANCE["local_model_notice"] in text
     assert "from race permuted within sets: 95% of" in text
     assert "Steps added" not in text
     grown = {"from_step": 60, "steps": 120, "steps_before": 60}
-    edit_provenance(finished_run, local_model=None, grown=[grown])
+    edit_provenance(finished_run, local_model_notice=None, grown=[grown])
     edit_stages(
         finished_run, lambda found: found["presentation"].update(charts=[], charts_title="")
     )
     found = page(finished_run)
-    assert LOCAL_MODEL_NOTE not in found.text
+    assert PROVENANCE["local_model_notice"] not in found.text
     assert "Steps added 120 in place of 60, from step 60" in found.text
     assert "Before and after training" in found.headings
 
@@ -321,7 +320,7 @@ def test_a_task_that_says_nothing_gets_the_generic_parts(finished_run):
     assert found.headings == [
         *("Before and after training", "All metrics", "By subgroup", "All replies", "Provenance"),
     ]
-    assert "The accuracy is 0.700 (95% CI 0.660\u20130.740) before and 0.700" in found.text
+    assert "The accuracy is 0.700 (95% CI 0.660\u20130.740) before training and 0.700" in found.text
 
 
 @pytest.mark.parametrize(

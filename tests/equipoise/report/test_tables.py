@@ -35,7 +35,12 @@ UNKNOWN = {"metrics": {"ratio": {"value": None}}}
             )
         ),
         (UNKNOWN, None, "", "The ratio could not be measured before training"),
-        (UNKNOWN, UNKNOWN, "", "The ratio could not be measured before and after training"),
+        (
+            UNKNOWN,
+            UNKNOWN,
+            "",
+            "The ratio could not be measured before training and after training",
+        ),
     ],
 )
 def test_outcome_tells_the_first_metric(before, after, verdict, start):
