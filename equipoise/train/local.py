@@ -3,8 +3,11 @@
 import logging
 import math
 import re
+import shutil
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,9 @@ from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
     TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
     set_seed,
 )
 from trl import GRPOConfig, GRPOTrainer
@@ -27,7 +33,7 @@ from environments.contract import Environment
 from equipoise.config.schedule import Schedule, plan, total_steps
 from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
-from equipoise.files.disk import write_folder
+from equipoise.files.disk import flush, write_folder, write_json
 from equipoise.files.exits import Stopped, deferring
 from equipoise.models.causal import (
     LoadedModel,
@@ -37,18 +43,11 @@ from equipoise.models.causal import (
     render_prompt,
     until_end,
 )
-from equipoise.run.history import Row, restore, step_row
+from equipoise.run.history import Row, append_row, restore, step_row
 from equipoise.run.job import FailureMonitor, Job, Watch, begin_training, score_within_budget
-from equipoise.run.rollouts import TrainingRollouts, choose
-from equipoise.run.seals import CheckpointFolder, seal
-from equipoise.train.local_callbacks import (
-    CheckpointCallback,
-    HistoryCallback,
-    RolloutsCallback,
-    ScheduleCallback,
-    StopCallback,
-    latest_checkpoint,
-)
+from equipoise.run.ledger import Meter
+from equipoise.run.rollouts import Choice, Sample, TrainingRollouts, choose
+from equipoise.run.seals import CheckpointFolder, find_checkpoints, seal
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,15 +59,42 @@ _MIN_CHECKPOINTS = 2
 
 
 def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
-    """Train with TRL from the newest whole checkpoint, and save the final one."""
-    config, run = job.config, job.run
-    steps = total_steps(len(job.split(TRAIN_SPLIT)), config)
+    """Train with TRL from the newest whole checkpoint, and save the final one.
+
+    Raises `Stopped` where it was stopped before its last step.
+    """
+    config, run, records = job.config, job.run, job.split(TRAIN_SPLIT)
+    steps = total_steps(len(records), config)
     begin_training(job, steps)
     checkpoint = latest_checkpoint(run.checkpoints)
-    restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
-    restore(run.training, checkpoint.path / run.training.name if checkpoint else None)
+    for file in (run.history, run.training):
+        restore(file, checkpoint.path / file.name if checkpoint else None)
     set_seed(config.grpo.seed)
-    model = _grpo(job, watch, trainable(loaded, config), loaded, steps, checkpoint)
+    model = trainable(loaded, config)
+    monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
+    with (
+        job.timed("training"),
+        deferring(_LOG.warning) as stop,
+        watch(steps, checkpoint.step if checkpoint else 0) as on_row,
+    ):
+        kept = config.equipoise.training_rollouts
+        recorder = StepRecorder(
+            run.history,
+            TrainingRollouts(run.training, kept.steps, steps),
+            partial(choose, limit=kept.sets, seed=config.grpo.seed),
+            monitor,
+            job.meter,
+            on_row,
+            stop,
+        )
+        reward = reward_function(job.environment, records, recorder.record)
+        trainer = build_trainer(model, loaded, records, reward, config, run.checkpoints, recorder)
+        set_seed(config.grpo.seed)
+        trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
+    if monitor.exceeded:
+        raise monitor.error()
+    if trainer.state.global_step < steps:
+        raise Stopped
 
     def save(folder: Path) -> None:
         # TRL keeps the reference of a KL penalty as an adapter beside the trained one.
@@ -80,44 +106,119 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
     seal(run, run.final_checkpoint, run.history, run.training.parent)
 
 
-def _grpo(
-    job: Job,
-    watch: Watch,
-    model: PreTrainedModel | PeftModel,
-    loaded: LoadedModel,
-    steps: int,
-    checkpoint: CheckpointFolder | None,
-) -> PreTrainedModel | PeftModel:
-    """The model after its last step. Raises `Stopped` where it was stopped before."""
-    config, run = job.config, job.run
-    monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
-    with (
-        job.timed("training"),
-        deferring(_LOG.warning) as stop,
-        watch(steps, checkpoint.step if checkpoint else 0) as on_row,
-    ):
-        history = HistoryCallback(run.history, on_row, job.meter)
-        settings = config.equipoise.training_rollouts
-        rollouts = RolloutsCallback(
-            TrainingRollouts(run.training, settings.steps, steps),
-            partial(choose, limit=settings.sets, seed=config.grpo.seed),
-        )
-        callbacks = [
-            StopCallback(monitor, stop),
-            history,
-            rollouts,
-            CheckpointCallback(run.history, run.training),
-        ]
-        records = job.split(TRAIN_SPLIT)
-        reward = reward_function(job.environment, records, monitor, history.record, rollouts.record)
-        trainer = build_trainer(model, loaded, records, reward, config, run.checkpoints, callbacks)
-        set_seed(config.grpo.seed)
-        trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
-    if monitor.exceeded:
-        raise monitor.error()
-    if trainer.state.global_step < steps:
-        raise Stopped
-    return trainer.model
+# --- checkpoints: TRL's folders, each with the run's files so far ---------------------------------
+
+_PREFIX = "checkpoint-"
+#: The last file of a whole checkpoint.
+_COMPLETE = "complete.json"
+
+
+def finish_checkpoint(folder: Path, *files: Path) -> None:
+    """Add the run's files up to this step and say that everything has been written."""
+    for file in files:
+        if file.exists():
+            shutil.copyfile(file, folder / file.name)
+    for path in (*folder.rglob("*"), folder):
+        flush(path)
+    write_json(folder / _COMPLETE, {})
+
+
+def latest_checkpoint(folder: Path) -> CheckpointFolder | None:
+    """The newest checkpoint that was written to its end; a later half is written over."""
+    return next(iter(find_checkpoints(folder, _PREFIX, _COMPLETE)), None)
+
+
+# --- a step ---------------------------------------------------------------------------------------
+
+#: TRL's names for what the history keeps of its own logs.
+_TRL_LOGS = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "entropy": "entropy",
+    "kl": "kl",
+    "completions/mean_length": "completion_length",
+    "completions/clipped_ratio": "truncated",
+}
+
+
+@dataclass(slots=True)
+class StepRecorder(TrainerCallback):
+    """Writes each step's rollouts and row, ends its checkpoint, and stops training when it must.
+
+    A step begins, has its replies scored (`record`), ends, is logged and then saved.
+    """
+
+    history: Path
+    rollouts: TrainingRollouts
+    choose: Choice
+    monitor: FailureMonitor
+    meter: Meter
+    on_row: Callable[[Row], None]
+    stop_requested: Callable[[], bool]
+    _row: dict[str, float | None] = field(init=False, default_factory=dict)
+    _sample: Sample = field(init=False, default=())
+    _tokens_before: int = field(init=False, default=0)
+    _started: float = field(init=False, default_factory=time.perf_counter)
+
+    def record(self, rollouts: Sequence[Rollout], scores: Sequence[Score], row: Row) -> None:
+        """Keep what the reward function measured until the step ends."""
+        self.monitor.add([score.error for score in scores])
+        self._row, self._sample = dict(row), self.choose(rollouts, scores)
+
+    def on_step_begin(self, _args: Any, state: TrainerState, _control: Any, **_: Any) -> None:
+        """Start the step's clock, and note how many tokens the steps before it had."""
+        self._started = time.perf_counter()
+        self._tokens_before = state.num_input_tokens_seen
+
+    def on_step_end(
+        self, _args: Any, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Write the sample. End training with a checkpoint on a request or after failures."""
+        self.rollouts.append(state.global_step, self._sample)
+        if self.monitor.exceeded or self.stop_requested():
+            control.should_save = True
+            control.should_training_stop = True
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        _control: Any,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Write the step's row; TRL's closing summary has no loss and is not a step."""
+        if not logs or "loss" not in logs:
+            return
+        row = self._row | {"step": state.global_step}
+        row |= {ours: float(logs[theirs]) for theirs, ours in _TRL_LOGS.items() if theirs in logs}
+        row["seconds"] = round(time.perf_counter() - self._started, 3)
+        append_row(self.history, row)
+        completions = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        written = round(logs["completions/mean_length"] * completions)
+        self.meter.add_tokens(int(logs["num_tokens"]) - self._tokens_before - written, written)
+        self.on_row(row)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, _control: Any, **_: Any
+    ) -> None:
+        """Called after the last file of the checkpoint."""
+        folder = Path(str(args.output_dir)) / f"{_PREFIX}{state.global_step}"
+        finish_checkpoint(folder, self.history, self.rollouts.path)
+
+
+class ScheduleCallback(TrainerCallback):
+    """Puts a resumed run where its configuration's schedule has that step.
+
+    TRL loads the scheduler of the checkpoint, whose length may be another one.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def on_train_begin(self, _args: Any, state: TrainerState, _control: Any, **_: Any) -> None:
+        self.schedule.go_to(state.global_step)
 
 
 # --- from the keys of NeMo-RL to TRL --------------------------------------------------------------
@@ -152,7 +253,7 @@ def build_trainer(
     reward: RewardFunction,
     config: Config,
     checkpoints: Path,
-    callbacks: Sequence[TrainerCallback],
+    *callbacks: TrainerCallback,
 ) -> GRPOTrainer:
     """Build the trainer of `model`: one epoch is the whole run, and every step has whole sets."""
     logging.getLogger("trl").setLevel(logging.ERROR)
@@ -281,18 +382,12 @@ def grpo_arguments(config: Config, checkpoints: Path, base: PreTrainedModel) -> 
 
 def trainable(loaded: LoadedModel, config: Config) -> PreTrainedModel | PeftModel:
     """The weights that a run trains: the model's own, or a fresh adapter's over them."""
-    return with_adapter(prepared(loaded.model, config), config.policy.dtensor_cfg.lora_cfg)
-
-
-def prepared(model: PreTrainedModel, config: Config) -> PreTrainedModel:
-    """A base in 4 bits with all else in float32, as its training wants it; others as they are."""
-    if not config.equipoise.load_in_4bit:
-        return model
-    checkpointing = config.policy.dtensor_cfg.activation_checkpointing
-    ready: PreTrainedModel = prepare_model_for_kbit_training(
-        model, use_gradient_checkpointing=checkpointing
-    )
-    return ready
+    policy, model = config.policy, loaded.model
+    if config.equipoise.load_in_4bit:  # all else of it in float32, as its training wants it
+        model = prepare_model_for_kbit_training(
+            model, use_gradient_checkpointing=policy.dtensor_cfg.activation_checkpointing
+        )
+    return with_adapter(model, policy.dtensor_cfg.lora_cfg)
 
 
 def with_adapter(model: PreTrainedModel, lora: LoraSettings) -> PreTrainedModel | PeftModel:
@@ -325,15 +420,13 @@ def _layers(names: Sequence[str]) -> str:
 def reward_function(
     environment: Environment,
     records: Sequence[PromptRecord],
-    monitor: FailureMonitor,
-    record_step: Callable[[Row], None],
-    keep: Callable[[Sequence[Rollout], Sequence[Score]], None],
+    record: Callable[[Sequence[Rollout], Sequence[Score], Row], None],
 ) -> RewardFunction:
     """Make the function that `GRPOTrainer` calls once per step with whole sets.
 
     The dataset's column `index` says which record a completion belongs to. A score of None stays
     None: TRL leaves it out of the baseline and gives it advantage 0. `log_metric` hands the
-    environment's metrics to TRL's trackers.
+    environment's metrics to TRL's trackers, and `record` takes what the step has measured.
     """
 
     def score(
@@ -345,19 +438,17 @@ def reward_function(
         **_: Any,
     ) -> list[float | None]:
         rollouts = [
-            Rollout(record.id, record.set_id, record.split, prompt, completion, record.metadata)
-            for record, prompt, completion in zip(
+            Rollout(r.id, r.set_id, r.split, prompt, completion, r.metadata)
+            for r, prompt, completion in zip(
                 (records[i] for i in index), prompts, completions, strict=True
             )
         ]
         scores = score_within_budget(environment, rollouts)
-        monitor.add([score.error for score in scores])
         row = step_row(environment, rollouts, scores)
-        record_step(row)
+        record(rollouts, scores, row)
         for name, value in row.items():
             if name.startswith("env/") and math.isfinite(value):
                 log_metric(name, value)
-        keep(rollouts, scores)
         return [item.value for item in scores]
 
     score.__name__ = environment.name

@@ -16,7 +16,6 @@ import pytest
 from environments.awaited_sets import AwaitedSets
 from environments.base import Failure, Message, PromptRecord, Rollout, Score
 from environments.contract import Environment
-from equipoise.run.job import FailureMonitor
 from equipoise.train.local import reward_function
 from equipoise.train.nemo_rl.scoring import StepScorer, metadata_of, to_rollouts
 from tests.environments.test_contract import SUBJECTS
@@ -94,8 +93,7 @@ def case(request, subject):
 def through_trl(case):
     records = case.records
     place = {record.id: n for n, record in enumerate(records)}
-    monitor = FailureMonitor(max_rate=1.0, window=1)
-    score = reward_function(case.environment, records, monitor, lambda _: None, lambda *_: None)
+    score = reward_function(case.environment, records, lambda *_: None)
     return score(
         prompts=[rollout.prompt for rollout in case.rollouts],
         completions=[rollout.completion for rollout in case.rollouts],

@@ -331,7 +331,7 @@ class TestAdvantages:
         reward = lambda completions, **_: values[: len(completions)]  # noqa: E731
         reward.__name__ = "toy"
         model = trainable(loaded, config)
-        trainer = build_trainer(model, loaded, records, reward, config, folder / "trl", [])
+        trainer = build_trainer(model, loaded, records, reward, config, folder / "trl")
         rows = [trainer.train_dataset[g] for g in range(self.GROUPS)]
         batch = [row for row in rows for _ in range(self.GENERATIONS)]
         trainer.model.train()

@@ -15,12 +15,13 @@ from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
 from equipoise.run.job import FailureMonitor
 from equipoise.run.ledger import Meter
-from equipoise.train.local import build_trainer, train_rows, trainable
-from equipoise.train.local_callbacks import (
-    CheckpointCallback,
-    HistoryCallback,
-    StopCallback,
+from equipoise.run.rollouts import TrainingRollouts, nothing
+from equipoise.train.local import (
+    StepRecorder,
+    build_trainer,
     latest_checkpoint,
+    train_rows,
+    trainable,
 )
 
 SETS, SIZE, GENERATIONS = 5, 4, 3
@@ -90,7 +91,7 @@ def test_a_step_is_one_call_with_whole_sets_and_adjacent_siblings(
 ):
     spy = Spy()
     spy.__name__ = "spy"
-    build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path, []).train()
+    build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path).train()
     assert len(spy.calls) == 4
     for index in spy.calls:
         prompts = index[::GENERATIONS]
@@ -120,7 +121,7 @@ def test_the_output_layer_is_computed_for_replies_alone(loaded, config, tmp_path
     """Fails where TRL asks no longer for the name that `score_replies_alone` sets."""
     spy = Spy()
     spy.__name__ = "spy"
-    build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path, []).train()
+    build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path).train()
     most = 2 * SIZE * GENERATIONS * config.policy.generation.max_new_tokens
     assert positions
     assert max(positions) <= most
@@ -131,13 +132,19 @@ def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(
 ):
     spy = Spy()
     spy.__name__ = "spy"
-    build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path, []).train()
+    build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path).train()
     for found in advantages:
         groups = found.reshape(-1, GENERATIONS)
         assert (groups[:, 1] == 0).all()
         # Rewards i and i + 2 around their own mean, not divided by a deviation.
         torch.testing.assert_close(groups[:, 0], -torch.ones(len(groups)))
         torch.testing.assert_close(groups[:, 2], torch.ones(len(groups)))
+
+
+def recording(folder: Path, monitor: FailureMonitor, rows: list[Row]):
+    file = TrainingRollouts(folder / "rollouts.jsonl", limit=1, steps=4)
+    history, meter = folder / "history.jsonl", Meter()
+    return StepRecorder(history, file, nothing, monitor, meter, rows.append, lambda: False)
 
 
 def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp_path):
@@ -148,11 +155,11 @@ def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp
         written.extend(map(len, completion_ids))
         return [float(i % 2) for i in range(len(index))]
 
-    meter = Meter()
-    history = HistoryCallback(tmp_path / "history.csv", lambda row: None, meter)
+    recorder = recording(tmp_path, FailureMonitor(max_rate=0.5, window=1), [])
     build_trainer(
-        trainable(loaded, config), loaded, RECORDS, reward, config, tmp_path, [history]
+        trainable(loaded, config), loaded, RECORDS, reward, config, tmp_path, recorder
     ).train()
+    meter = recorder.meter
     steps, per_step = 4, 2 * SIZE * GENERATIONS
     assert len(written) == steps * per_step
     assert meter.tokens["completion_tokens"] == sum(written)
@@ -171,17 +178,15 @@ def test_too_many_failures_end_training_with_a_checkpoint(loaded, config, tmp_pa
     kept = config.checkpointing.model_copy(update={"enabled": True})
     config = config.model_copy(update={"checkpointing": kept})
     rows: list[Row] = []
-    history = HistoryCallback(tmp_path / "history.csv", rows.append, Meter())
-    stop = StopCallback(monitor, lambda: False)
-    callbacks = [stop, history, CheckpointCallback(history.path)]
+    recorder = recording(tmp_path, monitor, rows)
     trainer = build_trainer(
-        trainable(loaded, config), loaded, RECORDS, score, config, tmp_path, callbacks
+        trainable(loaded, config), loaded, RECORDS, score, config, tmp_path, recorder
     )
     trainer.train()
     assert trainer.state.global_step == 1
     checkpoint = latest_checkpoint(tmp_path)
     assert checkpoint is not None
     assert checkpoint.step == 1
-    assert (checkpoint.path / "history.csv").read_text() == history.path.read_text()
+    assert (checkpoint.path / "history.jsonl").read_text() == recorder.history.read_text()
     assert [row["step"] for row in rows] == [1], "the step is logged before it is saved"
     assert "judge is down" in str(monitor.error())

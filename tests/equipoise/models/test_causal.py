@@ -13,7 +13,7 @@ from data_prep.hub import model_identity
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
 from equipoise.models.causal import identity_of, load_model, load_trained
-from equipoise.train.local import prepared, with_adapter
+from equipoise.train.local import trainable
 from tests.refusals import refusal
 
 FOUR_BITS = ("--lora-rank=4", "equipoise.load_in_4bit=true")
@@ -78,8 +78,7 @@ class TestFourBits:
         config = load_config("fairness", parse_flags("x", FOUR_BITS)).config
         base = self.load(folder, four_bit=True)
         before = base.model.model.layers[0].mlp.up_proj.weight.clone()
-        lora = config.policy.dtensor_cfg.lora_cfg
-        model = with_adapter(prepared(base.model, config), lora)
+        model = trainable(base, config)
         optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.1)
         tokens = torch.arange(16)[None]
         for _ in range(3):

@@ -1,5 +1,6 @@
 """The local engine: adapters, callbacks of a step, checkpoints, and the reward that TRL gets."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,20 +13,19 @@ from transformers import (
     TrainingArguments,
 )
 
-from environments.base import PromptRecord, Rollout, Score
+from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
 from equipoise.run.history import append_row, restore, step_row
 from equipoise.run.job import FailureMonitor
+from equipoise.run.ledger import Meter
 from equipoise.run.rollouts import TrainingRollouts, choose, read_kept
-from equipoise.train.local import reward_function, with_adapter
-from equipoise.train.local_callbacks import (
-    CheckpointCallback,
-    RolloutsCallback,
-    StopCallback,
-    checkpoint_path,
+from equipoise.train.local import (
+    StepRecorder,
     finish_checkpoint,
     latest_checkpoint,
+    reward_function,
+    with_adapter,
 )
 from tests.equipoise.train.toy import Toy
 
@@ -67,31 +67,41 @@ def test_layers_by_name_and_by_pattern(targets, excluded, expected, adapted):
     assert adapted(*words) == expected
 
 
-def end_step(root: Path, *, stop: bool) -> TrainerControl:
-    control = TrainerControl()
-    callback = StopCallback(FailureMonitor(0.1, 5), lambda: stop)
-    callback.on_step_end(TrainingArguments(str(root), use_cpu=True), TrainerState(), control)
-    return control
+@pytest.fixture
+def monitor():
+    return FailureMonitor(max_rate=0.1, window=1)
 
 
-def test_a_request_saves_and_stops(tmp_path: Path):
-    assert not end_step(tmp_path, stop=False).should_save
-    control = end_step(tmp_path, stop=True)
-    assert (control.should_save, control.should_training_stop) == (True, True)
-
-
-def test_a_checkpoint_holds_the_rollouts_of_its_own_step(tmp_path: Path):
+@pytest.fixture
+def recorder(tmp_path: Path, monitor):
     file = TrainingRollouts(tmp_path / "run" / "rollouts.jsonl", limit=9, steps=9)
-    callback = RolloutsCallback(file, partial(choose, limit=1, seed=7))
-    sealing = CheckpointCallback(file.path, tmp_path / "none.csv")
+    choice = partial(choose, limit=1, seed=7)
+    history, meter = tmp_path / "history.jsonl", Meter()
+    return StepRecorder(history, file, choice, monitor, meter, lambda _: None, lambda: False)
+
+
+ROLLOUT = Rollout("p", "s", "train", "Q", "reply")
+END = Failure("verifier_error", "empty")
+
+
+@pytest.mark.parametrize(("error", "asked"), [(None, False), (None, True), (END, False)])
+def test_a_request_and_too_many_failures_save_and_stop(recorder, tmp_path: Path, error, asked):
+    recorder.stop_requested = lambda: asked
+    recorder.record([ROLLOUT], [Score(None if error else 1.0, error=error)], {})
+    control, arguments = TrainerControl(), TrainingArguments(str(tmp_path), use_cpu=True)
+    recorder.on_step_end(arguments, TrainerState(global_step=1), control)
+    stops = asked or error is not None
+    assert (control.should_save, control.should_training_stop) == (stops, stops)
+
+
+def test_a_checkpoint_holds_the_rollouts_of_its_own_step(recorder, tmp_path: Path):
     arguments = TrainingArguments(str(tmp_path), use_cpu=True)
     for step in (1, 2):
-        rollout = Rollout("p", "s", "train", "Q", f"reply {step}")
-        callback.record([rollout], [Score(1.0)])
+        recorder.record([replace(ROLLOUT, completion=f"reply {step}")], [Score(1.0)], {})
         state = TrainerState(global_step=step)
-        callback.on_step_end(arguments, state, TrainerControl())
+        recorder.on_step_end(arguments, state, TrainerControl())
         (tmp_path / f"checkpoint-{step}").mkdir()
-        sealing.on_save(arguments, state, TrainerControl())
+        recorder.on_save(arguments, state, TrainerControl())
     kept = [read_kept(tmp_path / f"checkpoint-{step}" / "rollouts.jsonl") for step in (1, 2)]
     assert [[rollout.completion for _, rollout, _ in each] for each in kept] == [
         ["reply 1"],
@@ -100,7 +110,7 @@ def test_a_checkpoint_holds_the_rollouts_of_its_own_step(tmp_path: Path):
 
 
 def save(folder: Path, step: int, *, complete: bool) -> Path:
-    path = checkpoint_path(folder, step)
+    path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     (path / "model.safetensors").write_text("weights")
     (path / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
@@ -139,15 +149,9 @@ RECORDS = [
 ]
 
 
-@pytest.fixture
-def monitor():
-    return FailureMonitor(max_rate=0.1, window=1)
-
-
-def test_trl_gets_values_in_order_and_none_for_what_failed(monitor) -> None:
-    rows = []
-    kept = []
-    score = reward_function(Toy(), RECORDS, monitor, rows.append, lambda *step: kept.append(step))
+def test_trl_gets_values_in_order_and_none_for_what_failed() -> None:
+    steps = []
+    score = reward_function(Toy(), RECORDS, lambda *step: steps.append(step))
     prompts, logged = ["<A>", "<B>", "<B>", "<B>"], {}
     values = score(
         prompts=prompts,
@@ -157,18 +161,17 @@ def test_trl_gets_values_in_order_and_none_for_what_failed(monitor) -> None:
     )
     assert logged == {"env/accuracy": pytest.approx(2 / 3)}
     assert values == [1.0, 1.0, None, 0.0]
-    assert monitor.exceeded
-    assert rows[0]["failures"] == 1
-    assert rows[0]["reward"] == pytest.approx(2 / 3)
-    assert rows[0]["env/accuracy"] == pytest.approx(2 / 3)
-    ((rollouts, scores),) = kept
+    ((rollouts, scores, row),) = steps
+    assert row["failures"] == 1
+    assert row["reward"] == pytest.approx(2 / 3)
+    assert row["env/accuracy"] == pytest.approx(2 / 3)
     assert [rollout.prompt for rollout in rollouts] == prompts
     assert [score.value for score in scores] == values
 
 
-def test_a_step_in_which_nothing_could_be_scored_has_no_reward(monitor) -> None:
+def test_a_step_in_which_nothing_could_be_scored_has_no_reward() -> None:
     rows = []
-    score = reward_function(Toy(), RECORDS, monitor, rows.append, lambda *_: None)
+    score = reward_function(Toy(), RECORDS, lambda *step: rows.append(step[-1]))
     assert score(prompts=["<A>", "<B>"], completions=["", ""], index=[0, 1]) == [None, None]
     assert "reward" not in rows[0]
     assert rows[0]["failures"] == 2
