@@ -26,7 +26,7 @@ from equipoise.config.memory import (
     trained_parameters,
     vllm_share,
 )
-from equipoise.config.nemo_rl.installation import hand_over, is_launched
+from equipoise.config.nemo_rl.installation import find_installation, hand_over, is_launched
 from equipoise.config.schedule import (
     Workload,
     generations,
@@ -37,7 +37,7 @@ from equipoise.config.schedule import (
 from equipoise.config.schema import Config, Engine
 from equipoise.doctor import compare_plan, refuse_unfit
 from equipoise.doctor.checks import Case
-from equipoise.doctor.machine import installation, usable_installation
+from equipoise.doctor.machine import installation
 from equipoise.files.console import Column, Reporter
 from equipoise.files.disk import in_gb, write_text
 from equipoise.files.errors import UsageError
@@ -113,11 +113,11 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
     """Refuse an engine that is not there. For NeMo-RL's the process goes on in NeMo-RL's Python."""
     if loaded.engine == "nemo_rl" and rehearse:
-        usable_installation("a CPU")
+        find_installation()
         return
     case = Case(loaded, purpose="start")
     if loaded.engine == "nemo_rl" and not is_launched():
-        hand_over(case.once(installation).root)
+        hand_over(installation(case).root)
     refuse_unfit(case, reporter.warn)
 
 

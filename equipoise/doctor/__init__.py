@@ -57,7 +57,7 @@ CHECKS = (
     ),
     Check(
         "GPUs",
-        "how many the configuration asks for, this machine or Ray's has, and torch sees",
+        "how many the configuration asks for, this machine has, and torch sees",
         "Take a node with such GPUs, or --config nemo_configs/local.yaml for a CPU.",
         machine.gpus,
         needs_run=False,

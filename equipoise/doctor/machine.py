@@ -1,12 +1,8 @@
 """This machine, or the cluster that a run is for: GPUs, memory, folders, disks, and NeMo-RL."""
 
-import json
 import os
 import shutil
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -25,7 +21,6 @@ from equipoise.config.memory import (
 )
 from equipoise.config.nemo_rl.installation import (
     CONVERSIONS_VARIABLE,
-    OWN_CLUSTER,
     RELEASE,
     TRIED,
     Installation,
@@ -37,7 +32,7 @@ from equipoise.config.nemo_rl.installation import (
     is_tried,
 )
 from equipoise.config.nemo_rl.rules import memory_problems, memory_warnings
-from equipoise.doctor.checks import NVIDIA_SMI, Case, Finding, Job, failure, ok, unchecked, warning
+from equipoise.doctor.checks import NVIDIA_SMI, Case, Finding, failure, ok, unchecked, warning
 from equipoise.files.disk import GB, in_gb
 from equipoise.files.errors import EquipoiseError
 
@@ -244,96 +239,19 @@ _MAKE_IMAGE = "docs/cluster.md has the commands that make one; name it by its wh
 #: What helps where no NeMo-RL can be used.
 REMEDY = f"Start it in NeMo-RL's container, or set NEMO_RL_PATH to a checkout of {RELEASE}."
 _ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
-_START_RAY = (
-    "Start Ray on every node first, and this on one of them; on Slurm "
-    "containers/slurm/grpo.sbatch does both."
-)
-_SECONDS = 180  # the first import of Ray on a slow disk
-#: Asked of another process, for Ray's client takes the signals of the one that it is in. NeMo-RL,
-#: too, starts a Ray of its own where it cannot connect.
-_NODES = """
-import json, ray, sys
-try:
-    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-except ConnectionError:
-    print("[]")
-else:
-    print(json.dumps([node["Resources"] for node in ray.nodes() if node["Alive"]]))
-"""
-
-
-# --- what is looked at once ---------------------------------------------------------------------
 
 
 def installation(case: Case) -> Installation:
-    """The NeMo-RL that this run can use. Raises `EquipoiseError`."""
-    return usable_installation(describe_cluster(case.config), smaller(case.config))
-
-
-def usable_installation(machines: str, instead: str = "") -> Installation:
-    """Find NeMo-RL; say what to run `instead` where there is none.
-
-    Raises `EquipoiseError`.
-    """
+    """Find the NeMo-RL of this run. Raises `EquipoiseError`, which says what to run without one."""
     try:
         return find_installation()
     except EquipoiseError as error:
+        machines = describe_cluster(case.config)
         raise EquipoiseError(
             error.code,
             f"this configuration runs on NeMo-RL and {machines}, and {error.message}",
-            f"{error.remedy} {instead}".rstrip(),
+            f"{error.remedy} {smaller(case.config)}",
         ) from None
-
-
-def cluster(_: Case) -> list[int] | None:
-    """GPUs of each node of the Ray that NeMo-RL would join; None where it would start one.
-
-    Raises `EquipoiseError` where there is one that cannot be joined.
-    """
-    try:  # the address is found as NeMo-RL finds it
-        from ray._private.services import get_ray_address_from_environment
-        from ray._private.utils import get_ray_address_file
-
-        address = get_ray_address_from_environment("auto", None)
-    except (ImportError, ConnectionError):
-        return None
-    refuse_silence(address, get_ray_address_file(None))
-    command = [sys.executable, "-c", _NODES, address]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
-    except subprocess.SubprocessError as error:
-        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        raise EquipoiseError(
-            "nemo-rl.no-ray",
-            f"the Ray cluster at {address} cannot be joined: {lines[-1] if lines else 'no answer'}",
-            _START_RAY,
-        ) from error
-    nodes = json.loads(done.stdout.splitlines()[-1])
-    is_ours = any(name.startswith(OWN_CLUSTER) for resources in nodes for name in resources)
-    if is_ours or not nodes:
-        return None
-    return [int(resources.get("GPU", 0)) for resources in nodes]
-
-
-def refuse_silence(address: str, file: str) -> None:
-    """Raise `EquipoiseError` where nothing listens there; Ray itself would try for minutes.
-
-    Without RAY_ADDRESS the address is in the `file` that a Ray leaves behind when it is killed.
-    """
-    host, _, port = address.rpartition(":")
-    if host and port.isdigit():
-        try:
-            socket.create_connection((host, int(port)), timeout=10).close()
-        except OSError as error:
-            named = os.environ.get("RAY_ADDRESS")
-            raise EquipoiseError(
-                "nemo-rl.no-ray",
-                f"the Ray cluster at {address} cannot be joined: nobody answers ({error})",
-                "Correct RAY_ADDRESS." if named else f"Remove {file}, which names it.",
-            ) from error
-
-
-# --- the installation ---------------------------------------------------------------------------
 
 
 def nemo_rl(case: Case) -> Iterator[Finding]:
@@ -346,10 +264,18 @@ def nemo_rl(case: Case) -> Iterator[Finding]:
         yield unchecked("it is that of another machine")
         return
     if case.job and case.job.container:
-        yield from image(case.job)
+        image = Path(case.job.container)
+        if image.suffix in (".sif", ".sqsh") and not image.is_file():
+            yield failure(f"EQUIPOISE_CONTAINER is {image}, which does not exist", _MAKE_IMAGE)
+        else:
+            yield ok(f"that of {image}, which is not looked into")
         return
-    release = case.once(installation)
-    yield from untried(release)
+    release = installation(case)
+    if not is_tried(release.version):
+        yield warning(
+            f"Equipoise was not tried with NeMo-RL {release.version}, which has what is assumed",
+            f"Tried were {' and '.join(TRIED)}.",
+        )
     if case.purpose == "plan":
         yield ok(f"{release.version} at {release.root}")
         return
@@ -364,24 +290,6 @@ def nemo_rl(case: Case) -> Iterator[Finding]:
             "Set it to a folder that all nodes see.",
         )
     yield from lacking or [ok(f"{release.version} at {release.root}, Python {python}")]
-
-
-def image(job: Job) -> Iterator[Finding]:
-    """The image that a job runs in; its content is not checked."""
-    path = Path(job.container)
-    if path.suffix in (".sif", ".sqsh") and not path.is_file():
-        yield failure(f"EQUIPOISE_CONTAINER is {path}, which does not exist", _MAKE_IMAGE)
-    else:
-        yield ok(f"that of {job.container}, which is not looked into")
-
-
-def untried(release: Installation) -> Iterator[Finding]:
-    """Warn of a version that was not tried."""
-    if not is_tried(release.version):
-        yield warning(
-            f"Equipoise was not tried with NeMo-RL {release.version}, which has what is assumed",
-            f"Tried were {' and '.join(TRIED)}.",
-        )
 
 
 def read_only_workers(root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -420,35 +328,21 @@ def megatron_needs(config: Config, environment: Mapping[str, str]) -> Iterator[F
 
 
 def gpus(case: Case) -> Iterator[Finding]:
-    """The GPU of the local engine, those of the Ray cluster, or of the one to be started here."""
+    """The GPU of the local engine, or those that NeMo-RL finds here.
+
+    In a Ray cluster it counts them itself when it starts, and says what is missing.
+    """
     if case.place != "here":
         yield unchecked(f"{describe_cluster(case.config)} are not of this machine")
-        return
-    if not case.on_nemo_rl:
+    elif not case.on_nemo_rl:
         yield from local_gpus(case)
-        return
-    config, visible = case.config, count_gpus()
-    nodes = case.once(cluster) if case.purpose != "plan" else None
-    where = f"nodes of the Ray cluster have {', '.join(map(str, nodes))}" if nodes else "here"
-    yield from [*too_few_gpus(config, nodes, visible)] or [ok(f"{visible} {where}")]
-
-
-def too_few_gpus(config: Config, nodes: Sequence[int] | None, visible: int) -> Iterator[Finding]:
-    """Count every node of a running Ray cluster, or this machine where Ray is still to start."""
-    needs = f"this configuration runs on NeMo-RL and {describe_cluster(config)}, and"
-    cluster = config.cluster
-    if nodes is not None:
-        if sum(gpus >= cluster.gpus_per_node for gpus in nodes) < cluster.num_nodes:
-            has = ", ".join(map(str, nodes))
-            yield failure(f"{needs} the nodes of the running Ray cluster have {has}", _START_RAY)
-    elif cluster.num_nodes > 1:
-        yield failure(
-            f"{needs} no Ray cluster is running here: NeMo-RL would start one of this machine "
-            "alone and wait for the others",
-            _START_RAY,
-        )
-    elif visible < cluster.gpus_per_node:
-        yield failure(f"{needs} this machine has {visible}", smaller(config))
+    elif case.config.cluster.num_nodes > 1 or case.environment.get("RAY_ADDRESS"):
+        yield unchecked(f"{describe_cluster(case.config)} of the Ray cluster: NeMo-RL counts them")
+    elif (visible := count_gpus()) < case.config.cluster.gpus_per_node:
+        needs = f"this configuration runs on NeMo-RL and {describe_cluster(case.config)}"
+        yield failure(f"{needs}, and this machine has {visible}", smaller(case.config))
+    else:
+        yield ok(f"{visible} here")
 
 
 def memory(case: Case) -> Iterator[Finding]:

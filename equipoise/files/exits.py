@@ -127,7 +127,7 @@ def guarded(action: Callable[[Reporter], None]) -> int:
         errors.say(f"error [{error.code}]: {error}")
         return error.exit_code
     except Stopped as stopped:
-        errors.say(str(stopped) or "stopped before the run began; nothing is kept of it")
+        errors.say(str(stopped) or "stopped")
         return EXIT_STOPPED
     except Exception as error:  # noqa: BLE001  what has no remedy is printed whole, and escaped
         if isinstance(error, BrokenPipeError) and _output_is_closed():

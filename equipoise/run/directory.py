@@ -18,12 +18,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import (
+    AliasPath,
+    BaseModel,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -133,15 +134,11 @@ class NewRun:
         numbered = (f"{dated}-{number}" for number in itertools.count(2))
         for name in [self.name] if self.name else itertools.chain([dated], numbered):
             try:
-                create_folder(self.folder / name, partial(_fill, fill, name))
+                create_folder(self.folder / name, lambda to: fill(RunDirectory(to), name))  # noqa: B023
             except FileExistsError:
                 continue
             return RunDirectory(self.folder / name)
         raise _taken(self.folder / str(self.name))
-
-
-def _fill(fill: Callable[[RunDirectory, str], None], name: str, folder: Path) -> None:
-    fill(RunDirectory(folder), name)
 
 
 def model_label(model: str) -> str:
@@ -189,20 +186,32 @@ def open_run_directory(root: Path) -> RunDirectory:
     return run
 
 
+class StoredConfig(BaseModel):
+    """Keys of a run's config.yaml that are read before it is loaded."""
+
+    task: str = Field(validation_alias=AliasPath("equipoise", "task"))
+    steps: int = Field(validation_alias=AliasPath("grpo", "max_num_steps"))
+
+    @classmethod
+    def of(cls, run: RunDirectory) -> "StoredConfig":
+        """Read the file. Raises `EquipoiseError` where it is missing or lacks a key."""
+        try:
+            return cls.model_validate(read_yaml(run.config))
+        except OSError as error:
+            raise UsageError(
+                "entry.no-run",
+                f"{run.root} is not a run: {run.config.name}: {error.strerror}",
+                "Name the folder of a run, results/<task>/<run name>.",
+            ) from None
+        except (ValueError, yaml.YAMLError):
+            raise EquipoiseError(
+                "entry.no-task", f"{run.config} names no task", "Put it back from a copy."
+            ) from None
+
+
 def task_of(run: RunDirectory) -> str:
     """The task that a run's configuration names. Raises `EquipoiseError`."""
-    try:
-        return str(read_yaml(run.config)["equipoise"]["task"])
-    except OSError as error:
-        raise UsageError(
-            "entry.no-run",
-            f"{run.root} is not a run: {run.config.name}: {error.strerror}",
-            "Name the folder of a run, results/<task>/<run name>.",
-        ) from None
-    except (TypeError, KeyError, ValueError, yaml.YAMLError):
-        raise EquipoiseError(
-            "entry.no-task", f"{run.config} names no task", "Put it back from a copy."
-        ) from None
+    return StoredConfig.of(run).task
 
 
 # --- figures in its files -------------------------------------------------------------------------

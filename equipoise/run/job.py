@@ -7,7 +7,7 @@ writes, as a `Sample`. What is drawn is kept before it is scored, so that what s
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TextIO
@@ -17,7 +17,6 @@ from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from environments.presentation import Presentation
 from equipoise.config import Config, LoadedConfig
-from equipoise.config.schema import EvaluationConfig
 from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import hash_file, write_json
 from equipoise.files.errors import EquipoiseError
@@ -161,10 +160,6 @@ def scores_of(environment: Environment, rollouts: Sequence[Rollout]) -> list[Sco
         ) from error
 
 
-#: A score that has not failed.
-_MEASURED = Score(0.0)
-
-
 def score_within_budget(environment: Environment, rollouts: Sequence[Rollout]) -> list[Score]:
     """The environment's scores; when a budget is used up, all failed, for `FailureMonitor`."""
     try:
@@ -173,31 +168,28 @@ def score_within_budget(environment: Environment, rollouts: Sequence[Rollout]) -
         return [Score(None, error=Failure("budget", str(error)))] * len(rollouts)
 
 
-def refuse_failures(scores: Sequence[Score], max_rate: float, subject: str) -> None:
-    """Raise `EquipoiseError` when so many rollouts failed that their metrics would mislead."""
-    failures = [score.error for score in scores if score.error]
-    if len(failures) > max_rate * len(scores):
+def refuse_failures(
+    scores: Sequence[Score], max_rate: float, subject: str, *, to_train: bool = True
+) -> None:
+    """Raise `EquipoiseError` when so many rollouts failed that their metrics would mislead.
+
+    Where nothing is trained on their rewards (not `to_train`), a reply with an outcome is measured
+    without its reward, which is logged.
+    """
+    failed = [(score.error, score.outcome) for score in scores if score.error]
+    failures = Counter(error for error, outcome in failed if to_train or outcome is None)
+    if failures.total() > max_rate * len(scores):
         raise EquipoiseError(
             "evaluation.failed-scores",
-            f"{len(failures):,} of {len(scores):,} rollouts of {subject} could not be scored, more "
-            f"than equipoise.max_failure_rate = {max_rate:.0%}: {_most_common(Counter(failures))}",
+            f"{failures.total():,} of {len(scores):,} rollouts of {subject} could not be scored, "
+            f"more than equipoise.max_failure_rate = {max_rate:.0%}: {_most_common(failures)}",
             "Remove the cause, then continue with --resume.",
         )
-
-
-def refuse_unmeasured(scores: Sequence[Score], max_rate: float, subject: str) -> str:
-    """`refuse_failures` of what nothing is trained on: a score with an outcome is measured.
-
-    Returns why rewards are missing beside outcomes, empty where none is.
-    """
-    measured = [score.error for score in scores if score.error and score.outcome is not None]
-    refuse_failures([s if s.outcome is None else _MEASURED for s in scores], max_rate, subject)
-    if not measured:
-        return ""
-    return (
-        f"{len(measured):,} of {len(scores):,} replies of {subject} have no reward "
-        f"({_most_common(Counter(measured))}); what needs none is measured all the same"
-    )
+    if unrewarded := Counter(error for error, _ in failed) - failures:
+        _LOG.warning(
+            f"{unrewarded.total():,} of {len(scores):,} replies of {subject} have no reward "
+            f"({_most_common(unrewarded)}); what needs none is measured all the same"
+        )
 
 
 def _most_common(failures: Counter[Failure]) -> str:
@@ -354,94 +346,60 @@ def generate(job: Job, stage: str, draw: Draw) -> None:
 def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     """Score what `generate` wrote, and write it again with the scores and the metrics.
 
-    The generations go last: a stage that has evaluation.json and none of them is finished. Raises
+    evaluation.json is written last of the files; the generations go after it. Raises
     `EquipoiseError` when too many rollouts could not be scored, or measured where nothing is
     trained on their rewards (not `to_train`).
     """
-    generations = job.run.generations(stage)
-    rollouts, failures = read_generations(generations)
+    run, environment, config = job.run, job.environment, job.config.equipoise
+    rollouts, failures = read_generations(run.generations(stage))
     started = time.perf_counter()
     with job.display.progress(f"scoring {len(rollouts):,} replies"):
-        scores = score_replies(job.environment, rollouts, failures)
-    max_rate, subject = job.config.equipoise.max_failure_rate, f"the {stage} evaluation"
-    if to_train:
-        refuse_failures(scores, max_rate, subject)
-    elif missing := refuse_unmeasured(scores, max_rate, subject):
-        _LOG.warning(missing)
-    account = job.run.ledger.read().generation[stage].model_dump()
+        # A missing reply is scored as empty text, because sets and groups must be whole.
+        scores = [
+            Score(None, error=failure, evidence={NO_REPLY: True}) if failure else score
+            for score, failure in zip(scores_of(environment, rollouts), failures, strict=True)
+        ]
+    subject = f"the {stage} evaluation"
+    refuse_failures(scores, config.max_failure_rate, subject, to_train=to_train)
+    account = run.ledger.read().generation[stage].model_dump()
     account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
     with job.display.progress("measuring"):
-        model = job.model_name if stage == BASELINE else str(job.run.final_checkpoint)
-        settings = job.config.equipoise.evaluation
-        evaluation = write_evaluation(
-            job.run, stage, job.environment, rollouts, scores, settings, model, account
+        write_rollouts(run.rollouts(stage), rollouts, scores)
+        measurement = environment.measure(rollouts, scores)
+        statistics = config.evaluation.statistics
+        metrics, breakdowns = estimates_of(measurement, statistics)
+        kinds = Counter(score.error.kind for score in scores if score.error)
+        for name, document in environment.exports(rollouts, scores).items():
+            write_json(run.evaluation(stage).with_name(name), document)
+        names = (environment.watched, environment.objective, *metrics)
+        better = {name: metric.better for name, metric in measurement.metrics.items()}
+        evaluation = Evaluation.model_validate(
+            {
+                "schema": 1,
+                "task": environment.name,
+                "split": config.evaluation.split,
+                "model": job.model_name if stage == BASELINE else str(run.final_checkpoint),
+                "n_prompts": len({rollout.prompt_id for rollout in rollouts}),
+                "n_rollouts": len(rollouts),
+                "n_failed": kinds.total(),
+                "failures": kinds,
+                "confidence": statistics.confidence,
+                "presentation": environment.presentation,
+                "objective": environment.objective,
+                # What the alarm goes by; None without any metric.
+                "watched": next(
+                    ({"metric": n, "better": better[n]} for n in names if n in metrics), None
+                ),
+                **account,
+                "metrics": metrics,
+                **breakdowns,
+            }
         )
+        write_content(run.evaluation(stage), evaluation)
     # Sealed first: a stage that still has its generations is not finished, and is scored again.
-    seal(job.run, job.run.evaluation(stage).parent)
-    generations.unlink()
+    seal(run, run.evaluation(stage).parent)
+    run.generations(stage).unlink()
     job.show(stage, evaluation)
-
-
-def score_replies(
-    environment: Environment, rollouts: Sequence[Rollout], failures: Sequence[Failure | None]
-) -> list[Score]:
-    """Score the replies; a missing reply gets the failure that prevented it.
-
-    The environment gets empty text in its place, because sets and groups must be whole.
-    """
-    scores = scores_of(environment, rollouts)
-    pairs = zip(scores, failures, strict=True)
-    return [
-        Score(None, error=failure, evidence={NO_REPLY: True}) if failure else score
-        for score, failure in pairs
-    ]
-
-
-def write_evaluation(
-    run: RunDirectory,
-    stage: str,
-    environment: Environment,
-    rollouts: Sequence[Rollout],
-    scores: Sequence[Score],
-    settings: EvaluationConfig,
-    model: str,
-    account: Mapping[str, float],
-) -> Evaluation:
-    """The files of a stage; gives the content of evaluation.json, which is written last.
-
-    `account` is what the stage took.
-    """
-    write_rollouts(run.rollouts(stage), rollouts, scores)
-    measurement = environment.measure(rollouts, scores)
-    metrics, breakdowns = estimates_of(measurement, settings.statistics)
-    failures = Counter(score.error.kind for score in scores if score.error)
-    for name, document in environment.exports(rollouts, scores).items():
-        write_json(run.evaluation(stage).with_name(name), document)
-    names = (environment.watched, environment.objective, *metrics)
-    better = {name: metric.better for name, metric in measurement.metrics.items()}
-    watched = [{"metric": n, "better": better[n]} for n in names if n in metrics]
-    evaluation = Evaluation.model_validate(
-        {
-            "schema": 1,
-            "task": environment.name,
-            "split": settings.split,
-            "model": model,
-            "n_prompts": len({rollout.prompt_id for rollout in rollouts}),
-            "n_rollouts": len(rollouts),
-            "n_failed": failures.total(),
-            "failures": failures,
-            "confidence": settings.statistics.confidence,
-            "presentation": environment.presentation,
-            "objective": environment.objective,
-            # What the alarm goes by; None without any metric.
-            "watched": watched[0] if watched else None,
-            **account,
-            "metrics": metrics,
-            **breakdowns,
-        }
-    )
-    write_content(run.evaluation(stage), evaluation)
-    return evaluation
 
 
 def compare_stages(job: Job) -> None:

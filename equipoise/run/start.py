@@ -20,7 +20,7 @@ from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.config.schedule import count_steps, total_steps
-from equipoise.files.disk import read_yaml, write_text
+from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
 from equipoise.models.hub import located, refuse_missing_tokenizer
@@ -33,7 +33,7 @@ from equipoise.models.task import (
     provide_models,
     read_records,
 )
-from equipoise.run.directory import NewRun, RunDirectory, open_run_directory
+from equipoise.run.directory import NewRun, RunDirectory, StoredConfig, open_run_directory
 from equipoise.run.job import Display, Job, check_environment, record_sources
 from equipoise.run.ledger import Growth, Provenance, code_diff, describe_run
 from equipoise.run.seals import check_part, find_checkpoints, remove, seal
@@ -148,7 +148,7 @@ def check_resume(loaded: LoadedConfig) -> None:
 
 def _check_length(run: RunDirectory, loaded: LoadedConfig) -> None:
     config, done = loaded.config, reached_step(run)
-    planned, target = _planned(run), config.grpo.max_num_steps
+    planned, target = StoredConfig.of(run).steps, config.grpo.max_num_steps
     if target < planned:
         raise UsageError(
             "resume.fewer-steps",
@@ -184,7 +184,8 @@ def grow(run: RunDirectory, loaded: LoadedConfig, say: Callable[[str], None]) ->
     Remove the result of fewer steps; it is made anew. The configuration is written last: a run that
     is killed before makes that result again from its newest checkpoint.
     """
-    planned, target, done = _planned(run), loaded.config.grpo.max_num_steps, reached_step(run)
+    planned, done = StoredConfig.of(run).steps, reached_step(run)
+    target = loaded.config.grpo.max_num_steps
     if target == planned:
         return
     say(f"training goes on from step {done} to {target}; the result of {planned} steps is removed")
@@ -201,10 +202,6 @@ def reached_step(run: RunDirectory) -> int:
     """The step of the newest checkpoint, 0 where there is none."""
     checkpoints = [c for prefix in _CHECKPOINTS for c in find_checkpoints(run.checkpoints, prefix)]
     return max((checkpoint.step for checkpoint in checkpoints), default=0)
-
-
-def _planned(run: RunDirectory) -> int:
-    return int(read_yaml(run.config)["grpo"]["max_num_steps"])
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.contract.rehearsal import needs_checkout, needs_extra
-from tests.equipoise.train.nemo_rl.test_ray_cluster import OPEN, rehearsals  # noqa: F401  a fixture
 
 pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()]
 #: NeMo-RL's own start, on a machine where no other Ray can be seen than this one.
@@ -30,9 +29,35 @@ init_ray()
 print("joined", ray.get_runtime_context().gcs_address, flush=True)
 ray.shutdown()
 """
+#: Ray 2.60 lets in whoever has its token; the versions that NeMo-RL locks, everybody.
+OPEN = {"RAY_AUTH_MODE": "disabled"}
+REHEARSAL = """
+import sys, ray
+from equipoise.train.nemo_rl.rehearsal.cpu import start_ray
+start_ray(2)
+print("address", ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+ray.shutdown()
+"""
 
 
-def test_nemo_rl_starts_one_of_its_own_beside_it(rehearsals):  # noqa: F811
+@pytest.fixture
+def rehearsals():
+    """The address of a Ray as a rehearsal starts it, in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", REHEARSAL],
+        env=os.environ | OPEN | {"RAY_ADDRESS": ""},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    lines = (line for line in process.stdout if line.startswith("address "))
+    yield next(lines).split()[1]
+    process.stdin.close()
+    process.wait()
+
+
+def test_nemo_rl_starts_one_of_its_own_beside_it(rehearsals):
     with TemporaryDirectory(dir="/tmp") as folder:  # Ray's sockets are below it, in short names
         environment = os.environ | OPEN | {"RAY_ADDRESS": "", "RAY_TMPDIR": folder}
         done = subprocess.run(

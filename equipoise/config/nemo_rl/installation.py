@@ -30,8 +30,6 @@ TRIED: Mapping[str, str] = {
     RELEASE: "81aa43dda4765b0429cf31dab44441e4e4383911",
     "main-7ea279a": "7ea279abfbeb698b092856d0dab61e7cf39bc909",  # of 22 August 2026
 }
-#: What it names a resource of a Ray that it started for a run on one machine.
-OWN_CLUSTER = "nrl_tag_"
 
 _TRAINER = (
     "policy policy_generation val_dataloader tokenizer loss_fn task_to_env val_task_to_env logger "

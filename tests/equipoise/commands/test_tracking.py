@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from environments.base import Rollout, Score
+from environments.base import Rollout
 from environments.measurement import Mean, measure_means
 from equipoise.commands.tracking import Tracker, summary, wandb_mode
 from equipoise.config import load_config
@@ -20,9 +20,9 @@ from equipoise.files.disk import write_json, write_jsonl
 from equipoise.report.alarms import FEWEST
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
-from equipoise.run.directory import RunDirectory, Watched
+from equipoise.run import job as at_work
+from equipoise.run.directory import Evaluation, RunDirectory, Watched, read_content
 from equipoise.run.history import append_row
-from equipoise.run.job import write_evaluation
 from equipoise.run.ledger import Provenance, Usage
 
 PROMPT = "a question that nobody else may read"
@@ -286,9 +286,8 @@ def written(job, monkeypatch, *names):
     """The evaluation of a reply by metrics of these names."""
     means = {name: Mean([1.0], better="lower") for name in names}
     monkeypatch.setattr(job.environment, "measure", lambda *_: measure_means(["p"], means))
-    rollout, settings = Rollout("p", "p", "test", "Q", "A"), job.config.equipoise.evaluation
-    stage = (job.run, "baseline", job.environment, [rollout], [Score(1.0)], settings)
-    return write_evaluation(*stage, "tiny", {})
+    at_work.evaluate(job, "baseline", lambda *_: [Rollout("p", "p", "test", "Q", "A")])
+    return read_content(job.run.evaluation("baseline"), Evaluation)
 
 
 @pytest.mark.parametrize(

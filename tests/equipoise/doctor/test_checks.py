@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.doctor import CHECKS, checks, compare_plan, examine, machine, refuse_unfit
 from equipoise.doctor.checks import Case, Check, Job, failure, ok, results_of, unchecked, warning
-from equipoise.doctor.machine import folders, nemo_rl, usable_installation
+from equipoise.doctor.machine import folders, nemo_rl
 from equipoise.doctor.task import model
 from equipoise.files.errors import EquipoiseError
 from tests.equipoise.doctor.conftest import LARGE, SMALL
@@ -91,12 +91,6 @@ def test_a_model_that_the_machine_cannot_hold_is_refused_and_one_that_fits_is_no
         start(*LLAMA)
     for name in ("Qwen/Qwen2.5-0.5B-Instruct", "un/known"):
         start("--model-name", name, "--device=cpu", "--engine=local")
-
-
-def test_a_rehearsal_that_lacks_nemo_rl_is_not_told_to_rehearse():
-    with refusal("nemo-rl.no-installation", "and a CPU") as error:
-        usable_installation("a CPU")
-    assert "--rehearse" not in error.value.remedy
 
 
 def test_a_start_asks_neither_the_network_nor_the_driver():

@@ -10,8 +10,6 @@ import torch
 from torch.distributed import device_mesh
 from torch.overrides import TorchFunctionMode
 
-from equipoise.config.nemo_rl.installation import OWN_CLUSTER
-
 _NAMES = {"cuda": "cpu", "nccl": "gloo"}
 
 
@@ -23,7 +21,7 @@ def start_ray(gpus: int) -> None:
         address="local",
         num_gpus=gpus,
         num_cpus=2 * gpus + 2,
-        resources={f"{OWN_CLUSTER}rehearsal": 1},  # NeMo-RL joins none with another's mark
+        resources={"nrl_tag_rehearsal": 1},  # NeMo-RL joins none with another's mark
         include_dashboard=False,
         log_to_driver=True,
     )
