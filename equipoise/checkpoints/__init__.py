@@ -1,6 +1,6 @@
 """Checkpoints made into other checkpoints, tensor by tensor.
 
-Damaged, hostile or unfit files raise `ConversionError`, which names file and tensor.
+Damaged, hostile or unfit files raise `EquipoiseError`, which names file and tensor.
 
 convert.py    both ways: to Hugging Face's form, and by bridge_script.py to Megatron's
 sources.py    what a folder is, found by looking

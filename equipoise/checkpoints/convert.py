@@ -1,18 +1,17 @@
 """Any known checkpoint, made into what `from_pretrained` loads or what Megatron starts from."""
 
-import errno
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from huggingface_hub import ModelCardData, snapshot_download
+from huggingface_hub import snapshot_download
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from equipoise.checkpoints.hugging_face import (
     copy_beside,
@@ -38,49 +37,46 @@ from equipoise.checkpoints.lora import (
 from equipoise.checkpoints.megatron import (
     FAMILIES,
     NOT_IN_SHAPES,
-    export_model,
-    import_model,
     refuse_difference,
     refuse_overrides,
+    run_bridge,
     stated_by,
     to_hugging_face,
 )
 from equipoise.checkpoints.sources import ADAPTERS, Source, describe, open_source
 from equipoise.checkpoints.tensors import (
     Tensors,
-    check_folder,
-    json_mapping,
     megabytes,
     refuse,
     total_bytes,
 )
 from equipoise.checkpoints.verify import (
-    architecture,
     in_memory,
     logits_of_folder,
-    model_config,
     of_dtype,
     tensors_of_model,
     verify_beside,
     verify_model,
 )
 from equipoise.config.nemo_rl.installation import find_megatron_python
-from equipoise.files.console import ShowProgress, is_visible, no_progress
+from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import create_folder, scratch_folder, write_json, write_text
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.models.hub import explain, located
-from equipoise.models.pretrained import LOADING_ERRORS, NAMES_OF_CODE
+from equipoise.models.pretrained import (
+    LOADING_ERRORS,
+    NAMES_OF_CODE,
+    check_folder,
+    load_config,
+    read_object,
+)
 
 _LOG = logging.getLogger(__name__)
 
 
 #: What Megatron-Bridge calls a checkpoint that nothing was trained of.
 ITERATION = "iter_0000000"
-_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+", re.ASCII)
-_FOLDERS = re.compile(r"/\S*/")
-_LONGEST = 300
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +86,8 @@ class _Plan:
     source: Source
     tensors: Tensors
     companions: tuple[Path, ...]
-    reference: Callable[[torch.dtype], torch.Tensor] | None
-    unstated: tuple[str, ...]
-    base_name: str | None
+    reference: Callable[[torch.dtype], torch.Tensor] | None = None
+    unstated: tuple[str, ...] = ()
 
 
 def convert(
@@ -147,10 +142,10 @@ def convert_to_megatron(
 
         def fill(folder: Path) -> None:
             with progress("Megatron-Bridge writes"):
-                versions = import_model(model, folder)
+                versions = run_bridge("import", model, folder)
             settings = folder / ITERATION / "run_config.yaml"
             # Megatron-Bridge leaves out what Megatron-core cannot do, such as linear scaling.
-            config, stated = model_config(model), stated_by(settings, "model")
+            config, stated = load_config(str(model)), stated_by(settings, "model")
             if stated and config.model_type in FAMILIES:
                 refuse_difference(stated, config, model)
             # Folders that are gone after the conversion get the names of what stays.
@@ -164,29 +159,21 @@ def convert_to_megatron(
 
 
 def refuse_taken(destination: Path) -> None:
-    """Raise `ConversionError` unless the folder is new or empty."""
+    """Raise `EquipoiseError` unless the folder is new or empty."""
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        refuse(
-            "convert.existing-destination", f"{destination} is there already", "Name a new folder."
-        )
+        _refuse_taken(destination)
+
+
+def _refuse_taken(destination: Path) -> NoReturn:
+    refuse("convert.existing-destination", f"{destination} is there already", "Name a new folder.")
 
 
 def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write a folder that appears whole."""
     try:
         create_folder(destination, fill)
-    except FileExistsError:
-        refuse(
-            "convert.new-destination", f"{destination} has appeared meanwhile", "Name a new folder."
-        )
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        refuse(
-            "convert.full-disk",
-            f"the disk of {destination} is full; nothing is kept there",
-            "Free some space, or name a folder on another disk.",
-        )
+    except FileExistsError:  # it has appeared meanwhile
+        _refuse_taken(destination)
     except Stopped:
         # The signal may come while the finished folder gets its name.
         is_complete = destination.is_dir() and any(destination.iterdir())
@@ -209,15 +196,14 @@ def _plan(
     source: Source, named: str | None, scratch: Callable[[], Path], progress: ShowProgress
 ) -> _Plan:
     companions, base = _folders(source, named)
-    config: Mapping[str, Any] = model_config(_configured(companions)).to_dict()
+    config: Mapping[str, Any] = load_config(str(_configured(companions))).to_dict()
     if source.form == "megatron" and config.get("model_type") not in FAMILIES:
         source = _by_bridge(source, _configured(companions), scratch(), progress)
-        return _Plan(source, source.tensors, companions, None, (), named or source.base)
+        return _Plan(source, source.tensors, companions)
     unstated = _compare_stated(source, _configured(companions), based=base is not None)
     plan = partial(_Plan, source, companions=companions, unstated=unstated)
-    plan = partial(plan, base_name=named or source.base)
     if source.form == "megatron":
-        return plan(tensors=to_hugging_face(source.tensors, config), reference=None)
+        return plan(tensors=to_hugging_face(source.tensors, config))
     if source.form == "hugging_face":
         is_whole = is_model(source.path)
         reference = partial(logits_of_folder, source.path) if is_whole else None
@@ -247,7 +233,7 @@ def _plan(
 
 def _by_bridge(source: Source, configured: Path, scratch: Path, progress: ShowProgress) -> Source:
     """Let Megatron-Bridge read a family that is not known here; it compares what is stated."""
-    family = json_mapping(configured / "config.json").get("model_type")
+    family = read_object(configured / "config.json").get("model_type")
     try:
         find_megatron_python()
     except EquipoiseError as error:
@@ -257,9 +243,9 @@ def _by_bridge(source: Source, configured: Path, scratch: Path, progress: ShowPr
             f"left to Megatron-Bridge: {error.message}",
             error.remedy,
         )
-    write_json(scratch / "config.json", json_mapping(configured / "config.json"))
+    write_json(scratch / "config.json", read_object(configured / "config.json"))
     with progress(f"Megatron-Bridge reads the {family}"):
-        versions = export_model(source.path, scratch, scratch)
+        versions = run_bridge("export", source.path, scratch, scratch)
     kind = f"{source.kind}, by Megatron-Bridge {versions['megatron-bridge']}"
     return replace(source, kind=kind, tensors=model_tensors(scratch))
 
@@ -279,9 +265,9 @@ def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, 
     Tells which fields nothing states, where configuration and weights are not of one folder.
     """
     if source.stated:
-        missing = refuse_difference(source.stated, model_config(folder), folder)
+        missing = refuse_difference(source.stated, load_config(str(folder)), folder)
     else:
-        stated = refuse_overrides(source.overrides, model_config(folder), folder)
+        stated = refuse_overrides(source.overrides, load_config(str(folder)), folder)
         of_base = based and source.form != "adapter"
         missing = tuple(n for n in NOT_IN_SHAPES if of_base and n not in stated)
     where = f"which nothing states and {folder / 'config.json'} gives"
@@ -296,7 +282,11 @@ def _base(source: Source, name: str | None) -> Path:
             f"{source.path} does not say which model training began with",
             "Name it: --base.",
         )
-    name = located(name)
+    try:
+        name = located(name)
+    except EquipoiseError as error:
+        message = f"the base of {source.path} cannot be had: {error.message}"
+        raise EquipoiseError(error.code, message, "Name it where it is now: --base.") from error
     if Path(name).is_dir():
         check_folder(Path(name))
         return Path(name)
@@ -326,11 +316,11 @@ def _fill(plan: _Plan, progress: ShowProgress, folder: Path) -> None:
     _drop_code(folder / "config.json")
     tensors = tensors_of_model(plan.tensors, folder)
     # config.json says what loads the weights, and in which number format they are.
-    config = json_mapping(folder / "config.json")
+    config = read_object(folder / "config.json")
     for key in ("torch_dtype", "quantization_config"):  # no weight here is quantized
         config.pop(key, None)
     config["dtype"] = str(of_dtype(tensors)).removeprefix("torch.")
-    config["architectures"] = [architecture(folder)]
+    config["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING[type(load_config(str(folder)))].__name__]
     write_json(folder / "config.json", config)
     unchecked = plan.unstated + verify_beside(folder)
     with progress("writing, in MB", megabytes(total_bytes(tensors))) as bar:
@@ -339,7 +329,6 @@ def _fill(plan: _Plan, progress: ShowProgress, folder: Path) -> None:
         verdict = verify_model(folder, plan.reference, unchecked)
     _LOG.info(f"checked: {verdict}")
     write_record(plan.source, folder, checked=asdict(verdict))
-    write_card(plan.source, folder, plan.base_name, str(verdict))
 
 
 def _fill_adapter(source: Source, base: str | None, folder: Path) -> None:
@@ -365,15 +354,13 @@ def _fill_adapter(source: Source, base: str | None, folder: Path) -> None:
             )
         folder_of_base = _base(source, base)
         _compare_stated(source, folder_of_base, based=True)
-        of_base = model_config(folder_of_base).to_dict()
+        of_base = load_config(str(folder_of_base)).to_dict()
         adapter = megatron_adapter(source.tensors, source.peft or {}, of_base)
         config, tensors = peft_files(adapter, base)
     write_file(folder / WEIGHTS, tensors, lambda _: None)
     write_json(folder / CONFIG, config)
     (folder / "config.json").unlink(missing_ok=True)  # of the base, which is another model
-    checked = f"an adapter of {len(tensors)} tensors"
-    _LOG.info(f"checked: {checked}")
-    write_card(source, folder, config["base_model_name_or_path"], checked, merged=False)
+    _LOG.info(f"checked: an adapter of {len(tensors)} tensors")
 
 
 def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
@@ -390,53 +377,12 @@ def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
 
 def _drop_code(path: Path) -> None:
     """Custom code beside a model is not copied, so remove what refers to it."""
-    settings = json_mapping(path) if path.is_file() else {}
+    settings = read_object(path) if path.is_file() else {}
     if named := settings.keys() & set(NAMES_OF_CODE):
         write_json(path, {key: value for key, value in settings.items() if key not in named})
 
 
-# --- The record and the card ----------------------------------------------------------------------
-# conversion.json says where a model comes from and what was checked of it. The card evaluates
-# nothing; that of the source or of the base is not copied, for its claims are of other weights.
-
-
 def write_record(source: Source, folder: Path, **more: Any) -> None:
+    """Write conversion.json: where a model comes from, and what was checked of it."""
     about = {"path": str(source.path.resolve()), "kind": source.kind, "base": source.base}
     write_json(folder / "conversion.json", {"schema": 2, "source": about, **more})
-
-
-def write_card(
-    source: Source, folder: Path, base: str | None, checked: str, *, merged: bool = True
-) -> None:
-    """Write the card into the folder. `merged` is false of an adapter that stays one."""
-    is_adapter = source.form in ADAPTERS
-    on_hub = base if base and _HUB_NAME.fullmatch(base) and not Path(base).is_dir() else None
-    relation = "finetune" if merged else "adapter"
-    metadata = ModelCardData(
-        base_model=on_hub,
-        base_model_relation=relation if on_hub and is_adapter else None,
-        library_name="transformers" if merged else "peft",
-        pipeline_tag="text-generation",
-        tags=["equipoise"],
-    )
-    text = f"""---
-{metadata.to_yaml()}
----
-
-# Converted from {_code(source.path.name)}
-
-> **Converted, not evaluated here.** Nothing below says how well this model answers.
-
-- **Source:** {_code(source.kind)}
-- **Base:** {_code(on_hub or Path(base).name) if base else "not known"}
-- **Checked:** {_code(_FOLDERS.sub("", checked))}
-
-The terms of the base model hold for this one too; this card states no licence.
-"""
-    write_text(folder / "README.md", text)
-
-
-def _code(text: str) -> str:
-    """Untrusted text as inline code, in which Markdown and HTML have no effect."""
-    line = " ".join("".join(c for c in text if is_visible(c)).split())
-    return f"`{line.replace('`', chr(39))[:_LONGEST]}`"

@@ -24,11 +24,11 @@ from equipoise.checkpoints.tensors import (
     Part,
     Tensors,
     join,
-    json_mapping,
     refuse,
     saved,
     saved_tensor,
 )
+from equipoise.models.pretrained import read_object
 
 METADATA = ".metadata"
 #: What a `.metadata` is made of; everything else in one (plans, enums) becomes an empty object.
@@ -139,7 +139,7 @@ def layered_tensors(folder: Path) -> Tensors:
 def torch_dist_tensors(folder: Path) -> Tensors:
     """Read the same from a folder of Megatron's."""
     metadata = folder / "metadata.json"
-    backend = json_mapping(metadata).get("sharded_backend") if metadata.is_file() else None
+    backend = read_object(metadata).get("sharded_backend") if metadata.is_file() else None
     if backend != "torch_dist":
         refuse(
             "torch-dist.unknown-backend",

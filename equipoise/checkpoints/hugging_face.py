@@ -24,11 +24,11 @@ from equipoise.checkpoints.tensors import (
     in_blocks,
     in_bytes,
     join,
-    json_mapping,
     refuse,
     total_bytes,
 )
 from equipoise.files.disk import write_json
+from equipoise.models.pretrained import read_object
 
 INDEX = "model.safetensors.index.json"
 _ONE_FILE = "model.safetensors"
@@ -79,7 +79,7 @@ def model_tensors(folder: Path) -> Tensors:
 
 
 def _indexed(folder: Path) -> Tensors:
-    places = json_mapping(folder / INDEX).get("weight_map")
+    places = read_object(folder / INDEX).get("weight_map")
     if not isinstance(places, dict) or not places:
         refuse("safetensors.empty-index", f"{folder / INDEX} names no file", "Make it again.")
     for name in places.values():
@@ -157,7 +157,7 @@ def sharded_tensors(folder: Path) -> Tensors:
         for name, part in _parts(path).items():
             parts.setdefault(name, []).append(part)
     places = folder / SHARD_METADATA / _PLACES
-    listing = json_mapping(places) if places.is_file() else {}
+    listing = read_object(places) if places.is_file() else {}
     if missing := sorted(listing.keys() - parts.keys()):
         refuse(
             "safetensors.missing-part", f"{folder}: no file has a part of {missing[0]}", COPY_AGAIN

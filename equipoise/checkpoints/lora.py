@@ -25,7 +25,6 @@ from equipoise.checkpoints.megatron import LINEAR, Shape, prefix_of
 from equipoise.checkpoints.tensors import (
     LazyTensor,
     Tensors,
-    json_mapping,
     refuse,
     size,
     total_bytes,
@@ -38,7 +37,7 @@ from equipoise.checkpoints.verify import (
     names_of,
     tensors_of_model,
 )
-from equipoise.models.pretrained import SETTINGS_ERRORS
+from equipoise.models.pretrained import SETTINGS_ERRORS, read_object
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -78,12 +77,8 @@ class Pair:
 Adapter = Mapping[str, Pair]
 
 
-def is_adapter(folder: Path) -> bool:
-    return (folder / CONFIG).is_file()
-
-
 def adapter_config(folder: Path) -> Mapping[str, Any]:
-    return json_mapping(folder / CONFIG)
+    return read_object(folder / CONFIG)
 
 
 def adapter_tensors(folder: Path) -> Tensors:
@@ -364,7 +359,7 @@ def merge(base: Tensors, adapter: Adapter, *, tied: bool = False) -> Tensors:
 
 
 def refuse_quantised(base: Tensors) -> None:
-    """Raise `ConversionError` for a base of fewer bits than a sum needs."""
+    """Raise `EquipoiseError` for a base of fewer bits than a sum needs."""
     for name, tensor in base.items():
         if name.endswith((".weight", ".qweight")) and tensor.dtype not in _NUMBERS:
             refuse(

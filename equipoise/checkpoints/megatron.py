@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedConfig
@@ -366,7 +366,7 @@ def refuse_difference(
 def statements(stated: MegatronConfig) -> dict[str, Any]:
     """Return what the settings say, by config.json's names.
 
-    Raises `ConversionError` for what no config.json of a Llama, Qwen2 or Qwen3 can say.
+    Raises `EquipoiseError` for what no config.json of a Llama, Qwen2 or Qwen3 can say.
     """
     settings = stated.settings
     for key, only in _ONLY.items():
@@ -437,24 +437,13 @@ _SCRIPT = Path(__file__).with_name("bridge_script.py")
 _OF_A_JOB = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE")
 _LINES_SHOWN = 12
 
-#: Package -> version.
-Versions = Mapping[str, str]
 
+def run_bridge(action: Literal["import", "export"], *folders: Path) -> Mapping[str, str]:
+    """Run bridge_script.py, and return the versions of its packages. Raises `EquipoiseError`.
 
-def import_model(model: Path, destination: Path) -> Versions:
-    """Make Megatron's torch_dist of a folder of Hugging Face's. Raises `EquipoiseError`."""
-    return _ask("import", model, destination)
-
-
-def export_model(checkpoint: Path, config: Path, destination: Path) -> Versions:
-    """Make Hugging Face's safetensors of an `iter_N`; `config` is a folder with config.json.
-
-    Raises `EquipoiseError`.
+    `import` takes a model of Hugging Face's and the destination; `export` an `iter_N`, a folder
+    with config.json and the destination.
     """
-    return _ask("export", checkpoint, config, destination)
-
-
-def _ask(action: str, *folders: Path) -> Versions:
     python = find_megatron_python()
     # -P: the script's own folder has a module megatron, too, which is not theirs.
     command = [
@@ -479,5 +468,5 @@ def _ask(action: str, *folders: Path) -> Versions:
             f"{MEGATRON_PYTHON} names another Python that has it. NeMo-RL's container has the one "
             "that its runs use.",
         )
-    versions: Versions = json.loads(done.stdout.splitlines()[-1])
+    versions: Mapping[str, str] = json.loads(done.stdout.splitlines()[-1])
     return versions

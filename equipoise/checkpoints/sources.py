@@ -14,16 +14,16 @@ from equipoise.checkpoints.hugging_face import (
     sharded_tensors,
     shards,
 )
-from equipoise.checkpoints.lora import CONFIG, adapter_config, is_adapter
+from equipoise.checkpoints.lora import CONFIG, adapter_config
 from equipoise.checkpoints.megatron import MegatronConfig, stated_by
 from equipoise.checkpoints.tensors import (
     Tensors,
-    check_folder,
     refuse,
     size,
     total_bytes,
     yaml_mapping,
 )
+from equipoise.models.pretrained import check_folder
 
 _ITERATION = re.compile(r"iter_(\d+)$")
 #: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
@@ -94,7 +94,7 @@ def _step(path: Path) -> Source | None:
 def _adapter(path: Path) -> Source | None:
     """The adapter of this folder; PEFT puts others than its default one into folders below."""
     below = sorted(folder.parent.name for folder in path.glob(f"*/{CONFIG}"))
-    if not is_adapter(path):
+    if not (path / CONFIG).is_file():
         if len(below) > 1:
             refuse(
                 "convert.several-adapters",

@@ -10,7 +10,6 @@ import mmap
 import pickle
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -22,7 +21,6 @@ import yaml
 
 from equipoise.files.disk import read_yaml
 from equipoise.files.errors import EquipoiseError
-from equipoise.models import pretrained
 
 COPY_AGAIN = "Copy the checkpoint again, with all its files."
 #: All pages at once, where the system can: a fault for each few of them takes as long as a copy.
@@ -33,15 +31,9 @@ BLOCK_BYTES = 2**26
 LOAD_ERRORS = (RuntimeError, ValueError, EOFError, OSError, pickle.UnpicklingError)
 
 
-class ConversionError(EquipoiseError):
-    """A checkpoint that cannot be converted; the message names the file and the tensor."""
-
-
 def refuse(code: str, message: str, remedy: str = "") -> NoReturn:
-    raise ConversionError(code, message, remedy)
-
-
-# --- Settings of others beside the weights, read as data -----------------------------------------
+    """Raise `EquipoiseError` for a checkpoint that cannot be converted; with its name."""
+    raise EquipoiseError(code, message, remedy)
 
 
 def yaml_mapping(path: Path) -> Mapping[str, Any]:
@@ -51,26 +43,6 @@ def yaml_mapping(path: Path) -> Mapping[str, Any]:
     except (yaml.YAMLError, ValueError) as error:
         refuse("checkpoint.damaged-yaml", f"{path} is damaged: {' '.join(str(error).split())}")
     return loaded if isinstance(loaded, dict) else {}
-
-
-def json_mapping(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file."""
-    with _as_refusals():
-        return pretrained.read_object(path)
-
-
-def check_folder(folder: Path) -> None:
-    """Look through a folder before it is read."""
-    with _as_refusals():
-        pretrained.check_folder(folder)
-
-
-@contextmanager
-def _as_refusals() -> Iterator[None]:
-    try:
-        yield
-    except EquipoiseError as error:
-        refuse(error.code, error.message, error.remedy)
 
 
 # --- Tensors -------------------------------------------------------------------------------------
@@ -162,7 +134,7 @@ def join(
 ) -> LazyTensor:
     """Join the parts of a tensor.
 
-    Raises `ConversionError` where they leave it, lie on one another or leave a gap. `origin` is the
+    Raises `EquipoiseError` where they leave it, lie on one another or leave a gap. `origin` is the
     file or folder that the message begins with.
     """
     for part in parts:
@@ -281,22 +253,18 @@ def mapped(path: Path, start: int, length: int) -> memoryview:
     return memoryview(pages)[before:]
 
 
-def saved(path: Path, start: int = 0, length: int | None = None) -> Any:
+def saved(path: Path, start: int, length: int) -> Any:
     """Load what `torch.save` put into these bytes of a file, its tensors on the device meta.
 
     Nothing that the file names is run, and no numbers are read. Raises what `torch.load` raises.
     """
-    length = path.stat().st_size if length is None else length
     with path.open("rb") as file:
-        window = part_of(file, start, length)
+        window = io.BufferedReader(_Window(file, start, length))
         return torch.load(window, map_location="meta", weights_only=True)
 
 
-def saved_tensor(
-    name: str, form: object, path: Path, start: int = 0, length: int | None = None
-) -> LazyTensor:
+def saved_tensor(name: str, form: object, path: Path, start: int, length: int) -> LazyTensor:
     """A tensor of what `saved` gives for these bytes."""
-    length = path.stat().st_size if length is None else length
     if not isinstance(form, torch.Tensor):
         refuse("torch-file.no-tensor", f"{path}: {name} is not a tensor")
     storage = form.untyped_storage()
@@ -310,10 +278,6 @@ def saved_tensor(
     if not 0 <= offset <= length - storage.nbytes():
         refuse("torch-file.cut-off-tensor", f"{path} is cut off within {name}", COPY_AGAIN)
     return file_tensor(path, start + offset, form)
-
-
-def part_of(file: io.BufferedReader, start: int, length: int) -> io.BufferedReader:
-    return io.BufferedReader(_Window(file, start, length))
 
 
 class _Window(io.RawIOBase):

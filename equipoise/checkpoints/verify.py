@@ -15,11 +15,9 @@ from typing import Any
 import psutil
 import torch
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
-    PreTrainedConfig,
 )
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
@@ -39,7 +37,6 @@ from equipoise.checkpoints.tensors import (
     size,
     total_bytes,
 )
-from equipoise.files.errors import EquipoiseError
 from equipoise.models.pretrained import LOADING_ERRORS, SETTINGS_ERRORS, load_config
 
 _MOST_NAMED = 3
@@ -104,7 +101,7 @@ class ModelNames:
 
 def names_of(folder: Path, tensors: Tensors) -> ModelNames:
     """Make the model of config.json on the device meta."""
-    config, path = model_config(folder), folder / "config.json"
+    config, path = load_config(str(folder)), folder / "config.json"
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
     if isinstance(layers, int) and layers > len(tensors):
         refuse(
@@ -126,7 +123,7 @@ def names_of(folder: Path, tensors: Tensors) -> ModelNames:
 def tensors_of_model(tensors: Tensors, folder: Path) -> Tensors:
     """Return the tensors by the names that `save_pretrained` writes, without copies of tied ones.
 
-    Raises `ConversionError` unless they are all that transformers loads for config.json, in its
+    Raises `EquipoiseError` unless they are all that transformers loads for config.json, in its
     shapes, and no others.
     """
     path, names = folder / "config.json", names_of(folder, tensors)
@@ -201,23 +198,6 @@ def _equal(name: str, first: LazyTensor, second: LazyTensor) -> bool:
         torch.equal(in_bytes(a), in_bytes(b))
         for a, b in zip(in_blocks(name, first), in_blocks(name, second), strict=True)
     )
-
-
-def model_config(folder: Path) -> PreTrainedConfig:
-    """Read config.json, with the defaults of its family."""
-    try:
-        return load_config(str(folder))
-    except EquipoiseError as error:
-        refuse(
-            "verify.refused-config",
-            f"{folder / 'config.json'}: no model can be made of it: {error.message}",
-        )
-
-
-def architecture(folder: Path) -> str:
-    """Return the class that transformers makes of config.json, by which others know the model."""
-    config = model_config(folder)
-    return str(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__)
 
 
 # --- The result -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from equipoise.commands.tracking import Tracker
 from equipoise.config import LoadedConfig
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.files.console import Reporter
+from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
 from equipoise.report.card import write_card
 from equipoise.report.renderers import print_result, print_stage
@@ -155,7 +156,6 @@ def export(job: Job) -> None:
     if form == "none" or destination.exists():
         return
     from equipoise.checkpoints.convert import convert
-    from equipoise.checkpoints.tensors import ConversionError
     from equipoise.train.nemo_rl.history import latest_checkpoint
 
     newest = latest_checkpoint(job.run.checkpoints)
@@ -165,7 +165,7 @@ def export(job: Job) -> None:
         convert(
             newest.path, destination, base=job.model_name, keep_adapter=adapter, progress=progress
         )
-    except ConversionError as error:
+    except EquipoiseError as error:
         converters = find_installation().root / "examples" / "converters"
         _LOG.warning(
             f"{destination} was not made: {error.message}; NeMo-RL's own converters are in "

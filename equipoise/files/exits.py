@@ -99,8 +99,8 @@ def _handler(function: Any) -> Iterator[None]:
 
 EXIT_STOPPED = 130
 _DISK_REMEDIES = {
-    errno.ENOSPC: "Free some space, then continue with --resume.",
-    errno.EDQUOT: "Your quota is used up: free some space, then continue with --resume.",
+    errno.ENOSPC: "Free some space; a run continues with --resume.",
+    errno.EDQUOT: "Your quota is used up: free some space; a run continues with --resume.",
     errno.EACCES: "Choose a folder that you may write to with --output-dir.",
     errno.EPERM: "Choose a folder that you may write to with --output-dir.",
     errno.ENAMETOOLONG: "Choose a shorter name: no part of a path has more than 255 bytes.",

@@ -20,8 +20,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from equipoise.checkpoints.convert import convert
-from equipoise.checkpoints.tensors import ConversionError
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE
+from equipoise.files.errors import EquipoiseError
 from tests.contract.packages import AUTOMODEL, missing
 from tests.equipoise.checkpoints.samples import same, weights_of
 
@@ -88,7 +88,7 @@ def test_the_file_of_a_rank_is_missing(rank, written, tmp_path):
     for path in (written / "three_sharded/model").glob("shard-*"):
         (copy / path.name).write_bytes(path.read_bytes())
     (copy / f"shard-{rank:05}-model-00001-of-00001.safetensors").unlink()
-    with pytest.raises(ConversionError) as caught:
+    with pytest.raises(EquipoiseError) as caught:
         converted(copy, tmp_path, written / "base")
     told = str(caught.value)
     assert "model.embed_tokens.weight" in told

@@ -191,11 +191,9 @@ def test_a_disk_that_is_full_in_the_middle(model, tmp_path):
     code = (
         "import shutil, sys; from pathlib import Path\n"
         "from equipoise.checkpoints.convert import convert\n"
-        "from equipoise.checkpoints.tensors import ConversionError\n"
-        "from equipoise.files.console import Reporter\n"
         "try:\n"
         "    convert(Path(sys.argv[1]), Path(sys.argv[2]))\n"
-        "except ConversionError as error:\n"
+        "except OSError as error:\n"
         "    print(error, list(Path(sys.argv[2]).parent.iterdir()))\n"
     )
     mounted = f'mount -t tmpfs -o size=28k tmpfs {disk} && exec "$@"'
@@ -205,7 +203,7 @@ def test_a_disk_that_is_full_in_the_middle(model, tmp_path):
     )
     if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip(f"no disk can be made here: {done.stderr}")
-    assert f"the disk of {disk / 'out'} is full; nothing is kept there" in done.stdout
+    assert "No space left on device" in done.stdout
     assert done.stdout.rstrip().endswith("[]"), done.stdout + done.stderr
 
 

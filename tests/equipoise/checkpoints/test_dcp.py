@@ -12,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
 from equipoise.checkpoints.dcp import dcp_tensors, layered_tensors
-from equipoise.checkpoints.tensors import ConversionError
+from equipoise.files.errors import EquipoiseError
 from tests.refusals import refusal
 
 STATE = {
@@ -207,7 +207,7 @@ def test_cut_off_anywhere_the_file_is_named(name, tmp_path):
     drawn = random.Random(0)
     for cut in {0, 1, len(data) - 1, *drawn.sample(range(len(data)), 60)}:
         (folder / name).write_bytes(data[:cut])
-        with pytest.raises(ConversionError, match=rf"{name} is"):
+        with pytest.raises(EquipoiseError, match=rf"{name} is"):
             dcp_tensors(folder)
 
 
@@ -223,7 +223,7 @@ def test_a_record_that_is_damaged_anywhere_gives_no_other_tensor(tmp_path):
         try:
             tensors = dcp_tensors(folder)
             own = tensors["whole"].read() if "whole" in tensors else tensor
-        except ConversionError:
+        except EquipoiseError:
             continue
         assert torch.equal(own, tensor), at
 

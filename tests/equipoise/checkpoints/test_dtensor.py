@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from equipoise.checkpoints.hugging_face import sharded_tensors
-from equipoise.checkpoints.tensors import ConversionError
+from equipoise.files.errors import EquipoiseError
 from tests.equipoise.checkpoints.samples import made, same, weights_of
 from tests.refusals import holds
 
@@ -51,7 +51,7 @@ def write(folder, boxes):
 
 
 def told_by(folder):
-    with pytest.raises(ConversionError) as caught:
+    with pytest.raises(EquipoiseError) as caught:
         sharded_tensors(folder)
     return f"{caught.value} [{caught.value.code}]"
 
@@ -144,7 +144,7 @@ def test_damaged_anywhere_nothing_but_numbers_changes(tmp_path):
         file.write_bytes(bytes(changed))
         try:
             tensors = sharded_tensors(file.parent)
-        except ConversionError:
+        except EquipoiseError:
             continue
         assert (
             "a" not in tensors

@@ -21,7 +21,8 @@ from equipoise.checkpoints import convert as conversions
 from equipoise.checkpoints import lora
 from equipoise.checkpoints.convert import convert
 from equipoise.checkpoints.lora import megatron_adapter
-from equipoise.checkpoints.tensors import ConversionError, LazyTensor
+from equipoise.checkpoints.tensors import LazyTensor
+from equipoise.files.errors import EquipoiseError
 from tests.equipoise.checkpoints.samples import (
     SIZES,
     change_config,
@@ -100,6 +101,7 @@ def test_another_base(model, tied, tmp_path):
         ({"rank_pattern": {"(": 4}}, "lora.refused-by-peft"),
         ({"rank_pattern": [4]}, "lora.refused-by-peft"),
         ({"base_model_name_or_path": None}, "convert.unstated-model"),
+        ({"base_model_name_or_path": "/gone/model"}, "model.no-folder | the base of | /gone/model"),
     ],
 )
 def test_another_form(changes, told, model, tmp_path):
@@ -328,7 +330,7 @@ FACTORS = {IN: torch.ones(4, 32), OUT: torch.ones(32, 4)}
 
 def told_of_megatron(tensors, **peft):
     lazy = {n: LazyTensor(tuple(t.shape), t.dtype, lambda t=t: t) for n, t in tensors.items()}
-    with pytest.raises(ConversionError) as caught:
+    with pytest.raises(EquipoiseError) as caught:
         megatron_adapter(lazy, PEFT | peft, SHAPE)
     return str(caught.value)
 

@@ -31,12 +31,12 @@ _CONVERT = f"""
 import json, logging, resource, sys, traceback
 from pathlib import Path
 import psutil, torch
-from equipoise.checkpoints import verify
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 from equipoise.checkpoints.convert import convert
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 
 folder = Path(sys.argv[1])
-verify.architecture(folder / "base")  # transformers imports what it needs
+MODEL_FOR_CAUSAL_LM_MAPPING[type(AutoConfig.from_pretrained(folder / "base"))]  # imported now
 resource.setrlimit(resource.RLIMIT_DATA, (psutil.Process().memory_info().data + {ROOM},) * 2)
 try:
     torch.empty({ROOM + 2**23}, dtype=torch.uint8)

@@ -10,7 +10,7 @@ from transformers import AutoConfig, LlamaConfig, Qwen2Config
 
 from equipoise.checkpoints.convert import convert
 from equipoise.checkpoints.megatron import MegatronConfig, refuse_difference
-from equipoise.checkpoints.tensors import ConversionError
+from equipoise.files.errors import EquipoiseError
 from tests.equipoise.checkpoints.large import save_megatron, shape
 from tests.equipoise.checkpoints.samples import (
     change_json,
@@ -112,7 +112,7 @@ def test_another_base_of_the_same_shapes_is_refused_by_name(changes, told, folde
 )
 def test_what_was_trained_otherwise_is_refused_by_name(statement, told, folder):
     state(folder / "iter_0000000", **statement)
-    with pytest.raises(ConversionError) as caught:
+    with pytest.raises(EquipoiseError) as caught:
         made(folder)
     assert told in caught.value.message
 
