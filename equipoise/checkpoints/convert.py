@@ -1,6 +1,5 @@
 """Any known checkpoint, made into what `from_pretrained` loads or what Megatron starts from."""
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -38,7 +37,6 @@ from equipoise.checkpoints.megatron import (
     FAMILIES,
     NOT_IN_SHAPES,
     refuse_difference,
-    refuse_overrides,
     run_bridge,
     stated_by,
     to_hugging_face,
@@ -267,9 +265,7 @@ def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, 
     if source.stated:
         missing = refuse_difference(source.stated, load_config(str(folder)), folder)
     else:
-        stated = refuse_overrides(source.overrides, load_config(str(folder)), folder)
-        of_base = based and source.form != "adapter"
-        missing = tuple(n for n in NOT_IN_SHAPES if of_base and n not in stated)
+        missing = NOT_IN_SHAPES if based and source.form != "adapter" else ()
     where = f"which nothing states and {folder / 'config.json'} gives"
     return (f"{', '.join(missing)}, {where}",) if missing else ()
 
@@ -333,11 +329,6 @@ def _fill(plan: _Plan, progress: ShowProgress, folder: Path) -> None:
 
 def _fill_adapter(source: Source, base: str | None, folder: Path) -> None:
     """PEFT's own tensors are copied; Megatron's adapter is put into PEFT's form."""
-    if source.overrides:
-        _LOG.warning(
-            "the adapter was trained on its base with policy.hf_config_overrides, which no adapter "
-            f"can state; load the base with them: {json.dumps(source.overrides)}"
-        )
     companions = [path for path in source.companions if path.is_dir()]
     for path in companions:
         copy_beside(path, folder)

@@ -303,47 +303,6 @@ NOT_IN_SHAPES = (
     *("rms_norm_eps", "hidden_act", "sliding_window", "tie_word_embeddings", "vocab_size"),
 )
 
-#: Fields of config.json that change no forward pass of the model that is written.
-_OF_TRAINING = frozenset(
-    {"use_cache", "attn_implementation", "attention_dropout", "dtype", "torch_dtype"}
-)
-
-
-def refuse_overrides(
-    overrides: Mapping[str, Any], config: PreTrainedConfig, named: Path
-) -> frozenset[str]:
-    """Refuse a configuration without what NeMo-RL's `policy.hf_config_overrides` made of it.
-
-    Returns the fields that they state.
-    """
-    says: dict[str, Any] = {}
-    for name, value in overrides.items():
-        if name in ("rope_scaling", "rope_parameters"):
-            scaling = value or {"rope_type": "default"}
-            # `type` is its older name.
-            says |= {"rope_type" if key == "type" else key: v for key, v in scaling.items()}
-        elif name not in _OF_TRAINING:
-            says[name] = value
-    positions = getattr(config, "rope_parameters", None) or {}
-    has = config.to_dict() | {"rope_type": "default"} | dict(positions)
-    if differences := _differences(says, has):
-        refuse(
-            "stated.config-overrides",
-            "training changed the model by policy.hf_config_overrides, and "
-            f"{named / 'config.json'} is without that: {differences}",
-            "Write it into a copy of the model that training began with, and name that: --base. "
-            "Where the weights have a config.json beside them, write it there.",
-        )
-    return frozenset(says)
-
-
-def _differences(says: Mapping[str, Any], has: Mapping[str, Any]) -> str:
-    return "; ".join(
-        f"{name} is {value!r} there and {has.get(name)!r} here"
-        for name, value in says.items()
-        if value != has.get(name)
-    )
-
 
 def refuse_difference(
     stated: MegatronConfig, config: PreTrainedConfig, named: Path
@@ -352,8 +311,13 @@ def refuse_difference(
 
     Returns the fields that nothing states, which are thus the base's.
     """
-    says = statements(stated)
-    if differences := _differences(says, _of_hugging_face(config)):
+    says, has = statements(stated), _of_hugging_face(config)
+    differences = "; ".join(
+        f"{name} is {value!r} there and {has.get(name)!r} here"
+        for name, value in says.items()
+        if value != has.get(name)
+    )
+    if differences:
         refuse(
             "stated.other-model",
             f"{stated.path} states another model than {named / 'config.json'}: {differences}",

@@ -30,6 +30,10 @@ _ITERATION = re.compile(r"iter_(\d+)$")
 Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
 #: Forms that are merged into a base.
 ADAPTERS = ("adapter", "megatron_adapter")
+#: Fields of config.json that change no forward pass of the model that is written.
+_OF_TRAINING = frozenset(
+    {"use_cache", "attn_implementation", "attention_dropout", "dtype", "torch_dtype"}
+)
 _ONE_ADAPTER = (
     "Name one of them; for a sum of several, merge one and take that as --base of the next."
 )
@@ -46,7 +50,6 @@ class Source:
     companions: tuple[Path, ...] = ()  # folders that may have configuration and tokenizer
     base: str | None = None  # the model that training began with
     revision: str | None = None  # of the base on the hub
-    overrides: Mapping[str, Any] = field(default_factory=dict)  # of the base's config.json
     peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
     stated: MegatronConfig | None = None  # what it says of its model, where another says it, too
 
@@ -82,12 +85,20 @@ def _step(path: Path) -> Source | None:
     policy = yaml_mapping(config).get("policy") if config.is_file() else None
     policy = policy if isinstance(policy, dict) else {}
     overrides = policy.get("hf_config_overrides")
+    changed = overrides.keys() - _OF_TRAINING if isinstance(overrides, dict) else ()
+    if changed:
+        refuse(
+            "stated.config-overrides",
+            f"{config}: training changed the model by policy.hf_config_overrides: "
+            f"{', '.join(sorted(changed))}",
+            "Write it into a copy of the base's config.json, take it out of this file, and name "
+            "the copy: --base.",
+        )
     return replace(
         source,
         kind=f"NeMo-RL's {path.name}, {source.kind}",
         companions=(*source.companions, path / "policy" / "tokenizer"),
         base=source.base or policy.get("model_name"),
-        overrides=overrides if isinstance(overrides, dict) else {},
     )
 
 

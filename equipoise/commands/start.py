@@ -16,7 +16,6 @@ from equipoise.config import (
     load_config,
 )
 from equipoise.config.checks import describe_cluster
-from equipoise.config.load import set_size
 from equipoise.config.memory import (
     layout_of,
     local_bytes,
@@ -174,8 +173,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     check_steps(loaded, records)
     scoring = loaded.env_settings
     blinds = loaded.environment_class.offers(Environment.blinded)
-    size = set_size(loaded.environment_class, loaded.env_settings)
-    workload = workload_of(records, size, scoring.reference_size, blinds=blinds)
+    workload = workload_of(records, loaded.set_size, scoring.reference_size, blinds=blinds)
     rows = dry_run_rows(loaded.config, loaded.engine, workload)
     generations = total_generations(loaded.config, loaded.engine, workload)
     scored = generations + probe_replies(loaded.config, workload)

@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -239,16 +239,11 @@ _STEPS = "grpo.max_num_steps"
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedConfig:
+class LoadedConfig(TaskCode):
     """A valid configuration, and the task's code and settings that it names."""
 
     config: Config
     engine: Engine
-    environment_class: type[Environment]
-    env_settings: EnvironmentSettings
-    data_module: DataModule
-    prompt_settings: DataSettings
-    local_model_settings: BaseModel | None  # None when the task has no local model
     resolved: Mapping[str, Any]
     scheduler: Any  # `policy.scheduler` as config.yaml keeps it
     origins: Origins
@@ -305,11 +300,7 @@ def load_config(task: str, options: Options, *, to_train: bool = True) -> Loaded
     return LoadedConfig(
         config=config,
         engine=engine,
-        environment_class=code.environment_class,
-        env_settings=code.env_settings,
-        data_module=code.data_module,
-        prompt_settings=prompts,
-        local_model_settings=code.local_model_settings,
+        **{field.name: getattr(code, field.name) for field in fields(code)},
         resolved=_resolved(values, config, engine, code),
         scheduler=(composition.raw if follows else values)["policy"].get("scheduler"),
         origins=origins,

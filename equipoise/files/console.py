@@ -10,7 +10,6 @@ and logs notes and warnings for a person, which `printing_notes` prints.
 import logging
 import math
 import re
-import sys
 import textwrap
 import time
 import unicodedata
@@ -18,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import pairwise
-from statistics import fmean
 from threading import Lock
 from typing import Any, Protocol, TextIO
 
@@ -66,9 +63,6 @@ def escaped(text: str) -> str:
 
 
 Advance = Callable[[int], None]
-_SPARKLINES_PER_TRAINING = 10
-_SPARKLINE_WIDTH = 40
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH_OF_FILES = 160
 _WIDTH_OF_RULE = 80
 #: Seconds without a line in a file after which a stage says how far it is.
@@ -298,24 +292,14 @@ class _NotesHandler(logging.Handler):
         show(record.getMessage())
 
 
-def sparkline(values: Sequence[float]) -> str:
-    """Draw values as a row of blocks, each the mean of neighbours where they are many."""
-    width = min(_SPARKLINE_WIDTH, len(values))
-    bounds = [n * len(values) // width for n in range(width + 1)]
-    means = [fmean(values[start:end]) for start, end in pairwise(bounds)]
-    low, span = min(means), max(means) - min(means)
-    return "".join(_BLOCKS[round((mean - low) / span * 7) if span else 0] for mean in means)
-
-
 @contextmanager
 def showing_steps(
     progress: ShowProgress, total: int, done: int
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield the function that prints a step's row as a line, and the rewards so far as blocks."""
-    every, started = max(1, total // _SPARKLINES_PER_TRAINING), time.monotonic()
-    rewards: list[float] = []
+    """Yield the function that prints a step's row as a line."""
+    started = time.monotonic()
 
-    def line(row: Mapping[str, Any]) -> str:
+    def show(row: Mapping[str, Any]) -> None:
         step = int(row["step"])
         parts = [f"step {step:>4}/{total}", time_left(started, step - done, total - step)]
         metrics = [name for name in row if name.startswith("env/")][:_METRICS_PER_LINE]
@@ -324,20 +308,8 @@ def showing_steps(
             for name in ("reward", "loss", *metrics)
             if (value := row.get(name)) is not None and not math.isnan(value)
         ]
-        return "  ".join(parts)
+        _NOTES.info("  ".join(parts))
+        advance(step)
 
     with progress("training", total, done) as advance:
-
-        def show(row: Mapping[str, Any]) -> None:
-            step = int(row["step"])
-            _NOTES.info(line(row))
-            reward = row.get("reward")
-            if reward is not None and math.isfinite(reward):
-                rewards.append(reward)
-            due = (step % every == 0 or step == total) and len(rewards) > 1
-            if due and (sys.stdout.encoding or "").lower().startswith("utf"):
-                blocks = sparkline(rewards)
-                _NOTES.info(f"reward {blocks}  {rewards[0]:.3f} to {rewards[-1]:.3f}")
-            advance(step)
-
         yield show

@@ -20,7 +20,6 @@ from environments.base import TRAIN_SPLIT, PromptRecord, SetupError, code_of
 from environments.chat import BudgetSpentError, ChatModel
 from environments.contract import Encoder, EncoderSettings, Environment
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
-from equipoise.config.load import set_size
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.hub import clear_errors, located, offline
 
@@ -124,7 +123,7 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
     if to_train and not path and settings.no_training:
         raise UsageError("prompts.no-training", settings.no_training, "Nothing was started.")
     records = read_records(Path(path)) if path else _build(loaded)
-    size = set_size(loaded.environment_class, loaded.env_settings)
+    size = loaded.set_size
     problems = check_prompts(records, size if to_train or size > 1 else None, to_train=to_train)
     problems += loaded.data_module.prompt_problems(records)
     problems += loaded.env_settings.prompt_problems(records)
@@ -151,7 +150,7 @@ def check_steps(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> None:
     available = splits[TRAIN_SPLIT]
     prompts = loaded.config.grpo.num_prompts_per_step
     if prompts > available:
-        size = set_size(loaded.environment_class, loaded.env_settings)
+        size = loaded.set_size
         raise UsageError(
             "prompts.too-few",
             f"grpo.num_prompts_per_step is {prompts}, and there are {available} prompts to train "

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NoReturn
@@ -164,11 +164,6 @@ def find_installation() -> Installation:
         message = "NeMo-RL is not installed here"
         if path := os.environ.get(PATH_VARIABLE):
             message = f"{PATH_VARIABLE} is {path}, which holds no nemo_rl/algorithms/grpo.py"
-        elif placeholder_is_installed():
-            message = (
-                "the installed package nemo-rl is the empty placeholder that has its name on "
-                "the package index, and holds no code"
-            )
         raise EquipoiseError("nemo-rl.no-installation", message, _REMEDY)
     installation = Installation(root)
     if not installation.base_config.is_file():
@@ -223,14 +218,6 @@ def _importable_root() -> Path | None:
 
 def _is_package(folder: Path) -> bool:
     return (folder / "algorithms" / "grpo.py").is_file()
-
-
-def placeholder_is_installed() -> bool:
-    """Whether the empty package is here that has NeMo-RL's name on the package index."""
-    try:
-        return metadata.version("nemo-rl") == "0.0.0"
-    except metadata.PackageNotFoundError:
-        return False
 
 
 def find_megatron_python() -> Path:

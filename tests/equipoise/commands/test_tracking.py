@@ -286,7 +286,9 @@ def written(job, monkeypatch, *names):
     """The evaluation of a reply by metrics of these names."""
     means = {name: Mean([1.0], better="lower") for name in names}
     monkeypatch.setattr(job.environment, "measure", lambda *_: measure_means(["p"], means))
-    at_work.evaluate(job, "baseline", lambda *_: [Rollout("p", "p", "test", "Q", "A")])
+    rollouts = [Rollout("p", "p", "test", "Q", "A")]
+    job.environment.set_reference(rollouts)
+    at_work.evaluate(job, "baseline", lambda *_: rollouts)
     return read_content(job.run.evaluation("baseline"), Evaluation)
 
 

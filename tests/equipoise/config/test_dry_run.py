@@ -3,7 +3,6 @@
 import pytest
 
 from equipoise.commands.start import dry_run_rows
-from equipoise.config.load import set_size
 from equipoise.config.schedule import total_steps, workload_of
 from tests.equipoise.config.conftest import on_nemo_rl
 
@@ -17,8 +16,7 @@ def table(load):
     def of(*words):
         loaded = load("--num-samples", "400", *words)
         records = loaded.data_module.build_prompts(loaded.prompt_settings)
-        size = set_size(loaded.environment_class, loaded.env_settings)
-        workload = workload_of(records, size, 8, blinds=True)
+        workload = workload_of(records, loaded.set_size, 8, blinds=True)
         found = dry_run_rows(loaded.config, loaded.engine, workload)
         return {row.label: (row.value, row.note) for row in found}
 

@@ -34,7 +34,7 @@ def failing(error):
         (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 1, "a shorter name"),
         (OSError(errno.EACCES, "Permission denied", "/x/y"), 1, "--output-dir"),
         (RuntimeError("I/O error: No space left on device (os error 28)"), 1, "Free some space"),
-        (Stopped(), EXIT_STOPPED, "nothing is kept"),
+        (Stopped(), EXIT_STOPPED, "stopped"),
         (Stopped("stopped; --resume x continues it"), EXIT_STOPPED, "--resume x"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB."), 1, "train_micro_batch_size"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate"), 1, "this machine's"),

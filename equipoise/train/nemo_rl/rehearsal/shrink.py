@@ -6,7 +6,6 @@ from typing import Any
 from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
 from equipoise.config.checks import largest_divisor
 from equipoise.config.compose import CONFIG_FOLDER, Setting
-from equipoise.config.load import set_size
 
 #: As many rollouts per step as a CPU makes in about a second.
 _ROLLOUTS = 64
@@ -64,7 +63,7 @@ def _sizes(task: str, scale: LoadedConfig) -> dict[str, Any]:
     cache_dir = Setting("--rehearse", "equipoise.cache_dir", scale.config.equipoise.cache_dir)
     local = load_config(task, Options((CONFIG_FOLDER / "local.yaml",), settings=(cache_dir,)))
     grpo, policy, tiny = scale.config.grpo, scale.config.policy, local.config.policy
-    members = set_size(scale.environment_class, scale.env_settings)
+    members = scale.set_size
     sets = _ROLLOUTS // grpo.num_generations_per_prompt // members
     prompts = min(max(1, sets) * members, grpo.num_prompts_per_step)
     updates = grpo.rollouts_per_step // policy.train_global_batch_size
