@@ -282,7 +282,8 @@ def _base(source: Source, name: str | None) -> Path:
         name = located(name)
     except EquipoiseError as error:
         message = f"the base of {source.path} cannot be had: {error.message}"
-        raise EquipoiseError(error.code, message, "Name it where it is now: --base.") from error
+        remedy = f"{error.remedy} Where it is another folder now, name that: --base."
+        raise EquipoiseError(error.code, message, remedy) from error
     if Path(name).is_dir():
         check_folder(Path(name))
         return Path(name)

@@ -145,7 +145,6 @@ class Layout:
     The sizes need not fit together: NeMo-RL refuses those that do not.
     """
 
-    gpus: int
     training_gpus: int
     generation_gpus: int
     tensor: int
@@ -191,7 +190,6 @@ def layout_of(config: Config) -> Layout:
         )
     on_megatron = megatron.enabled
     return Layout(
-        gpus=gpus,
         training_gpus=gpus - generation_gpus,
         generation_gpus=generation_gpus or gpus,
         tensor=(

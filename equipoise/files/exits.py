@@ -133,7 +133,7 @@ def guarded(action: Callable[[Reporter], None]) -> int:
         if isinstance(error, BrokenPipeError) and _output_is_closed():
             errors.say("stopped: nothing reads the output any more")
             return EquipoiseError.exit_code
-        remedied = damaged(error) or memory_trouble(error) or disk_trouble(error)
+        remedied = _remedied(error)
         if remedied is None:
             errors.say(traceback.format_exc())
             return EquipoiseError.exit_code
@@ -153,40 +153,27 @@ def _output_is_closed() -> bool:
     return closed
 
 
-def damaged(error: Exception) -> EquipoiseError | None:
-    """The clear error for a file of a run that a crash or a hand has damaged."""
-    if not isinstance(error, DamagedFileError):
-        return None
-    return EquipoiseError(
-        error.code, f"a file is damaged: {error}", "Put it back, or start a new run."
-    )
-
-
-def memory_trouble(error: Exception) -> EquipoiseError | None:
-    """The clear error for memory that is used up, of the GPU or of the machine."""
-    out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
-    of_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    if not (of_cpu or isinstance(error, out_of_memory | MemoryError)):
-        return None
-    first_line = next(iter(str(error).splitlines()), "")
-    where = "the GPU's" if isinstance(error, out_of_memory) and not of_cpu else "this machine's"
-    return EquipoiseError(
-        "machine.full-memory", f"{where} memory is used up. {first_line}".strip(), _MEMORY_REMEDY
-    )
-
-
-def disk_trouble(error: Exception) -> EquipoiseError | None:
-    """The clear error for a disk that is full or closed to us; None for anything else.
+def _remedied(error: Exception) -> EquipoiseError | None:
+    """The clear error for a damaged file and for memory or a disk that is full; None for others.
 
     torch and safetensors report a full disk through exceptions of their own, with the system's
     words in them.
     """
+    if isinstance(error, DamagedFileError):
+        message, remedy = f"a file is damaged: {error}", "Put it back, or start a new run."
+        return EquipoiseError(error.code, message, remedy)
+    out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
+    of_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    if of_cpu or isinstance(error, out_of_memory | MemoryError):
+        of_gpu = isinstance(error, out_of_memory) and not of_cpu
+        first_line = next(iter(str(error).splitlines()), "")
+        message = f"{'the GPU' if of_gpu else 'this machine'}'s memory is used up. {first_line}"
+        return EquipoiseError("machine.full-memory", message.strip(), _MEMORY_REMEDY)
     number = error.errno if isinstance(error, OSError) else None
     if number is None and os.strerror(errno.ENOSPC) in str(error):
         number = errno.ENOSPC
     if number not in _DISK_REMEDIES:
         return None
     where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
-    return EquipoiseError(
-        "machine.disk-trouble", f"{os.strerror(number)}{where}", _DISK_REMEDIES[number]
-    )
+    message = f"{os.strerror(number)}{where}"
+    return EquipoiseError("machine.disk-trouble", message, _DISK_REMEDIES[number])

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Any, TextIO
 
 from environments.base import Failure, PromptRecord, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
@@ -21,6 +21,7 @@ from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import hash_file, write_json
 from equipoise.files.errors import EquipoiseError
 from equipoise.models.task import BUDGET_REMEDY
+from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run.directory import (
     Comparison,
     Evaluation,
@@ -124,6 +125,14 @@ def record_sources(job: Job) -> None:
             "Put back what it was, or start a new run.",
         )
     job.run.ledger.update(Provenance(sources=current))
+
+
+def record_model(job: Job, tokenizer: Any, identity: str, **about: str) -> None:
+    """Note in the provenance what is trained and by which template it reads; log what to know."""
+    if note := check_template(tokenizer, job.records):
+        _LOG.warning(note)
+    hashes = {"model": identity, CHAT_TEMPLATE: template_hash(tokenizer)}
+    job.run.ledger.update(Provenance(hashes=hashes, **about))
 
 
 def check_environment(environment: Environment, progress: ShowProgress = no_progress) -> None:

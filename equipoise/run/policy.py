@@ -14,9 +14,8 @@ from equipoise.models.causal import LoadedModel, Sampling, has_bfloat16, in_half
 from equipoise.models.hub import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
 from equipoise.models.task import refuse_control_tokens
-from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
-from equipoise.run.job import REFERENCE, Job, Sample
-from equipoise.run.ledger import Provenance
+from equipoise.models.template import check_template
+from equipoise.run.job import REFERENCE, Job, Sample, record_model
 from equipoise.statistics.trivial import GREEDY
 
 _LOG = logging.getLogger(__name__)
@@ -72,10 +71,7 @@ def record_policy(job: Job, loaded: LoadedModel) -> None:
             "the local engine computes in float32 here, not in bfloat16: on a CPU that takes a "
             "LoRA and a processor with bfloat16 instructions"
         )
-    if note := check_template(loaded.tokenizer, job.records):
-        _LOG.warning(note)
-    hashes = {"model": loaded.identity, CHAT_TEMPLATE: template_hash(loaded.tokenizer)}
-    job.run.ledger.update(Provenance(hashes=hashes, device=str(loaded.model.device)))
+    record_model(job, loaded.tokenizer, loaded.identity, device=str(loaded.model.device))
 
 
 def sampler(job: Job, loaded: LoadedModel) -> Sample:

@@ -111,7 +111,14 @@ def probe(job: Job, frozen: Sample) -> None:
         with job.display.progress("measuring them"):
             statistics = job.config.equipoise.evaluation.statistics
             measured = measure_probe(job.environment, scored, untrained.constants, statistics)
-    write_folder(job.run.probe, partial(fill_probe, scored, measured))
+
+    def fill(folder: Path) -> None:
+        for name, (rollouts, scores) in scored.items():
+            if name != UNTRAINED:  # which is in baseline/
+                write_rollouts(folder / _file(name), rollouts, scores)
+        write_content(folder / _FIGURES, measured)
+
+    write_folder(job.run.probe, fill)
     seal(job.run, job.run.probe)
     job.show(PROBE, measured)
 
@@ -216,30 +223,11 @@ def measure_probe(
     )
 
 
-def fill_probe(scored: Mapping[str, Scored], measured: Probe, folder: Path) -> None:
-    """Write the scored replies of the baselines and probe.json."""
-    for name, (rollouts, scores) in scored.items():
-        if name != UNTRAINED:  # which is in baseline/
-            write_rollouts(folder / _file(name), rollouts, scores)
-    write_content(folder / _FIGURES, measured)
-
-
-def probe_rollouts(run: RunDirectory, name: str) -> Path:
-    return run.rollouts(BASELINE) if name == UNTRAINED else run.probe / _file(name)
-
-
 # --- after training ------------------------------------------------------------------------------
 
 
-def draw_greedy(job: Job, trained: Sample) -> None:
-    """Keep the trained model's likeliest replies, where the run has a probe."""
-    if job.run.probe.exists():
-        rollouts = trained(job.split(job.config.equipoise.evaluation.split), 1, GREEDY)
-        write_generations(_drawn_greedy(job.run), rollouts, [None] * len(rollouts))
-
-
 def score_greedy(job: Job) -> None:
-    """Score what `draw_greedy` has kept, as often as a baseline of one reply gives it."""
+    """Score the likeliest replies that are kept, as often as a baseline of one reply gives it."""
     drawn = _drawn_greedy(job.run)
     if not drawn.exists():
         return
@@ -271,7 +259,10 @@ def compare_with_trained(
         return Measured.of(environment, *read_scored_rollouts(path))
 
     trained = measured(run.rollouts(FINAL))
-    baselines = {name: measured(probe_rollouts(run, name)) for name in before.baselines}
+    baselines = {
+        name: measured(run.rollouts(BASELINE) if name == UNTRAINED else run.probe / _file(name))
+        for name in before.baselines
+    }
     likeliest = measured(run.greedy)
     against = differences(baselines, trained, settings, {GREEDY: likeliest})
     results = before.baselines.items()
@@ -310,7 +301,9 @@ def is_drawn(job: Job) -> bool:
 def after_training(job: Job, trained: Sample) -> None:
     """Draw what the trained model writes, which is saved by now."""
     with job.timed(FINAL):
-        draw_greedy(job, trained)
+        if job.run.probe.exists():  # it is compared with the model's likeliest replies
+            rollouts = trained(job.split(job.config.equipoise.evaluation.split), 1, GREEDY)
+            write_generations(_drawn_greedy(job.run), rollouts, [None] * len(rollouts))
         generate(job, FINAL, as_draw(trained))
 
 

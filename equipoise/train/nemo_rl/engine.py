@@ -30,11 +30,10 @@ from equipoise.models.pretrained import (
     tokenizer_of,
 )
 from equipoise.models.task import refuse_control_tokens
-from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
+from equipoise.models.template import check_template
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import keep_steps, read_history
-from equipoise.run.job import Display, Job, Watch
-from equipoise.run.ledger import Provenance
+from equipoise.run.job import Display, Job, Watch, record_model
 from equipoise.train.nemo_rl.history import usable_checkpoint
 from equipoise.train.nemo_rl.process import before_nemo_rl
 from equipoise.train.nemo_rl.recipe import Rehearsal, run_grpo
@@ -129,11 +128,8 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
     installation, policy = find_installation(), job.config.policy
     names = tokenizer_of(policy, job.model_name), template_of(policy.tokenizer)
     tokenizer = load_tokenizer(job.model_name, *names)
-    if note := check_template(tokenizer, job.records):
-        _LOG.warning(note)
     identity = identity_of(job.model_name, *names)
-    hashes = {"model": identity, CHAT_TEMPLATE: template_hash(tokenizer)}
-    job.run.ledger.update(Provenance(hashes=hashes, nemo_rl=installation.version))
+    record_model(job, tokenizer, identity, nemo_rl=installation.version)
     config = nemo_rl_config(
         job.loaded,
         installation.base_config,

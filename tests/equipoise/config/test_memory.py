@@ -30,13 +30,13 @@ def memory(scale):
 class TestLayout:
     def test_of_dtensor(self, scale):
         layout = layout_of(scale("medium"))
-        assert (layout.gpus, layout.model_parallel, layout.data_parallel) == (8, 1, 8)
+        assert (layout.model_parallel, layout.data_parallel) == (1, 8)
         assert layout.replicas == 8
 
     def test_of_megatron(self, scale):
         layout = layout_of(scale("large"))
         assert (layout.tensor, layout.pipeline, layout.context) == (8, 1, 1)
-        assert (layout.gpus, layout.data_parallel, layout.replicas) == (32, 4, 4)
+        assert (layout.data_parallel, layout.replicas) == (4, 4)
 
     @pytest.mark.parametrize(
         ("name", "resources", "training", "generating"),
