@@ -14,7 +14,7 @@ from data_prep.packaged_models import SMOLLM2
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
-from equipoise.config import LOCAL_MODEL, Config
+from equipoise.config import LOCAL_MODEL
 from equipoise.config.compose import first_line
 from equipoise.config.memory import model_shape
 from equipoise.doctor.checks import Case, Finding, failure, ok, unchecked, warning
@@ -24,12 +24,9 @@ from equipoise.models.hub import (
     HTTP_ERROR,
     causes_of,
     explain,
-    model_problems,
     on_this_machine,
     refuse_missing_folder,
     refuse_missing_package,
-    refuse_no_weights,
-    tokenizer_problems,
 )
 from equipoise.models.task import (
     check_steps,
@@ -131,11 +128,10 @@ def reward(case: Case) -> Iterator[Finding]:
 
 def model(case: Case) -> Iterator[Finding]:
     """Check the policy's model and, if it is not the model's own, the tokenizer."""
-    config = case.config
-    if config.policy.model_name == LOCAL_MODEL:
+    policy = case.config.policy
+    if policy.model_name == LOCAL_MODEL:
         yield ok("the task's own small one, which the run makes")
         return
-    policy = config.policy
     for name in dict.fromkeys((policy.model_name, policy.tokenizer.name)):
         if name == LOCAL_MODEL:
             continue
@@ -152,46 +148,29 @@ def model(case: Case) -> Iterator[Finding]:
             remedy = "Add its folder to EQUIPOISE_MOUNTS."
             yield failure(f"the job's container does not see {folder}", remedy)
         else:
-            findings = list(in_folder(name, folder, config))
-            yield from findings
-            is_whole = all(finding.status == "ok" for finding in findings)
-            if name == policy.tokenizer.name and is_whole:
-                yield from chat_template(case, folder)
+            yield from in_folder(name, folder, case)
 
 
-def in_folder(name: str, folder: Path, config: Config) -> Iterator[Finding]:
-    """A model that is on this machine. Raises `EquipoiseError` without weights."""
-    policy = config.policy
-    problems: list[str] = []
-    if name == policy.model_name:
-        refuse_no_weights(folder)
-        problems += model_problems(folder)
-    if name == policy.tokenizer.name:
-        has_template = policy.tokenizer.brings_template
-        problems += tokenizer_problems(folder, has_template=has_template)
-    remedy = (
-        "Take a whole, instruction-tuned model, or set policy.tokenizer.name to one's tokenizer, "
-        "or policy.tokenizer.chat_template=FILE.jinja."
-    )
-    shape = model_shape(str(folder))
-    size = f", {shape.parameters / GB:.2g} billion parameters" if shape else ""
-    failures = [failure(f"{folder}: {problem}", remedy) for problem in problems]
-    yield from failures or [ok(f"{name}: on this machine{size}")]
+def in_folder(name: str, folder: Path, case: Case) -> Iterator[Finding]:
+    """A model on this machine, and the task's prompts in its chat template, as a run renders them.
 
-
-def chat_template(case: Case, folder: Path) -> Iterator[Finding]:
-    """Render the task's prompts as a run would. Raises `EquipoiseError` where that fails."""
-    config = case.config
-    records = case.once(prompts_of)
-    if isinstance(records, EquipoiseError):
-        return  # the check of the prompts tells it
+    Raises `EquipoiseError` where a run could not load it.
+    """
     # They import transformers, which takes seconds.
-    from equipoise.models.pretrained import load_tokenizer, template_of
+    from equipoise.models.pretrained import check_model, load_tokenizer, template_of
     from equipoise.models.template import check_template
 
-    name = config.policy.model_name
-    tokenizer = load_tokenizer(name, str(folder), template_of(config.policy.tokenizer))
-    if note := check_template(tokenizer, records):
+    policy = case.config.policy
+    if name == policy.model_name:
+        check_model(str(folder))
+    shape = model_shape(str(folder))
+    size = f", {shape.parameters / GB:.2g} billion parameters" if shape else ""
+    yield ok(f"{name}: on this machine{size}")
+    if name != policy.tokenizer.name:
+        return
+    tokenizer = load_tokenizer(policy.model_name, str(folder), template_of(policy.tokenizer))
+    records = case.once(prompts_of)  # the check of the prompts tells what is wrong with them
+    if not isinstance(records, EquipoiseError) and (note := check_template(tokenizer, records)):
         yield warning(note, "Nothing is to be done, if that is meant.")
 
 

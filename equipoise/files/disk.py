@@ -180,9 +180,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}"):
-        with _locked(leftover) as free, suppress(FileNotFoundError):  # it may have its name by now
-            if free and any(leftover.iterdir()):  # an empty one may be new, and not locked yet
-                shutil.rmtree(leftover, ignore_errors=True)
+        _remove_unlocked(leftover)
     scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL))
     try:
         with _locked(scratch, wait=True):  # a process that looks at it holds the lock briefly
@@ -198,13 +196,16 @@ def remove_abandoned(folder: Path) -> None:
     Keep the files of live processes, and empty files, which may not be locked yet.
     """
     for leftover in (*folder.glob(f".*{_UNFINISHED}"), *folder.glob(f".*{_PARTIAL}")):
-        with _locked(leftover) as free, suppress(FileNotFoundError):  # it may have its name by now
-            if not free:
-                continue
-            if leftover.is_dir() and any(leftover.iterdir()):
-                shutil.rmtree(leftover, ignore_errors=True)
-            elif leftover.is_file() and leftover.stat().st_size:
-                leftover.unlink()
+        _remove_unlocked(leftover)
+
+
+def _remove_unlocked(leftover: Path) -> None:
+    """Remove what no process writes; an empty file or folder may be new, and not locked yet."""
+    with _locked(leftover) as free, suppress(FileNotFoundError):  # it may have its name by now
+        if free and leftover.is_dir() and any(leftover.iterdir()):
+            shutil.rmtree(leftover, ignore_errors=True)
+        elif free and leftover.is_file() and leftover.stat().st_size:
+            leftover.unlink()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from environments.base import Failure, FailureKind, Message
 from environments.chat import Budget, ChatReply, ChatRequest, Valid
 from environments.chat.accounting import Accounts, Usage
 from environments.chat.client import Missing, ReplyCache, ask_through_cache
-from equipoise.models.causal import LoadedModel, load_model
+from equipoise.models.causal import load_model
 from equipoise.models.pretrained import control_tokens
 from equipoise.models.template import render
 
@@ -51,13 +51,21 @@ class HuggingFaceChatModel:
     ) -> None:
         self._name = name
         on_gpu = torch.cuda.is_available()
-        loaded = load_model(
+        self._loaded = loaded = load_model(
             name,
             name,
             dtype=torch.bfloat16 if on_gpu else torch.float32,
             device=torch.device("cuda" if on_gpu else "cpu"),
         )
-        self._generator = _Generator(loaded, max_new_tokens)
+        # Some models have several tokens that end an answer.
+        eos: Any = loaded.model.generation_config.eos_token_id
+        ends = (*(eos if isinstance(eos, list) else [eos]), loaded.tokenizer.eos_token_id)
+        self._ends = sorted({int(token) for token in ends if token is not None})
+        self._control_tokens = control_tokens(loaded.tokenizer)
+        config = loaded.model.config.get_text_config()
+        positions = int(getattr(config, "max_position_embeddings", None) or 2**31)
+        self._max_new_tokens = min(max_new_tokens, positions // 2)
+        self._room = positions - self._max_new_tokens  # for a prompt, in tokens
         self._cache = ReplyCache(cache_dir) if cache_dir else None
         self._batch_size = batch_size
         self._seed = seed
@@ -67,7 +75,8 @@ class HuggingFaceChatModel:
     @property
     def identity(self) -> str:
         """The model's content and what decides an answer besides it."""
-        return json.dumps([*self._generator.identity, _SECOND_TEMPERATURE, self._seed])
+        model = self._loaded.identity, str(self._loaded.model.dtype), self._max_new_tokens
+        return json.dumps([*model, _SECOND_TEMPERATURE, self._seed])
 
     def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         with self._accounts.waiting():
@@ -84,13 +93,17 @@ class HuggingFaceChatModel:
         return self._accounts.counters()
 
     def _ask(self, missing: Missing) -> dict[bytes, ChatReply]:
-        prompts = {key: self._generator.render(r.messages) for key, r in missing.items()}
-        lengths = {key: self._generator.length(prompt) for key, prompt in prompts.items()}
+        tokenizer = self._loaded.tokenizer
+        prompts = {key: self._render(r.messages) for key, r in missing.items()}
+        lengths = {
+            key: len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+            for key, prompt in prompts.items()
+        }
         self._accounts.add("calls", len(prompts))
         answers: dict[bytes, _Answer] = {}
         with self._lock:
             # Prompts of similar lengths together; those that do not fit have no answer.
-            fitting = [key for key in prompts if lengths[key] <= self._generator.room]
+            fitting = [key for key in prompts if lengths[key] <= self._room]
             fitting.sort(key=lengths.__getitem__)
             for start in range(0, len(fitting), self._batch_size):
                 keys = fitting[start : start + self._batch_size]
@@ -106,57 +119,13 @@ class HuggingFaceChatModel:
             for key, request in missing.items()
         }
 
-    def _generate(
-        self, prompts: Sequence[str], prompt_tokens: int, seed: int | None = None
-    ) -> list[_Answer]:
-        answers = self._generator.generate(prompts, seed)
-        self._accounts.add("attempts", len(prompts))
-        self._accounts.spend(Usage(prompt_tokens, sum(answer.tokens for answer in answers)))
-        return answers
-
-    def _reply(self, key: bytes, answer: _Answer | None, length: int, valid: Valid) -> ChatReply:
-        if answer is None:
-            room = self._generator.room
-            return self._failed("rejected", f"a prompt of {length} tokens, more than {room}")
-        if problem := _problem(answer, valid):
-            self._accounts.add("invalid_answers")
-            return self._failed("invalid_reply", f"{problem} (asked 2 times)")
-        if self._cache:
-            self._cache.put(key, answer.text)
-        return ChatReply(answer.text)
-
-    def _failed(self, kind: FailureKind, message: str) -> ChatReply:
-        self._accounts.add_failure(kind)
-        return ChatReply(None, Failure(kind, f"{self._name}: {message}"))
-
-
-class _Generator:
-    """Prompts in, completions out. `room` is how many tokens a prompt may have."""
-
-    def __init__(self, loaded: LoadedModel, max_new_tokens: int) -> None:
-        self._loaded = loaded
-        # Some models have several tokens that end an answer.
-        eos: Any = loaded.model.generation_config.eos_token_id
-        ends = (*(eos if isinstance(eos, list) else [eos]), loaded.tokenizer.eos_token_id)
-        self._ends = sorted({int(token) for token in ends if token is not None})
-        self._control_tokens = control_tokens(loaded.tokenizer)
-        config = loaded.model.config.get_text_config()
-        positions = int(getattr(config, "max_position_embeddings", None) or 2**31)
-        self._max_new_tokens = min(max_new_tokens, positions // 2)
-        self.room = positions - self._max_new_tokens
-
-    @property
-    def identity(self) -> tuple[str, str, int]:
-        return self._loaded.identity, str(self._loaded.model.dtype), self._max_new_tokens
-
-    def render(self, messages: Sequence[Message]) -> str:
+    def _render(self, messages: Sequence[Message]) -> str:
         plain = [_plain(message, self._control_tokens) for message in messages]
         return render(self._loaded.tokenizer, plain)
 
-    def length(self, prompt: str) -> int:
-        return len(self._loaded.tokenizer(prompt, add_special_tokens=False)["input_ids"])
-
-    def generate(self, prompts: Sequence[str], seed: int | None) -> list[_Answer]:
+    def _generate(
+        self, prompts: Sequence[str], prompt_tokens: int, seed: int | None = None
+    ) -> list[_Answer]:
         """One completion each: greedy without a seed, else sampled."""
         model, tokenizer = self._loaded.model, self._loaded.tokenizer
         inputs = tokenizer(
@@ -184,7 +153,23 @@ class _Generator:
             end = next((n for n, token in enumerate(tokens) if token in self._ends), None)
             text = tokenizer.decode(tokens[:end], skip_special_tokens=True)
             answers.append(_Answer(str(text), len(tokens[:end]), complete=end is not None))
+        self._accounts.add("attempts", len(prompts))
+        self._accounts.spend(Usage(prompt_tokens, sum(answer.tokens for answer in answers)))
         return answers
+
+    def _reply(self, key: bytes, answer: _Answer | None, length: int, valid: Valid) -> ChatReply:
+        if answer is None:
+            return self._failed("rejected", f"a prompt of {length} tokens, more than {self._room}")
+        if problem := _problem(answer, valid):
+            self._accounts.add("invalid_answers")
+            return self._failed("invalid_reply", f"{problem} (asked 2 times)")
+        if self._cache:
+            self._cache.put(key, answer.text)
+        return ChatReply(answer.text)
+
+    def _failed(self, kind: FailureKind, message: str) -> ChatReply:
+        self._accounts.add_failure(kind)
+        return ChatReply(None, Failure(kind, f"{self._name}: {message}"))
 
 
 def _problem(answer: _Answer, valid: Valid) -> str:

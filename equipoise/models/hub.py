@@ -17,7 +17,6 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 from data_prep.hub import is_folder_name, missing_reason
 from data_prep.packaged_models import SMOLLM2, PackagedModelError, located_model, shipped_file
 from equipoise.config.schema import CACHE_DIR
-from equipoise.files.disk import read_json
 from equipoise.files.errors import EquipoiseError
 
 #: The error of the hub's HTTP client, which is httpx before huggingface_hub 2 and httpx2 since.
@@ -126,34 +125,6 @@ def on_this_machine(name: str, cache: Path | None = None) -> Path | None:
     if name.count("/") <= 1:
         config = try_to_load_from_cache(name, "config.json", cache_dir=cache)
     return Path(config).parent if isinstance(config, str) else None
-
-
-def model_problems(folder: Path) -> Iterator[str]:
-    """List what a model's folder lacks for a policy; weights apart, see `refuse_no_weights`."""
-    try:
-        read_json(folder / "config.json")
-    except OSError:
-        yield "it has no config.json"
-    except ValueError:
-        yield "its config.json is not JSON"
-
-
-def tokenizer_problems(folder: Path, *, has_template: bool = False) -> Iterator[str]:
-    """List what a folder lacks of a tokenizer for chats, if its template is not elsewhere."""
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
-        yield "it has no tokenizer"
-    elif not has_template and not _has_chat_template(folder):
-        yield "its tokenizer has no chat template"
-
-
-def _has_chat_template(folder: Path) -> bool:
-    if any((folder / name).exists() for name in ("chat_template.jinja", "chat_template.json")):
-        return True
-    try:
-        settings = read_json(folder / "tokenizer_config.json")
-    except (OSError, ValueError):
-        return False
-    return isinstance(settings, dict) and bool(settings.get("chat_template"))
 
 
 # --- packaged -------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_a_control_token_in_a_message_is_text(model, folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def special(text):
-        rendered = model._generator.render(request(text).messages)
+        rendered = model._render(request(text).messages)
         ids = tokenizer(rendered, add_special_tokens=False)["input_ids"]
         return [i for i in ids if i in tokenizer.all_special_ids]
 
