@@ -66,18 +66,6 @@ class AsyncGrpoConfig(Section):
     enabled: bool = False  #: generate with weights that are some steps old
 
 
-class RewardScalingConfig(Section):
-    """`grpo.reward_scaling`: the reward mapped to another interval."""
-
-    enabled: bool = False  #: map the reward of every reply before its advantage
-
-
-class RewardShapingConfig(Section):
-    """`grpo.reward_shaping`: a lower reward for a long reply."""
-
-    enabled: bool = False  #: lower the reward of every long reply before its advantage
-
-
 class GrpoConfig(Section):
     """`grpo`: how much is sampled, for how long, and what becomes of the rewards."""
 
@@ -96,8 +84,6 @@ class GrpoConfig(Section):
     #: no pass of the reference; without a KL term alone
     skip_reference_policy_logprobs_calculation: bool = False
     async_grpo: AsyncGrpoConfig | None = None
-    reward_scaling: RewardScalingConfig | None = None
-    reward_shaping: RewardShapingConfig | None = None
     #: refused: no final evaluation would follow
     stop_at_validation_metric: Annotated[
         str | None,
@@ -129,8 +115,6 @@ class GrpoConfig(Section):
 class LossConfig(Section):
     """`loss_fn`: the clipped policy gradient and its KL term."""
 
-    #: weight tokens by what training and generation give them
-    use_importance_sampling_correction: bool = False
     reference_policy_kl_penalty: Local[NonNegative]  #: weight of the KL term
     ratio_clip_min: Local[Fraction]  #: how far below 1 a ratio of probabilities counts
     ratio_clip_max: Local[NonNegative]  #: how far above 1 it counts
@@ -184,7 +168,6 @@ class DTensorConfig(Section):
     #: NeMo-RL's second worker; after v0.7.0 it is the only one, and later the key will go
     v2: Literal[True] = Field(default=True, alias="_v2")
     enabled: bool = True  #: train with this backend
-    sequence_parallel: bool = False  #: share sequences in a tensor-parallel group
     tensor_parallel_size: Positive = 1  #: GPUs that share each layer
     context_parallel_size: Positive = 1  #: GPUs that share each sequence
     dp_replicate_size: Positive = 1  #: copies of the sharded model
@@ -231,9 +214,6 @@ class MegatronConfig(Section):
     tensor_model_parallel_size: Positive = 1  #: GPUs that share each layer
     pipeline_model_parallel_size: Positive = 1  #: stages, each with a part of the layers
     context_parallel_size: Positive = 1  #: GPUs that share each sequence
-    expert_model_parallel_size: Positive = 1  #: GPUs that share the experts of a mixture
-    sequence_parallel: bool = False  #: share sequences in a tensor-parallel group
-    activation_checkpointing: bool = False  #: compute activations twice, to save memory
     distributed_data_parallel_config: MegatronDdpConfig = MegatronDdpConfig()
 
 
@@ -368,8 +348,6 @@ class PolicyConfig(Section):
     megatron_cfg: MegatronConfig
     sequence_packing: SequencePackingConfig
     dynamic_batching: DynamicBatchingConfig = DynamicBatchingConfig()
-    logprob_batch_size: Positive | None = None  #: completions at once where nothing is trained
-    logprob_chunk_size: Positive | None = None  #: tokens whose logits are made at once
     make_sequence_length_divisible_by: Positive = 1  #: sequences are padded to a multiple
     pretrained_checkpoint: PretrainedCheckpoint | None = None
 
@@ -405,10 +383,6 @@ class PolicyConfig(Section):
                 f"{length} tokens of {total}; leave it out"
             )
         return self
-
-    @property
-    def backend(self) -> DTensorConfig | MegatronConfig:
-        return self.megatron_cfg if self.megatron_cfg.enabled else self.dtensor_cfg
 
     @property
     def batches_by_length(self) -> bool:
