@@ -34,7 +34,6 @@ from equipoise.checkpoints.lora import (
     refuse_quantised,
 )
 from equipoise.checkpoints.megatron import (
-    FAMILIES,
     NOT_IN_SHAPES,
     refuse_difference,
     run_bridge,
@@ -56,6 +55,7 @@ from equipoise.checkpoints.verify import (
     verify_beside,
     verify_model,
 )
+from equipoise.config.memory import FAMILIES
 from equipoise.config.nemo_rl.installation import find_megatron_python
 from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import create_folder, scratch_folder, write_json, write_text

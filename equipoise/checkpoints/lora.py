@@ -21,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from equipoise.checkpoints.hugging_face import file_tensors, model_tensors
-from equipoise.checkpoints.megatron import LINEAR, Shape, prefix_of
+from equipoise.checkpoints.megatron import LINEAR, prefix_of, shape_of_model
 from equipoise.checkpoints.tensors import (
     LazyTensor,
     Tensors,
@@ -272,7 +272,7 @@ def megatron_adapter(
             "lora.other-kind",
             f"run_config.yaml: the adapters are {kind}'s; what is merged here is LoRA's",
         )
-    shape, prefix = Shape.of(config), prefix_of(tensors)
+    shape, prefix = shape_of_model(config), prefix_of(tensors)
     pairs, read = {}, set()
     rank, alpha = (_positive(peft, key) for key in ("dim", "alpha"))
     for number in range(shape.layers):

@@ -23,74 +23,55 @@ import torch
 from transformers import PreTrainedConfig
 
 from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse, yaml_mapping
+from equipoise.config.memory import FAMILIES, ModelShape, shape_of
 from equipoise.config.nemo_rl.installation import (
     MEGATRON_PYTHON,
     find_megatron_python,
     without_python_settings,
 )
 
-FAMILIES = ("llama", "qwen2", "qwen3")
 _PREFIXES = ("", "module.", "model.")
 #: What a checkpoint holds besides the weights of the model.
 _NO_WEIGHTS = re.compile(r"_extra_state|inv_freq$|^(optimizer|rng_state|chained|param_groups)")
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+def shape_of_model(config: Mapping[str, Any]) -> ModelShape:
     """The layout's parameters, from Hugging Face's configuration."""
-
-    layers: int
-    heads: int
-    groups: int
-    head: int
-    vocabulary: int
-    tied: bool
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "Shape":
-        family = config.get("model_type")
-        if family not in FAMILIES:
-            refuse(
-                "megatron.unknown-family",
-                f"the model is a {family}, and what is read here is {', '.join(FAMILIES)}",
-                "Take Megatron-Bridge's own export, see docs/checkpoints.md.",
-            )
-        heads = int(config["num_attention_heads"])
-        return cls(
-            layers=int(config["num_hidden_layers"]),
-            heads=heads,
-            groups=int(config.get("num_key_value_heads") or heads),
-            head=int(config.get("head_dim") or config["hidden_size"] // heads),
-            vocabulary=int(config["vocab_size"]),
-            tied=bool(config.get("tie_word_embeddings", False)),
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        refuse(
+            "megatron.unknown-family",
+            f"the model is a {family}, and what is read here is {', '.join(FAMILIES)}",
+            "Take Megatron-Bridge's own export, see docs/checkpoints.md.",
         )
+    return shape_of(config)
 
 
 #: How a tensor of Hugging Face's is cut out of Megatron's.
-Cut = Callable[[Shape, LazyTensor], LazyTensor]
+Cut = Callable[[ModelShape, LazyTensor], LazyTensor]
 
 
-def _whole(_: Shape, tensor: LazyTensor) -> LazyTensor:
+def _whole(_: ModelShape, tensor: LazyTensor) -> LazyTensor:
     return tensor
 
 
-def _heads(shape: Shape, tensor: LazyTensor, count: int, which: slice) -> LazyTensor:
+def _heads(shape: ModelShape, tensor: LazyTensor, count: int, which: slice) -> LazyTensor:
     """Take `count` heads in all from [groups, Qs of a group + K + V, head, ...]."""
     below = tensor.shape[1:]
-    rows = (shape.heads + 2 * shape.groups) * shape.head
-    if tensor.shape[0] != rows or shape.heads % shape.groups:
+    rows = (shape.heads + 2 * shape.kv_heads) * shape.head_size
+    if tensor.shape[0] != rows or shape.heads % shape.kv_heads:
         refuse(
             "megatron.other-heads",
             f"Q, K and V have {tensor.shape[0]} rows together; {shape.heads} heads of "
-            f"{shape.head} in {shape.groups} groups, as config.json says, have {rows}",
+            f"{shape.head_size} in {shape.kv_heads} groups, as config.json says, have {rows}",
             "Name the model that training began with: --base.",
         )
 
     def read() -> torch.Tensor:
-        grouped = tensor.read().reshape(shape.groups, -1, shape.head, *below)
+        grouped = tensor.read().reshape(shape.kv_heads, -1, shape.head_size, *below)
         return grouped[:, which].reshape(-1, *below)
 
-    return LazyTensor((count * shape.head, *below), tensor.dtype, read)
+    return LazyTensor((count * shape.head_size, *below), tensor.dtype, read)
 
 
 #: Hugging Face's linear map of a layer -> Megatron's, and which part of it.
@@ -101,11 +82,11 @@ LINEAR: Mapping[str, tuple[str, Cut]] = {
     ),
     "self_attn.k_proj": (
         "self_attention.linear_qkv",
-        lambda shape, tensor: _heads(shape, tensor, shape.groups, slice(-2, -1)),
+        lambda shape, tensor: _heads(shape, tensor, shape.kv_heads, slice(-2, -1)),
     ),
     "self_attn.v_proj": (
         "self_attention.linear_qkv",
-        lambda shape, tensor: _heads(shape, tensor, shape.groups, slice(-1, None)),
+        lambda shape, tensor: _heads(shape, tensor, shape.kv_heads, slice(-1, None)),
     ),
     "self_attn.o_proj": ("self_attention.linear_proj", _whole),
     "mlp.gate_proj": ("mlp.linear_fc1", lambda _, tensor: tensor[: tensor.shape[0] // 2]),
@@ -162,7 +143,7 @@ class _TensorPool:
 
 def to_hugging_face(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
     """Hugging Face's tensors in Megatron's, which are one for each layer."""
-    shape, prefix = Shape.of(config), prefix_of(tensors)
+    shape, prefix = shape_of_model(config), prefix_of(tensors)
     pool = _TensorPool(
         {n.removeprefix(prefix): t for n, t in tensors.items() if not _NO_WEIGHTS.search(n)}
     )
@@ -180,7 +161,7 @@ def to_hugging_face(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
     return converted
 
 
-def _of_layer(pool: _TensorPool, number: int, shape: Shape) -> dict[str, LazyTensor]:
+def _of_layer(pool: _TensorPool, number: int, shape: ModelShape) -> dict[str, LazyTensor]:
     layer = {}
     theirs, ours = f"decoder.layers.{number}.", f"model.layers.{number}."
     for name, candidates in _NORMS.items():
@@ -193,16 +174,16 @@ def _of_layer(pool: _TensorPool, number: int, shape: Shape) -> dict[str, LazyTen
     return layer
 
 
-def _of_words(pool: _TensorPool, name: str, shape: Shape) -> LazyTensor:
+def _of_words(pool: _TensorPool, name: str, shape: ModelShape) -> LazyTensor:
     """Drop the rows with which Megatron pads the vocabulary."""
     tensor = pool.require(f"{name}.weight")
-    if tensor.shape[0] < shape.vocabulary:
+    if tensor.shape[0] < shape.vocab:
         refuse(
             "megatron.other-vocabulary",
-            f"the checkpoint has {tensor.shape[0]:,} words, and config.json {shape.vocabulary:,}",
+            f"the checkpoint has {tensor.shape[0]:,} words, and config.json {shape.vocab:,}",
             "Name the model that training began with, see --base.",
         )
-    return tensor[: shape.vocabulary]
+    return tensor[: shape.vocab]
 
 
 # --- What a checkpoint states of its model ------------------------------------------------------

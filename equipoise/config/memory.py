@@ -8,6 +8,7 @@ not listed and has no config.json in a local folder is not known; nothing is gue
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from data_prep.packaged_models import SMOLLM2
 from equipoise.config.schema import Config
@@ -16,7 +17,7 @@ from equipoise.files.disk import GB, read_json
 # --- Shapes of models -----------------------------------------------------------------------------
 
 #: Families whose layers `ModelShape` describes -> (biases of q, k and v; norms of q and k).
-_FAMILIES = {"llama": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
+FAMILIES = {"llama": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
 #: What a config.json that is missing, damaged or another family's raises.
 _NO_SHAPE = (OSError, ValueError, LookupError, TypeError, ArithmeticError)
 
@@ -116,23 +117,27 @@ def model_shape(name: str) -> ModelShape | None:
     if name in KNOWN_MODELS:
         return KNOWN_MODELS[name]
     try:
-        values = read_json(Path(name) / "config.json")
-        bias, norm = _FAMILIES[values["model_type"]]
-        hidden, heads = int(values["hidden_size"]), int(values["num_attention_heads"])
-        return ModelShape(
-            layers=int(values["num_hidden_layers"]),
-            hidden=hidden,
-            intermediate=int(values["intermediate_size"]),
-            heads=heads,
-            kv_heads=int(values.get("num_key_value_heads") or heads),
-            vocab=int(values["vocab_size"]),
-            tied=bool(values.get("tie_word_embeddings", False)),
-            qkv_bias=bias,
-            qk_norm=norm,
-            head_size=int(values.get("head_dim") or hidden // heads),
-        )
+        return shape_of(read_json(Path(name) / "config.json"))
     except _NO_SHAPE:
         return None
+
+
+def shape_of(config: Mapping[str, Any]) -> ModelShape:
+    """The shape in a config.json. Raises one of several errors where it is damaged or another's."""
+    bias, norm = FAMILIES[config["model_type"]]
+    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    return ModelShape(
+        layers=int(config["num_hidden_layers"]),
+        hidden=hidden,
+        intermediate=int(config["intermediate_size"]),
+        heads=heads,
+        kv_heads=int(config.get("num_key_value_heads") or heads),
+        vocab=int(config["vocab_size"]),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=bias,
+        qk_norm=norm,
+        head_size=int(config.get("head_dim") or hidden // heads),
+    )
 
 
 # --- Layout over GPUs -----------------------------------------------------------------------------

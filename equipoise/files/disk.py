@@ -12,14 +12,17 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import BaseModel, ValidationError
 from yaml.nodes import MappingNode, Node, SequenceNode
 
 from environments.base import CodedError
 from environments.yaml_file import CheckedLoader
+from equipoise.files.errors import EquipoiseError
 
+M = TypeVar("M", bound=BaseModel)
 GB = 10**9
 # tempfile makes files that only their owner can read; a run is to be shared.
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
@@ -95,6 +98,22 @@ def read_jsonl(path: Path) -> Iterator[Any]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             yield parse_json(path, line, number)
+
+
+def read_model(path: Path, kind: type[M], code: str, remedy: str) -> M:
+    """Read a JSON file into the class that wrote it. Raises `EquipoiseError` if it is damaged."""
+    try:
+        return kind.model_validate(read_json(path))
+    except ValidationError as error:
+        raise EquipoiseError(code, f"{path}: {first_fault(error, 'the file')}", remedy) from None
+    except (OSError, ValueError) as error:
+        raise EquipoiseError(code, f"{path} cannot be read: {error}", remedy) from None
+
+
+def first_fault(error: ValidationError, whole: str) -> str:
+    """The first thing that is wrong, at its place; `whole` is what has no place in itself."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
 
 
 def parse_json(path: Path, data: bytes, line: int | None = None) -> Any:

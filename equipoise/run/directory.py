@@ -28,7 +28,6 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
     model_validator,
 )
@@ -36,7 +35,7 @@ from pydantic import (
 from environments.base import REWARD
 from environments.measurement import Direction
 from environments.presentation import Presentation
-from equipoise.files.disk import create_folder, read_json, read_yaml, remove_abandoned, write_json
+from equipoise.files.disk import create_folder, read_model, read_yaml, remove_abandoned, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.ledger import Ledger, Part
 from equipoise.statistics.compare import MetricComparison
@@ -335,13 +334,4 @@ def read_content(path: Path, kind: type[C]) -> C | None:
     """Read a file of the run; None if there is none. Raises `EquipoiseError` if it is damaged."""
     if not path.is_file():
         return None
-    try:
-        return kind.model_validate(read_json(path))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise EquipoiseError(
-            "run.damaged-content", f"{path}: {where}: {first['msg']}", "Make it again."
-        ) from None
-    except ValueError as error:
-        raise EquipoiseError("run.damaged-content", str(error), "Make it again.") from error
+    return read_model(path, kind, "run.damaged-content", "Make it again.")

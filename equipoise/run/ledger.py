@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from environments.chat.accounting import FINGERPRINT, MODEL, added, spent
 from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.config.secrets import masked
-from equipoise.files.disk import read_json, remove_abandoned, write_json
+from equipoise.files.disk import read_model, remove_abandoned, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 
 
@@ -183,14 +183,8 @@ class Ledger:
 
     def read(self) -> Provenance:
         """Return the content. Raises `EquipoiseError` where it is damaged or missing."""
-        try:
-            return Provenance.model_validate(read_json(self.path))
-        except (OSError, ValueError) as error:
-            raise EquipoiseError(
-                "run.unreadable-ledger",
-                f"{self.path} cannot be read: {error}",
-                "Put it back from a copy. Nothing else says what the run was made from.",
-            ) from None
+        remedy = "Put it back from a copy. Nothing else says what the run was made from."
+        return read_model(self.path, Provenance, "run.unreadable-ledger", remedy)
 
     def update(self, changes: Provenance) -> None:
         """Set the fields that `changes` sets; a mapping is merged into the one before.

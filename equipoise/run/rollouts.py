@@ -14,6 +14,7 @@ from environments.base import Failure, FailureKind, PromptRecord, Rollout, Score
 from equipoise.files.disk import (
     DamagedFileError,
     finite,
+    first_fault,
     read_jsonl,
     write_jsonl,
 )
@@ -192,11 +193,8 @@ def _check(path: Path, number: int, row: Any, model: type[L]) -> L:
     try:
         return model.model_validate(row)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        location = ".".join(str(part) for part in first["loc"]) or "the line"
-        raise DamagedFileError(
-            "file.invalid-rollout", path, f"{location}: {first['msg']}", number
-        ) from None
+        fault = first_fault(error, "the line")
+        raise DamagedFileError("file.invalid-rollout", path, fault, number) from None
 
 
 # --- training rollouts ----------------------------------------------------------------------------

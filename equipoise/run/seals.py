@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from data_prep.records import manifest_path
-from equipoise.files.disk import flush, hash_file, write_json
+from equipoise.files.disk import flush, hash_file, read_model, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory
 
@@ -45,16 +45,9 @@ class Manifest(BaseModel, frozen=True, strict=True):
     def read(cls, root: Path) -> "Manifest":
         """Read a run's manifest; without one nothing is listed. Raises `EquipoiseError`."""
         path = root / MANIFEST
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
+        if not path.exists():
             return cls()
-        except (OSError, ValidationError) as error:
-            raise EquipoiseError(
-                "run.unreadable-manifest",
-                f"{path} cannot be read: {str(error).splitlines()[0]}",
-                "Put it back from a copy.",
-            ) from None
+        return read_model(path, cls, "run.unreadable-manifest", "Put it back from a copy.")
 
     def parts(self) -> frozenset[str]:
         return frozenset(map(_part, self.files))

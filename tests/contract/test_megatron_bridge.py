@@ -35,11 +35,11 @@ from data_prep.tiny_model import Example, train_tokenizer
 from equipoise.checkpoints.convert import ITERATION, convert, convert_to_megatron
 from equipoise.checkpoints.dcp import layered_tensors
 from equipoise.checkpoints.hugging_face import model_tensors
-from equipoise.checkpoints.megatron import FAMILIES as IN_THE_TABLE
 from equipoise.checkpoints.megatron import to_hugging_face
 from equipoise.checkpoints.verify import tensors_of_model
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER, Setting
+from equipoise.config.memory import FAMILIES as IN_THE_TABLE
 from equipoise.config.memory import model_shape
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory

@@ -47,15 +47,15 @@ algorithms.grpo:async_grpo_train recipe.py dataloader {_TRAINER} max_trajectory_
 algorithms.grpo:refit_policy_generation recipe.py policy policy_generation colocated_inference
 algorithms.grpo:refit_policy_generation recipe.py _refit_buffer_size_gb
 algorithms.utils:get_tokenizer recipe.py tokenizer_config
-data.collate_fn:rl_collate_fn evaluations.py data_batch
+data.collate_fn:rl_collate_fn recipe.py data_batch
 data.datasets.raw_dataset:RawDataset dataset.py
 data.utils:setup_response_data recipe.py tokenizer data_config
 distributed.virtual_cluster:init_ray recipe.py
 environments.interfaces:EnvironmentInterface actor.py
 environments.interfaces:EnvironmentReturn scoring.py observations metadata next_stop_strings
 environments.interfaces:EnvironmentReturn scoring.py rewards terminateds answers
-experience.rollouts:run_multi_turn_rollout evaluations.py {_ROLLOUTS}
-experience.rollouts:run_async_multi_turn_rollout evaluations.py {_ROLLOUTS}
+experience.rollouts:run_multi_turn_rollout recipe.py {_ROLLOUTS}
+experience.rollouts:run_async_multi_turn_rollout recipe.py {_ROLLOUTS}
 models.generation:configure_generation_config recipe.py config tokenizer
 models.generation:configure_generation_config recipe.py has_refit_draft_weights trains_mtp
 models.policy.lm_policy:Policy recipe.py config weights_path optimizer_path

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from equipoise.files.exits import Stopped
-from equipoise.train.nemo_rl import evaluations
-from equipoise.train.nemo_rl.evaluations import PARTS, Sampler
+from equipoise.train.nemo_rl import recipe
+from equipoise.train.nemo_rl.recipe import PARTS, Sampler
 from tests.refusals import refusal
 
 
@@ -47,8 +47,8 @@ def sampler(job, monkeypatch):
         info = {name: getattr(record, name) for name in names} | {"prompt_id": record.id}
         return {"message_log": log, "extra_env_info": info}
 
-    monkeypatch.setattr(evaluations, "datum", datum)
-    monkeypatch.setattr(evaluations, "single_turn_return", lambda rewards, metadata: rewards)
+    monkeypatch.setattr(recipe, "datum", datum)
+    monkeypatch.setattr(recipe, "single_turn_return", lambda rewards, metadata: rewards)
     collate = SimpleNamespace(rl_collate_fn=list)
     monkeypatch.setitem(sys.modules, "nemo_rl.data.collate_fn", collate)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(put=lambda value: value))
