@@ -86,8 +86,11 @@ def refuse_missing_model(name: str) -> None:
 
 
 def refuse_missing_tokenizer(name: str) -> None:
-    """Raise `EquipoiseError` for a tokenizer that the hub cannot give now."""
-    if reason := missing_reason(name, "tokenizer_config.json", *_TOKENIZERS):
+    """Raise `EquipoiseError` for one that the hub cannot give now, or that a folder lacks."""
+    reason = missing_reason(name, "tokenizer_config.json", *_TOKENIZERS)
+    if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in _TOKENIZERS):
+        reason = f"{name} is a folder without one"  # transformers would make one without words
+    if reason:
         raise EquipoiseError(
             "tokenizer.unavailable",
             f"the tokenizer {reason}",

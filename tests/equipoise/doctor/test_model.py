@@ -102,7 +102,7 @@ class TestFolder:
     @pytest.mark.parametrize(
         ("file", "text", "code"),
         [
-            ("tokenizer.json", None, "model.unloadable"),
+            ("tokenizer.json", None, "tokenizer.unavailable"),
             ("config.json", None, "model.no-config"),
             ("config.json", "{", "file.invalid-json"),
         ],
