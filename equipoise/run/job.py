@@ -12,11 +12,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from environments.base import Failure, PromptRecord, Rollout, Score, ScoreError
+from environments.base import TRAIN_SPLIT, Failure, PromptRecord, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from environments.presentation import Presentation
 from equipoise.config import Config, LoadedConfig
+from equipoise.config.schedule import total_steps
 from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import hash_file, write_json
 from equipoise.files.errors import EquipoiseError
@@ -90,6 +91,11 @@ class Job:
     def show(self, stage: str, measured: Measured) -> None:
         self.display.show(self.environment.presentation, stage, measured)
 
+    @property
+    def steps(self) -> int:
+        """The steps of the whole training."""
+        return total_steps(len(self.split(TRAIN_SPLIT)), self.config)
+
     def split(self, name: str) -> list[PromptRecord]:
         return [record for record in self.records if record.split == name]
 
@@ -127,7 +133,7 @@ def record_sources(job: Job) -> None:
     job.run.ledger.update(Provenance(sources=current))
 
 
-def record_model(job: Job, tokenizer: Any, identity: str, **about: str) -> None:
+def record_model(job: Job, tokenizer: Any, identity: str, **about: Any) -> None:
     """Note in the provenance what is trained and by which template it reads; log what to know."""
     if note := check_template(tokenizer, job.records):
         _LOG.warning(note)
@@ -289,7 +295,7 @@ def use_reference(job: Job) -> None:
         environment.set_reference(read_rollouts(path))
 
 
-def begin_training(job: Job, steps: int) -> None:
+def begin_training(job: Job) -> None:
     """Log how much signal the baseline has for GRPO, and that training begins or continues.
 
     Raises `EquipoiseError` when there is nothing to learn from, unless the configuration wants to
@@ -307,7 +313,7 @@ def begin_training(job: Job, steps: int) -> None:
         _LOG.warning(f"there is {amount} to learn from: {summary}")
     else:
         _LOG.info(f"signal: {signal}")
-    job.display.begin(f"GRPO training, {steps} steps")
+    job.display.begin(f"GRPO training, {job.steps} steps")
 
 
 def evaluate(job: Job, stage: str, sample: Sample) -> None:

@@ -64,8 +64,7 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
     Raises `Stopped` where it was stopped before its last step.
     """
     config, run, records = job.config, job.run, job.split(TRAIN_SPLIT)
-    steps = total_steps(len(records), config)
-    begin_training(job, steps)
+    begin_training(job)
     checkpoint = latest_checkpoint(run.checkpoints)
     for file in (run.history, run.training):
         restore(file, checkpoint.path / file.name if checkpoint else None)
@@ -75,12 +74,12 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
     with (
         job.timed("training"),
         deferring(_LOG.warning) as stop,
-        watch(steps, checkpoint.step if checkpoint else 0) as on_row,
+        watch(job.steps, checkpoint.step if checkpoint else 0) as on_row,
     ):
         kept = config.equipoise.training_rollouts
         recorder = StepRecorder(
             run.history,
-            TrainingRollouts(run.training, kept.steps, steps),
+            TrainingRollouts(run.training, kept.steps, job.steps),
             partial(choose, limit=kept.sets, seed=config.grpo.seed),
             monitor,
             job.meter,
@@ -93,7 +92,7 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
     if monitor.exceeded:
         raise monitor.error()
-    if trainer.state.global_step < steps:
+    if trainer.state.global_step < job.steps:
         raise Stopped
 
     def save(folder: Path) -> None:

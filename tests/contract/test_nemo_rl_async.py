@@ -366,9 +366,10 @@ def test_the_loop_of_asynchronous_grpo_trains_keeps_a_history_and_stops_with_a_c
     job = SimpleNamespace(
         config=load_config("fairness", Options((CONFIG_FOLDER / "medium.yaml",))).config,
         run=run,
+        steps=steps,
         meter=SimpleNamespace(add_tokens=lambda *_: None),
     )
-    ours = (job, steps, rows.append, lambda: len(rows) == 1)
+    ours = (job, rows.append, lambda: len(rows) == 1)
     logger = HistoryLogger(mock.MagicMock(), Calls(actor), master.checkpointing, *ours)
     loader = StatefulDataLoader(sets_of(records) * 2, None, collate_fn=lambda batch: batch)
     checkpointer = CheckpointManager(master.checkpointing)

@@ -16,7 +16,6 @@ from omegaconf import OmegaConf
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config import Config, LoadedConfig
 from equipoise.config.nemo_rl.installation import Installation, converting, find_installation
-from equipoise.config.schedule import total_steps
 from equipoise.config.schema import SchedulerEntry
 from equipoise.files.console import escaped
 from equipoise.files.disk import write_text
@@ -136,7 +135,7 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
         job.run,
         job.model_name,
         validates=bool(job.split(VALIDATION_SPLIT)),
-        steps=total_steps(len(job.split(TRAIN_SPLIT)), job.config),
+        steps=job.steps,
     )
     path = job.run.root / "nemo_rl.yaml"
     write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
@@ -151,7 +150,7 @@ def train(
     job: Job, installation: Installation, config: Path, watch: Watch, rehearsal: Rehearsal
 ) -> None:
     """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
-    steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
+    steps = job.steps
     keep_steps(job.run.history, steps)  # drops a row that a kill cut off
     last_step = int(max(read_history(job.run.history).get("step", ()), default=0))
     newest = usable_checkpoint(job.run.checkpoints, last_step, _LOG.warning)
@@ -175,7 +174,7 @@ def train(
         rehearsal.stand_in(),
         _ray_ended(),
     ):
-        run_grpo(job, config, done, steps, take, rehearsal)
+        run_grpo(job, config, done, take, rehearsal)
 
 
 @contextmanager

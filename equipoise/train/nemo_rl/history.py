@@ -69,7 +69,6 @@ class HistoryLogger:
     environment: Any  # the actor, by plain calls
     checkpointing: dict[str, Any]  # of the configuration that NeMo-RL reads as it trains
     job: Job
-    steps: int
     on_row: Callable[[Row], None]
     stop_requested: Callable[[], bool]
     stop_at: int | None = None  # the step after which a rehearsal is interrupted
@@ -156,14 +155,14 @@ class HistoryLogger:
     def _end_step(self, step: int, seconds: float) -> None:
         """Write what is kept of a step; NeMo-RL has saved it, if it was to be."""
         settings = self.job.config.equipoise.training_rollouts
-        file = TrainingRollouts(self.job.run.training, settings.steps, self.steps)
+        file = TrainingRollouts(self.job.run.training, settings.steps, self.job.steps)
         file.append(step, self._train.sample if self._train else ())
         self._row["seconds"] = round(seconds, 3)
         append_row(self.job.run.history, self._row)
         self.job.meter.elsewhere = self.environment.spent()
         self.on_row(self._row)
         self._row, self._train, self.last_step = {}, None, step
-        if self._last is not None and self._last <= step < self.steps:
+        if self._last is not None and self._last <= step < self.job.steps:
             raise Stopped
 
     def _summary(self, split: str, metrics: Mapping[str, Any]) -> StepSummary | None:

@@ -49,13 +49,12 @@ def run_grpo(
     job: Job,
     path: Path,
     done: int,
-    steps: int,
     on_row: Callable[[Row], None],
     rehearsal: Rehearsal,
 ) -> None:
     """Evaluate, train and evaluate, as the configuration at `path` says.
 
-    `done` of `steps` are done, and `on_row` takes each row of the history. Raises `Stopped` where
+    `done` steps are done, and `on_row` takes each row of the history. Raises `Stopped` where
     a signal, a rehearsal or the time ends it after a step that is saved.
     """
     with one_error():
@@ -69,14 +68,14 @@ def run_grpo(
                 nemo.environment.load_reference()
                 nemo.generation.finish_generation()
                 shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
-            if done < steps:
-                begin_training(job, steps)
-                ours = (job, steps, on_row, stop, rehearsal.stop_at)
+            if done < job.steps:
+                begin_training(job)
+                ours = (job, on_row, stop, rehearsal.stop_at)
                 checkpointing = nemo.config.checkpointing
                 _train(nemo, HistoryLogger(nemo.logger, nemo.environment, checkpointing, *ours))
                 if job.config.grpo.is_asynchronous:
                     return  # NeMo-RL has ended its workers
-            trained = _sampler(job, nemo, steps, stop)
+            trained = _sampler(job, nemo, job.steps, stop)
             after_training(job, trained)
             shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
             rehearsal.replies.extend(trained.last)
@@ -173,12 +172,12 @@ def _train(nemo: SimpleNamespace, history: HistoryLogger) -> None:
         raise history.error
     newest = latest_checkpoint(job.run.checkpoints)
     done = newest.step if newest else 0
-    if done < history.steps and done == history.last_step and until:
+    if done < job.steps and done == history.last_step and until:
         raise Stopped("the time to save by has come")
-    if done < history.steps:  # v0.7.0 prints an error of asynchronous training, and ends
+    if done < job.steps:  # v0.7.0 prints an error of asynchronous training, and ends
         raise EquipoiseError(
             "nemo-rl.early-end",
-            f"NeMo-RL's training ended after step {history.last_step} of {history.steps}",
+            f"NeMo-RL's training ended after step {history.last_step} of {job.steps}",
             "nemo_rl.log says why. Remove the cause, then continue with --resume.",
         )
 

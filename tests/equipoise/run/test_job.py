@@ -159,10 +159,10 @@ class TestSignal:
             "100% of the replies could not be read",
             "2x, no JSON object: 'Well, well'",
         ):
-            begin_training(self.baseline(job, replies, (-5,) * 4, "no JSON object"), 4)
+            begin_training(self.baseline(job, replies, (-5,) * 4, "no JSON object"))
 
     def test_little_is_a_warning_with_examples(self, job: Job, capsys: Capture) -> None:
-        begin_training(self.baseline(job, self.ANSWERS, (0, 1, 0, 1), "too short"), 4)
+        begin_training(self.baseline(job, self.ANSWERS, (0, 1, 0, 1), "too short"))
         printed = capsys.readouterr().out
         assert "warning: there is little to learn from" in printed
         assert "2x, too short: 'yes'" in printed

@@ -18,8 +18,6 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from environments.base import TRAIN_SPLIT
-from equipoise.config.schedule import total_steps
 from equipoise.config.schema import GenerationConfig
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
@@ -50,7 +48,7 @@ def run(job: Job, watch: Watch) -> Sequence[MessageLog]:
     """
     job.run.ledger.update(Provenance(rehearsal=True))
     _LOG.info(NOTICE)
-    steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
+    steps = job.steps
     workers = partial(cpu_workers, job.config.cluster.gpus)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
         try:

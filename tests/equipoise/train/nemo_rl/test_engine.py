@@ -33,7 +33,7 @@ def nemo_rl(job, monkeypatch, tmp_path):
     installation = SimpleNamespace(root=tmp_path, make_importable=lambda: None)
 
     def train(job, last):
-        def run_grpo(job, path, done, steps, on_row, rehearsal):
+        def run_grpo(job, path, done, on_row, rehearsal):
             if not done:
                 before_training(job, Model())
             for step in range(done + 1, last + 1):
@@ -43,7 +43,7 @@ def nemo_rl(job, monkeypatch, tmp_path):
             folder = job.run.checkpoints / f"step_{last}"
             folder.mkdir(parents=True)
             (folder / "training_info.json").write_text("{}")
-            if last < steps:
+            if last < job.steps:
                 raise Stopped
 
         monkeypatch.setattr(engine, "run_grpo", run_grpo)

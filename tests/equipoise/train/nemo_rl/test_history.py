@@ -51,6 +51,7 @@ def run(job):
 
     def run(metric=None, higher=True, steps=9, stop_at=None, window=5, **grpo):
         ours = job.config.equipoise.model_copy(update={"failure_window": window})
+        grpo |= {"max_num_steps": steps, "max_num_epochs": steps, "num_prompts_per_step": 1}
         changes = {"equipoise": ours, "grpo": job.config.grpo.model_copy(update=grpo)}
         loaded = replace(job.loaded, config=job.config.model_copy(update=changes))
         rows = []
@@ -60,7 +61,6 @@ def run(job):
             Environment(),
             checkpointing,
             replace(job, loaded=loaded),
-            steps,
             rows.append,
             lambda: bool(run.signals),
             stop_at,

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -27,6 +28,10 @@ ENDED = ["monitor ends", "checkpoints are whole", "vLLM ends", "workers end"]
 @pytest.fixture
 def nemo(job, monkeypatch):
     """Run a job on functions that note their calls; `saves` are the steps with a checkpoint."""
+    length = {"max_num_steps": STEPS, "max_num_epochs": STEPS, "num_prompts_per_step": 1}
+    grpo_config = job.config.grpo.model_copy(update=length)
+    config = job.config.model_copy(update={"grpo": grpo_config})
+    job = replace(job, loaded=replace(job.loaded, config=config))
     calls = []
 
     def note(name, result=None):
@@ -63,7 +68,7 @@ def nemo(job, monkeypatch):
     def run(done=0, saves=STEPS):
         (folder := job.run.checkpoints / f"step_{saves}").mkdir(parents=True)
         (folder / "training_info.json").write_text("{}")
-        run_grpo(job, None, done, STEPS, print, Rehearsal())
+        run_grpo(job, None, done, print, Rehearsal())
 
     nemo.run = run
     return nemo
@@ -166,7 +171,7 @@ def test_a_bug_keeps_its_traceback():
 def test_a_version_that_lacks_what_is_called_is_refused(job, monkeypatch):
     monkeypatch.setattr(recipe, "unmet", lambda: iter(["nemo_rl.x lacks y (recipe.py)"]))
     with refusal("nemo-rl.other-version", "nemo_rl.x lacks y", "v0.7.0"):
-        run_grpo(job, None, 0, STEPS, print, Rehearsal())
+        run_grpo(job, None, 0, print, Rehearsal())
 
 
 # --- reference ------------------------------------------------------------------------------------
