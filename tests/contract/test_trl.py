@@ -141,7 +141,7 @@ def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(
         torch.testing.assert_close(groups[:, 2], torch.ones(len(groups)))
 
 
-def recording(folder: Path, monitor: FailureMonitor, rows: list[Row]):
+def recording(folder, monitor, rows):
     file = TrainingRollouts(folder / "rollouts.jsonl", limit=1, steps=4)
     history, meter = folder / "history.jsonl", Meter()
     return StepRecorder(history, file, nothing, monitor, meter, rows.append, lambda: False)
