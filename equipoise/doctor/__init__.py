@@ -4,8 +4,8 @@ checks.py      a check, its input and its findings; the machine that a run is fo
 machine.py     GPUs, memory, folders, disks and NeMo-RL, of this machine or of a cluster
 task.py        the model with its chat template, prompts and reward, by the hooks of the task
 
-Here is every check: its question, its usual remedy, who asks it, and what answers it.
-docs/troubleshooting.md has the table, which a test compares with this one.
+Here is every check: its usual remedy, what answers it, and who asks it. docs/troubleshooting.md has
+the table of what each looks at.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,14 +41,12 @@ def configuration(case: Case) -> Iterator[Finding]:
 CHECKS = (
     Check(
         "configuration",
-        "files, flags and keys: that they make one valid run; settings that look like mistakes",
         "Correct the keys that it names: docs/configuration.md.",
         configuration,
         needs_run=False,
     ),
     Check(
         "NeMo-RL",
-        "that it is here, its Python, the variables of its workers; for a job its image",
         machine.REMEDY,
         machine.nemo_rl,
         needs_run=False,
@@ -57,7 +55,6 @@ CHECKS = (
     ),
     Check(
         "GPUs",
-        "how many the configuration asks for, this machine has, and torch sees",
         "Take a node with such GPUs, or --config nemo_configs/local.yaml for a CPU.",
         machine.gpus,
         needs_run=False,
@@ -66,7 +63,6 @@ CHECKS = (
     ),
     Check(
         "memory",
-        "memory of the GPUs, or of this machine, against the estimate for the configuration",
         "Lower policy.train_micro_batch_size, train a LoRA, or take larger or more GPUs.",
         machine.memory,
         starts=("local",),
@@ -74,27 +70,23 @@ CHECKS = (
     ),
     Check(
         "folders",
-        "that what the run writes to can be written to and has the room, logs and models counted",
         "Free some space, choose other folders, or lower checkpointing.keep_top_k.",
         machine.folders,
         plans=True,
     ),
     Check(
         "model",
-        "a folder or a copy of the hub: weights, chat template; else whether the hub gives it",
         "Name a folder with a Hugging Face model, or a model on the hub, with --model-name.",
         task.model,
         plans=True,
     ),
     Check(
         "prompts",
-        "the file and its hash, or how they are made; the models that make them",
         "Correct the file or equipoise.data, or let equipoise.data.module make the prompts.",
         task.prompts,
     ),
     Check(
         "reward",
-        "settings, rules and keys of what gives reward; that each of its models answers",
         "Correct env in the configuration: docs/<task>.md.",
         task.reward,
     ),

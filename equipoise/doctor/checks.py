@@ -179,7 +179,6 @@ class Check:
     """
 
     name: str
-    looks_at: str
     remedy: str
     run: Callable[[Case], Iterable[Finding]]
     needs_run: bool = True

@@ -27,7 +27,9 @@ ENDLESS = r"(.*.*.*.*)*!"
 
 
 class TestConfigurations:
-    @pytest.mark.parametrize("text", ["[]", "{", "", "[" * 100_000, "NaN"])
+    """More of them in tests/equipoise/models/test_foreign.py, for the same functions."""
+
+    @pytest.mark.parametrize("text", ["", "NaN"])
     def test_no_object(self, text, source, tmp_path):
         (source / "config.json").write_text(text)
         assert "config.json" in refused(source, tmp_path / "out")
@@ -35,18 +37,12 @@ class TestConfigurations:
     @pytest.mark.parametrize(
         ("changes", "told"),
         [
-            ({"num_attention_heads": 0}, "by zero"),
-            ({"num_hidden_layers": "many"}, "num_hidden_layers"),
             ({"rope_parameters": {"rope_type": "wobbly", "rope_theta": 1.0}}, "wobbly"),
-            ({"rope_parameters": [1]}, "rope_parameters"),
-            ({"dtype": "float99"}, "float99"),
             ({"model_type": "nope"}, "nope"),
             ({"model_type": [5]}, "unhashable"),
             ({"hidden_size": 10**30}, "config.json"),
-            ({"num_hidden_layers": 10_000_000}, "num_hidden_layers 10,000,000"),
             ({"num_labels": 10**12}, "num_labels 1,000,000,000,000"),
             ({"text_config": {"num_experts": 10**9}}, "num_experts 1,000,000,000"),
-            ({"_attn_implementation": "org/kernel"}, "_attn_implementation 'org/kernel'"),
         ],
     )
     def test_other_values(self, changes, told, source, tmp_path):

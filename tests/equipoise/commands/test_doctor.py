@@ -43,7 +43,7 @@ def names(results) -> list[str]:
 def test_the_page_has_every_check():
     table = PAGE.read_text("utf-8").partition("## The checks")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", table, re.MULTILINE)
-    assert rows[1:] == [(c.name, c.looks_at) for c in CHECKS]
+    assert [name for name, _ in rows[1:]] == [check.name for check in CHECKS]
     assert all(check.remedy and "\n" not in check.remedy for check in CHECKS)
 
 

@@ -16,7 +16,7 @@ from tests.refusals import refusal
 
 
 def check(name, run):
-    return Check(name, "", "Buy one.", run)
+    return Check(name, "Buy one.", run)
 
 
 def test_what_fails_for_several_is_the_failure_of_the_first():
