@@ -104,8 +104,8 @@ class GateOptions:
         Repeated,
         option("how far a metric may move, in its unit; also of one without a guard", "NAME=VALUE"),
     ] = ()
-    output_dir: Annotated[Path, option("where gate.json and plan.json go", "DIR")] = Path(
-        "results/gate"
+    output_dir: Annotated[Path, option("where gate.html, gate.json and plan.json go", "DIR")] = (
+        Path("results/gate")
     )
     junit: Annotated[
         Path | None, option("write JUnit's XML, a test case for each metric", "FILE")

@@ -406,7 +406,7 @@ def compare_entries(entries: Sequence[Entry], checks: Checks) -> EntriesComparis
         task=first.runs[0].loaded.environment_class.name,
         confidence=settings.confidence,
         allowed=tuple(name for name, allowed in asdict(checks).items() if allowed),
-        entries=tuple(_entry(entry, settings, measured) for entry in entries),
+        entries=tuple(compared_entry(entry, settings, measured) for entry in entries),
         comparisons=tuple(
             _compared_pair(
                 pair, metrics[n], {name: c for (m, name), c in corrected.items() if m == n}
@@ -416,7 +416,8 @@ def compare_entries(entries: Sequence[Entry], checks: Checks) -> EntriesComparis
     )
 
 
-def _entry(entry: Entry, settings: StatisticsSettings, measured: Measure) -> ComparedEntry:
+def compared_entry(entry: Entry, settings: StatisticsSettings, measured: Measure) -> ComparedEntry:
+    """Measure every metric of an entry, and the breakdowns that its task draws."""
     runs = entry.runs
     audits = [run.provenance.audit for run in runs]
     # Nothing else is resampled.

@@ -1,7 +1,6 @@
 """Stored evaluations of two models, and the gate between them: what is read and what is refused."""
 
 import json
-import logging
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -12,9 +11,12 @@ from pydantic import TypeAdapter
 
 from environments.base import TRAIN_SPLIT, Message
 from environments.contract import Environment
+from environments.measurement import Measurement
 from equipoise.evaluate.compare import (
     Checks,
+    Entry,
     Evaluated,
+    compared_entry,
     drawn_differently,
     read_stage,
     shared_items,
@@ -27,6 +29,7 @@ from equipoise.run.job import BASELINE, FINAL
 from equipoise.run.ledger import AuditRow, StageAccount
 from equipoise.statistics.gate import (
     LEAST_CLUSTERS,
+    SETTINGS,
     GatedMetric,
     GatedTask,
     GateResult,
@@ -35,8 +38,8 @@ from equipoise.statistics.gate import (
     gate,
     times_needed,
 )
+from equipoise.statistics.seeds import ComparedPair, EntriesComparison
 
-_LOG = logging.getLogger(__name__)
 _TOGETHER = (
     "Evaluate both models at once, then name the rows of that audit:\n"
     "  equipoise evaluate all --model before=MODEL --model after=MODEL --run-name NAME\n"
@@ -84,8 +87,6 @@ def gate_stored(before: str, after: str, margins: Margins) -> GateResult:
         )
     answered = {task: _read_pair(paths) for task, paths in shared.items()}
     pairs = {task: _without_training_prompts(*pair) for task, pair in answered.items()}
-    for run in (run for pair in pairs.values() for run in pair if run.provenance.stand_in):
-        _LOG.warning(f"{run.path}: {run.provenance.stand_in}")
     watched = {
         task: _watched(pair[0].environment(), _margins_of(task, margins))
         for task, pair in pairs.items()
@@ -107,10 +108,32 @@ def gate_stored(before: str, after: str, margins: Margins) -> GateResult:
             drawn_differently=tuple(drawn_differently(first, second)),
             metrics={name: m for (of_task, name), m in metrics.items() if of_task == task},
             presentation=watched[task].environment.presentation,
+            sides=_sides(task, first, second),
         )
         for task, (first, second) in pairs.items()
     }
     return GateResult(before, after, tasks, dict(sorted(missing.items())))
+
+
+def _sides(task: str, before: Evaluated, after: Evaluated) -> EntriesComparison:
+    """Both sides as entries of a comparison without tests: the gate's own are the verdicts."""
+    names = "the old model", "the new model"
+    entries = [
+        compared_entry(Entry(name, (side,)), SETTINGS, _measure_told)
+        for name, side in zip(names, (before, after), strict=True)
+    ]
+    items, replies = (len(before.items),), ((len(before.rollouts), len(after.rollouts)),)
+    pair = ComparedPair(*names, items, replies, (), own_references=(), metrics={})
+    return EntriesComparison(task, SETTINGS.confidence, (), tuple(entries), (pair,))
+
+
+def _measure_told(side: Evaluated, items: frozenset[str]) -> Measurement:
+    """The metrics that a reader is told first; all of a task that names none."""
+    measured, presentation = side.measured(items), side.loaded.environment_class.presentation
+    names = [finding.metric for finding in presentation.findings]
+    names += [chart.metric for chart in presentation.charts]
+    metrics = {name: measured.metrics[name] for name in names if name in measured.metrics}
+    return replace(measured, metrics=metrics or measured.metrics)
 
 
 def _gated(

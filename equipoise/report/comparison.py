@@ -77,7 +77,7 @@ def show_comparison(
 def comparison_page(content: EntriesComparison, presentation: Presentation) -> str:
     """Render the page of a comparison: each pair as a run has its two stages."""
     first, *siblings = (printable(entry.name) for entry in content.entries)
-    drawn = tuple(_charts(content, presentation))
+    drawn = tuple(comparison_charts(content, presentation))
     alerts: list[Alert] = []
     deciding: list[Section] = []
     folded: list[Section] = []
@@ -203,7 +203,7 @@ def _examples(content: EntriesComparison, presentation: Presentation) -> tuple[S
     return (*set_sections(run)[:1], *reply_sections(run)[:1])[:1]
 
 
-def _charts(content: EntriesComparison, presentation: Presentation) -> Iterator[Chart]:
+def comparison_charts(content: EntriesComparison, presentation: Presentation) -> Iterator[Chart]:
     """Yield the task's breakdown of each pair, then forest plots.
 
     Those are of the first metric, and of each that the task draws beside its noise.

@@ -1,23 +1,40 @@
-"""Documents of a gate: its table and notes, gate.json, JUnit's XML and Markdown."""
+"""Documents of a gate: its page, table and notes, gate.json, JUnit's XML and Markdown."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_json, write_text
-from equipoise.report.comparison import other_drawing
-from equipoise.report.document import Cell, Table
-from equipoise.report.renderers import escaped, grid, print_table
+from equipoise.report.comparison import (
+    comparison_charts,
+    comparison_notes,
+    comparison_outcome,
+    other_drawing,
+)
+from equipoise.report.document import (
+    Alert,
+    Cell,
+    Charts,
+    Document,
+    Origins,
+    Section,
+    Table,
+    Tables,
+    describe,
+)
+from equipoise.report.renderers import escaped, grid, page, print_table
 from equipoise.report.tables import margin_cell
 from equipoise.report.words import (
     MISSING,
     change_in_unit,
     figure,
+    heading,
     metric_name,
     p_value,
+    plain_name,
     printable,
     signed_margin,
 )
@@ -40,8 +57,10 @@ def show_gate(
     *,
     undecided: str,
 ) -> None:
-    """Write the files that are wanted; print the table and the notes."""
+    """Write gate.json, the page beside it and the files that are wanted; print table and notes."""
     write_json(data, gate_content(result))
+    path = data.with_suffix(".html")
+    write_text(path, gate_page(result))
     if junit is not None:
         write_text(junit, junit_of(result, undecided=undecided))
     if markdown is not None:
@@ -50,7 +69,72 @@ def show_gate(
     print_table(reporter, title, gate_table(result))
     for note in notes_of(result):
         reporter.warn(note)
-    reporter.say(f"gate: {data}")
+    reporter.say(f"gate: {path}\n      {data}")
+    reporter.say(f"\n{outcome_of(result)}")
+
+
+# --- page -----------------------------------------------------------------------------------------
+
+
+def gate_page(result: GateResult) -> str:
+    """Render the page: what was found of patients, pictures, verdicts, then all metrics folded."""
+    every = gate_table(result)
+    rows = iter(every.rows)
+    deciding = [
+        (*row[:-1], replace(row[-1], note=_reason(task, metric, gated)))
+        for (_, task, metric, gated), row in zip(_metrics(result), rows, strict=False)
+        if gated.status != "preserved" or metric == task.objective
+    ]
+    deciding += rows  # tasks of one side alone
+    note = f"Objectives, and what is not preserved, with {every.confidence} intervals."
+    origins = tuple((printable(n), describe(_origin(t))) for n, t in result.tasks.items())
+    return page(
+        Document(
+            title=f"Gate: {result.verdict}",
+            facts=(
+                ("Old model", printable(result.before)),
+                ("New model", printable(result.after)),
+                ("Tasks", ", ".join(map(printable, result.tasks))),
+            ),
+            alerts=tuple(_alerts(result)),
+            outcome=outcome_of(result),
+            summary=f"{heading(summary_of(result))}.",
+            notes=tuple(_limits(result)),
+            sections=(
+                *_pictures(result),
+                Tables("Verdicts", "verdicts", note, (("", replace(every, rows=tuple(deciding))),)),
+                Tables("All metrics", "metrics", tables=(("", every),), folded=True),
+                Origins("Provenance", "provenance", facts=origins, folded=True),
+            ),
+        )
+    )
+
+
+def outcome_of(result: GateResult) -> str:
+    """Say what either side does in the words of the tasks: one sentence of each, if several."""
+    tasks = result.tasks.values()
+    if len(result.tasks) == 1:
+        return " ".join(comparison_outcome(task.sides, task.presentation) for task in tasks)
+    return " ".join(
+        comparison_outcome(
+            task.sides, replace(task.presentation, findings=task.presentation.findings[:1])
+        )
+        for task in tasks
+    )
+
+
+def _pictures(result: GateResult) -> Iterator[Section]:
+    for number, (name, task) in enumerate(result.tasks.items(), start=1):
+        title = printable(task.presentation.title) or plain_name(name)
+        if drawn := tuple(comparison_charts(task.sides, task.presentation)):
+            yield Charts(heading(title), f"charts-{number}", charts=drawn)
+
+
+def _alerts(result: GateResult) -> Iterator[Alert]:
+    for name, task, metric, gated in _metrics(result):
+        if gated.status == "not preserved":
+            text = f"{printable(name)}: {_label(task, metric)} is worse by more than its margin"
+            yield Alert(f"{text}: {_explain_status(task, metric, gated)}.", "verdicts")
 
 
 def gate_table(result: GateResult) -> Table:
@@ -70,7 +154,7 @@ def _row(name: str, task: GatedTask, metric: str, gated: GatedMetric) -> tuple[C
         *(Cell(figure(side), kind="number") for side in (comparison.before, comparison.after)),
         margin_cell(comparison, margin),
         Cell(signed_margin(margin)),
-        Cell(gated.status, kind="verdict"),
+        Cell(gated.status, kind=f"verdict {gated.status.split(' ')[0]}"),
     )
 
 
@@ -126,7 +210,14 @@ def notes_of(result: GateResult) -> Iterator[str]:
         if gated.status != "preserved":
             headline = f"{printable(name)}: {_label(task, metric)} {gated.status}"
             yield f"{headline}: {_explain_status(task, metric, gated)}"
+    yield from _limits(result)
+
+
+def _limits(result: GateResult) -> Iterator[str]:
+    """A line for each thing that limits the comparison."""
     for name, task in result.tasks.items():
+        for note in comparison_notes(task.sides, task.presentation):
+            yield f"{printable(name)}: {note}"
         if found := task.drawn_differently:
             yield f"{printable(name)}: {other_drawing(found)}"
         if task.left_out:
@@ -198,14 +289,20 @@ def gate_content(result: GateResult) -> dict[str, Any]:
 
 def _task(task: GatedTask) -> dict[str, Any]:
     return {
+        **_origin(task),
+        "drawn_differently": [asdict(d) for d in task.drawn_differently],
+        "metrics": {name: _metric(task, name, gated) for name, gated in task.metrics.items()},
+    }
+
+
+def _origin(task: GatedTask) -> dict[str, Any]:
+    return {
         "before": task.before,
         "after": task.after,
         "prompts": task.prompts,
         "replies": task.replies,
         "left_out": task.left_out,
         "objective": task.objective,
-        "drawn_differently": [asdict(d) for d in task.drawn_differently],
-        "metrics": {name: _metric(task, name, gated) for name, gated in task.metrics.items()},
     }
 
 
@@ -272,5 +369,11 @@ def markdown_of(result: GateResult) -> str:
     table = gate_table(result)
     level = f"In brackets: {table.confidence} intervals."
     notes = "\n".join(f"- {escaped(note)}" for note in notes_of(result))
-    parts = (f"## Gate: {result.verdict}", f"{sides} {level}", grid(table), notes)
-    return "\n\n".join(parts).rstrip() + "\n"
+    parts = (
+        f"## Gate: {result.verdict}",
+        escaped(outcome_of(result)),
+        f"{sides} {level}",
+        grid(table),
+        notes,
+    )
+    return "\n\n".join(filter(None, parts)).rstrip() + "\n"

@@ -26,7 +26,7 @@ from equipoise.statistics.compare import (
     error_of,
 )
 from equipoise.statistics.intervals import StatisticsSettings, holm
-from equipoise.statistics.seeds import Difference
+from equipoise.statistics.seeds import Difference, EntriesComparison
 
 #: No run's own settings: neither side says how sure a verdict is.
 SETTINGS = StatisticsSettings()
@@ -321,7 +321,7 @@ class GatedTask:
     """One task that both sides have, `before` and `after` being the folders of its evaluations.
 
     `left_out` counts the prompts that the model was trained on, or that are of one set with such a
-    prompt.
+    prompt; `sides` has the figures of both that a reader is told first.
     """
 
     before: str
@@ -333,6 +333,7 @@ class GatedTask:
     drawn_differently: tuple[Difference, ...]
     metrics: Mapping[str, GatedMetric]
     presentation: Presentation
+    sides: EntriesComparison
 
     def prompts_needed(self, metric: str) -> int | None:
         """About how many would show that the metric is kept, if nothing changed."""

@@ -100,6 +100,16 @@ def test_a_model_against_itself(gate, results, row, tmp_path):
     assert f"about {needed:,} prompts in place of 48" in said
 
 
+def test_a_side_that_a_stand_in_judged_says_so_below_what_was_found(gate, results, row, tmp_path):
+    Ledger(row / "provenance.json").update(Provenance(stand_in="no model judges"))
+    seal_run(row)
+    said = gate(f"{results}/a-1:one", row, *WIDE, code=0)
+    page = " ".join((tmp_path / "gate" / "gate.html").read_text().split())
+    for text in (said, page):
+        assert "the new model: no model judges." in text
+        assert "were answered correctly with the old model" in text
+
+
 def test_undecided_may_pass_and_is_skipped_in_junit(gate, results, row, tmp_path):
     junit = tmp_path / "gate.xml"
     said = gate(f"{results}/a-1:one", row, "--undecided=pass", f"--junit={junit}", code=0)

@@ -4,7 +4,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from equipoise.report.document import Cell, Table
-from equipoise.report.gate import markdown_of
+from equipoise.report.gate import gate_page, markdown_of
 from equipoise.report.renderers import escaped, grid
 from equipoise.statistics.gate import GateResult
 from tests.equipoise.report.test_card import HOSTILE
@@ -45,6 +45,8 @@ def test_a_text_is_one_paragraph_without_any_mark_and_a_table_keeps_its_cells(te
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_gate_of_hostile_names_has_its_own_marks_alone(text):
-    gates = (GateResult(t, t, {}, {t: t}) for t in ("name", text))
+    gates = [GateResult(t, t, {}, {t: t}) for t in ("name", text)]
     usual, hostile = (tags(markdown_of(gate)) for gate in gates)
     assert usual == hostile and "table" in usual
+    usual, hostile = ([part.split(">")[0] for part in gate_page(g).split("<")] for g in gates)
+    assert len(usual) == len(hostile)
