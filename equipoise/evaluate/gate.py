@@ -151,8 +151,8 @@ def _gated(
     )
     for task in {task for (task, _), metric in metrics.items() if metric.status == "inconclusive"}:
         with_errors = watched[task].with_errors(comparisons[task], replies[task][0])
-        for name, watched_metric in with_errors.items():
-            metrics[task, name] = replace(metrics[task, name], metric=watched_metric)
+        for name, metric in with_errors.items():
+            metrics[task, name] = replace(metrics[task, name], comparison=metric.comparison)
     return metrics
 
 
@@ -308,7 +308,7 @@ def measure_spreads(folder: Path, task: str, margins: Margins) -> Spreads:
         reference=stage.loaded.env_settings.reference_size,
         tokens=account.completion_tokens / number,
         seconds=account.generation_time_seconds / number,
-        metrics={name: Spread.of(metric) for name, metric in metrics.items()},
+        metrics={name: metric.spread for name, metric in metrics.items()},
     )
 
 

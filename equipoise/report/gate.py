@@ -39,7 +39,6 @@ from equipoise.report.words import (
     signed_margin,
 )
 from equipoise.statistics import compare
-from equipoise.statistics.compare import GuardMargin
 from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric, GatedTask, GateResult
 
 SCHEMA = 1
@@ -147,7 +146,7 @@ def gate_table(result: GateResult) -> Table:
 
 
 def _row(name: str, task: GatedTask, metric: str, gated: GatedMetric) -> tuple[Cell, ...]:
-    comparison, margin = gated.metric.comparison, _margin(gated)
+    comparison, margin = gated.comparison, gated.margin
     return (
         Cell(printable(name)),
         Cell(_label(task, metric)),
@@ -169,15 +168,10 @@ def _label(task: GatedTask, metric: str) -> str:
     return f"{label} (objective)" if metric == task.objective else label
 
 
-def _margin(gated: GatedMetric) -> GuardMargin:
-    assert gated.metric.comparison.margin is not None  # of everything that is watched
-    return gated.metric.comparison.margin
-
-
 def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:
     """Explain a metric's status in a line."""
-    margin = _margin(gated)
-    change, interval = change_in_unit(compare.change_in_unit(gated.metric.comparison), margin)
+    margin = gated.margin
+    change, interval = change_in_unit(compare.change_in_unit(gated.comparison), margin)
     between = f" ({interval})" if interval else ""
     text = f"margin {signed_margin(margin)}; measured {change}{between}"
     return "; ".join(filter(None, (text, _reason(task, metric, gated))))
@@ -189,8 +183,8 @@ def _reason(task: GatedTask, metric: str, gated: GatedMetric) -> str:
         return ""
     if gated.status == "not preserved":
         return f"p {p_value(gated.p_holm)} after Holm's correction"
-    if gated.metric.gap:
-        return gated.metric.gap
+    if gated.gap:
+        return gated.gap
     needed = task.prompts_needed(metric)
     if needed is None:
         return "the number of prompts needed is unknown"
@@ -266,7 +260,7 @@ def remedy_of(result: GateResult) -> str:
                 f"{task.prompts:,}; where replies vary, more of them to each prompt do as well "
                 "(equipoise.evaluation.generations)."
             )
-        if any(sum(task.metrics[metric].metric.unscored) for metric in open_ones):
+        if any(sum(task.metrics[metric].unscored) for metric in open_ones):
             lines.append(f"{name}: --resume of the evaluation asks again what has no score.")
     if result.missing:
         lines.append("Evaluate both on every task: equipoise evaluate all.")
@@ -307,7 +301,7 @@ def _origin(task: GatedTask) -> dict[str, Any]:
 
 
 def _metric(task: GatedTask, name: str, gated: GatedMetric) -> Mapping[str, Any]:
-    comparison, margin = gated.metric.comparison, _margin(gated)
+    comparison, margin = gated.comparison, gated.margin
     return {
         "label": _label(task, name),
         "before": comparison.before,
@@ -318,7 +312,7 @@ def _metric(task: GatedTask, name: str, gated: GatedMetric) -> Mapping[str, Any]
         "margin": {"by": margin.by, "relative": margin.relative, "better": margin.better},
         "p_holm": gated.p_holm,
         "status": gated.status,
-        "gap": gated.metric.gap,
+        "gap": gated.gap,
         "reason": _reason(task, name, gated),
         "prompts_needed": task.prompts_needed(name),
     }

@@ -15,7 +15,7 @@ from typing import Literal
 
 from environments.base import REWARD, Rollout, Score
 from environments.contract import Environment
-from environments.measurement import Margin, Mean, Measurement, Metric, measure_means
+from environments.measurement import Margin, Mean, Measurement, measure_means
 from environments.presentation import Presentation
 from equipoise.statistics.compare import (
     Guard,
@@ -42,34 +42,6 @@ Measure = Callable[[Sequence[Rollout], Sequence[Score]], Measurement]
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedMetric:
-    """A metric's change, over how many clusters, and the replies of either side without a score."""
-
-    comparison: MetricComparison
-    clusters: int
-    unscored: tuple[int, int] = (0, 0)
-
-    @property
-    def gap(self) -> str:
-        """The reasons why the metric cannot be decided; empty where there are none."""
-        sides = zip(("before", "after"), self.unscored, strict=True)
-        reasons = [f"{n:,} replies {side} have no score" for side, n in sides if n]
-        if self.clusters < LEAST_CLUSTERS:
-            reasons.append(f"{self.clusters} clusters, of {LEAST_CLUSTERS} that it takes")
-        values = (self.comparison.before, self.comparison.after)
-        undefined = zip(("before", "after"), values, strict=True)
-        reasons += [f"not defined {side}" for side, value in undefined if value is None]
-        return "; ".join(reasons)
-
-    @property
-    def times(self) -> float | None:
-        """Times as many items that would keep it with `POWER`, if nothing changed."""
-        if not (spread := Spread.of(self)) or not self.clusters:
-            return None
-        return max(times_needed([spread], POWER), LEAST_CLUSTERS / self.clusters)
-
-
-@dataclass(frozen=True, slots=True)
 class Spread:
     """The standard error of a change of 0, its margin, and the clusters that it was measured on.
 
@@ -80,14 +52,6 @@ class Spread:
     by: float
     ways: int
     clusters: int
-
-    @classmethod
-    def of(cls, metric: WatchedMetric) -> "Spread | None":
-        """Return None where the error is not known."""
-        margin = metric.comparison.margin
-        if margin is None or margin.error is None:
-            return None
-        return cls(margin.error, margin.by, 1 if margin.better else 2, metric.clusters)
 
     def power(self, times: float) -> float:
         """Return how likely an unchanged model passes with this many times the replies."""
@@ -112,17 +76,59 @@ def times_needed(spreads: Iterable[Spread], power: float) -> float:
     return high
 
 
-#: The watched metrics of a task by name.
-WatchedMetrics = dict[str, WatchedMetric]
-
-
 @dataclass(frozen=True, slots=True)
 class GatedMetric:
-    """A metric's verdict; `p_holm` is one-sided, of a change within the margin."""
+    """A guarded metric's change over so many clusters, and the verdict on it.
 
-    metric: WatchedMetric
-    status: Guard
+    `unscored` are the replies of either side without a score. `p_holm` is one-sided, of a change
+    within the margin.
+    """
+
+    comparison: MetricComparison
+    clusters: int
+    unscored: tuple[int, int] = (0, 0)
+    status: Guard = "inconclusive"
     p_holm: float | None = None
+
+    @property
+    def margin(self) -> GuardMargin:
+        assert self.comparison.margin is not None, "it is guarded"
+        return self.comparison.margin
+
+    def with_error(self, error: float) -> "GatedMetric":
+        margin = replace(self.margin, error=error)
+        return replace(self, comparison=replace(self.comparison, margin=margin))
+
+    @property
+    def spread(self) -> Spread | None:
+        """The spread of a change of 0; None where its error is not known."""
+        margin = self.margin
+        if margin.error is None:
+            return None
+        return Spread(margin.error, margin.by, 1 if margin.better else 2, self.clusters)
+
+    @property
+    def gap(self) -> str:
+        """The reasons why the metric cannot be decided; empty where there are none."""
+        sides = zip(("before", "after"), self.unscored, strict=True)
+        reasons = [f"{n:,} replies {side} have no score" for side, n in sides if n]
+        if self.clusters < LEAST_CLUSTERS:
+            reasons.append(f"{self.clusters} clusters, of {LEAST_CLUSTERS} that it takes")
+        values = (self.comparison.before, self.comparison.after)
+        undefined = zip(("before", "after"), values, strict=True)
+        reasons += [f"not defined {side}" for side, value in undefined if value is None]
+        return "; ".join(reasons)
+
+    @property
+    def times(self) -> float | None:
+        """Times as many items that would keep it with `POWER`, if nothing changed."""
+        if not self.spread or not self.clusters:
+            return None
+        return max(times_needed([self.spread], POWER), LEAST_CLUSTERS / self.clusters)
+
+
+#: The guarded metrics of a task by name.
+GatedMetrics = dict[str, GatedMetric]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +145,10 @@ class Watched:
     def objective(self) -> str:
         return self.environment.objective
 
-    def compare(self, before: Replies, after: Replies) -> WatchedMetrics:
+    def compare(self, before: Replies, after: Replies) -> GatedMetrics:
         """Compare every watched metric; one that either side lacks is not defined there."""
 
-        def compared(measure: Measure, lacks: Callable[[Score], bool]) -> WatchedMetrics:
+        def compared(measure: Measure, lacks: Callable[[Score], bool]) -> GatedMetrics:
             unscored = sum(map(lacks, before[1])), sum(map(lacks, after[1]))
             return compare_watched(measure(*before), measure(*after), unscored)
 
@@ -155,7 +161,7 @@ class Watched:
             metrics = {REWARD: replace(reward, comparison=comparison), **metrics}
         return metrics
 
-    def with_errors(self, metrics: WatchedMetrics, before: Replies) -> WatchedMetrics:
+    def with_errors(self, metrics: GatedMetrics, before: Replies) -> GatedMetrics:
         """The metrics, each with the error of a change where nothing did, from halves of before.
 
         That takes as long as measuring a side. Without it the comparison's own stands in, which is
@@ -166,13 +172,7 @@ class Watched:
             span = self.reward_scale[1]
             of_reward = _errors(Halves.of(self.measure_reward, *before))
             errors |= {name: span * error for name, error in of_reward.items()}
-        for name in metrics.keys() & errors.keys():
-            comparison = metrics[name].comparison
-            assert comparison.margin is not None
-            margin = replace(comparison.margin, error=errors[name])
-            changed = replace(metrics[name], comparison=replace(comparison, margin=margin))
-            metrics = metrics | {name: changed}
-        return metrics
+        return {n: m.with_error(errors[n]) if n in errors else m for n, m in metrics.items()}
 
     def measure_task(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The guarded metrics of the task, its objective among them where that is one."""
@@ -220,21 +220,21 @@ def compare_watched(
     after: Measurement,
     unscored: tuple[int, int] = (0, 0),
     settings: StatisticsSettings = SETTINGS,
-) -> WatchedMetrics:
+) -> GatedMetrics:
     """Compare every metric of either side; one that a side lacks is not defined there.
 
     Missing answers can leave a metric undefined, which is not a pass.
     """
     metrics = {**after.metrics, **before.metrics}
     comparisons = compare(before, after, settings, tested=False) if metrics else {}
-    return {
-        name: WatchedMetric(
-            comparisons.get(name) or _undefined(metric),
-            len(_clusters_of(name, before) & _clusters_of(name, after)),
-            unscored,
-        )
-        for name, metric in metrics.items()
-    }
+    gated = {}
+    for name, metric in metrics.items():
+        assert metric.guard is not None
+        margin = GuardMargin(metric.guard.by, metric.guard.relative, better=metric.better)
+        undefined = MetricComparison(guard="inconclusive", margin=margin)
+        clusters = len(_clusters_of(name, before) & _clusters_of(name, after))
+        gated[name] = GatedMetric(comparisons.get(name, undefined), clusters, unscored)
+    return gated
 
 
 def _clusters_of(name: str, measured: Measurement) -> set[str]:
@@ -256,12 +256,6 @@ def _errors(halves: Halves | None) -> dict[str, float]:
     quantile = NormalDist().inv_cdf(SETTINGS.confidence)
     errors = {name: error_of(c, quantile, halves.share) for name, c in unchanged.items()}
     return {name: error for name, error in errors.items() if error is not None}
-
-
-def _undefined(metric: Metric) -> MetricComparison:
-    assert metric.guard is not None
-    margin = GuardMargin(metric.guard.by, metric.guard.relative, better=metric.better)
-    return MetricComparison(guard="inconclusive", margin=margin)
 
 
 def _scaled(comparison: MetricComparison, low: float, span: float) -> MetricComparison:
@@ -289,13 +283,9 @@ def _scaled(comparison: MetricComparison, low: float, span: float) -> MetricComp
     )
 
 
-def gate(metrics: Mapping[Key, WatchedMetric]) -> dict[Key, GatedMetric]:
+def gate(metrics: Mapping[Key, GatedMetric]) -> dict[Key, GatedMetric]:
     """Decide on each metric, one family over all tasks."""
-    ps = {
-        key: metric.comparison.margin.p
-        for key, metric in metrics.items()
-        if metric.comparison.margin and metric.clusters >= LEAST_CLUSTERS
-    }
+    ps = {key: m.margin.p for key, m in metrics.items() if m.clusters >= LEAST_CLUSTERS}
     corrected = holm({key: p for key, p in ps.items() if p is not None})
     gated = {}
     for key, metric in metrics.items():
@@ -304,7 +294,7 @@ def gate(metrics: Mapping[Key, WatchedMetric]) -> dict[Key, GatedMetric]:
         status: Guard = "preserved" if preserved else "inconclusive"
         if p_holm is not None and p_holm < 1 - SETTINGS.confidence:
             status = "not preserved"
-        gated[key] = GatedMetric(metric, status, p_holm)
+        gated[key] = replace(metric, status=status, p_holm=p_holm)
     return gated
 
 
@@ -337,7 +327,7 @@ class GatedTask:
 
     def prompts_needed(self, metric: str) -> int | None:
         """About how many would show that the metric is kept, if nothing changed."""
-        times = self.metrics[metric].metric.times
+        times = self.metrics[metric].times
         if times is None:
             return None
         needed = times * self.prompts

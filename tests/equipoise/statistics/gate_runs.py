@@ -19,8 +19,8 @@ from environments.fairness.sets import MISSING, Anchors, DecisionSets
 from environments.fairness.spine import SPINE
 from environments.measurement import Measurement
 from equipoise.statistics.gate import (
+    GatedMetrics,
     Watched,
-    WatchedMetrics,
     compare_watched,
     gate,
     verdict_of,
@@ -47,7 +47,7 @@ _BROKEN_REPLY = "I would rather not."
 _REFERRAL = " Please see a doctor."
 
 #: One round: what is found of a task before and after.
-Round = Callable[[np.random.Generator], WatchedMetrics]
+Round = Callable[[np.random.Generator], GatedMetrics]
 
 
 # --- tasks with a right reply --------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Pool:
         """A function that draws both sides and compares them; `swapped` exchanges the sides."""
 
         def run(rng):
-            found: WatchedMetrics = {}
+            found: GatedMetrics = {}
             for pair in self.sides(rng, replies, after):
                 sides = reversed(pair) if swapped else pair
                 found |= compare_watched(*sides, settings=SETTINGS)

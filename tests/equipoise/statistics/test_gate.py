@@ -155,11 +155,8 @@ def test_a_planned_gate_passes_an_unchanged_model_in_most_cases(name, tasks):
     """The spread of 8 replies to each prompt says how many pass in 80%."""
     pool = Pool.of(tasks(name))
     quantile = NormalDist().inv_cdf(0.95)
-    spreads = []
-    for metric in pool.round(8, Change())(RNG(5)).values():
-        margin = replace(metric.comparison.margin, error=error_of(metric.comparison, quantile))
-        comparison = replace(metric.comparison, margin=margin)
-        spreads.append(Spread.of(replace(metric, comparison=comparison)))
+    metrics = pool.round(8, Change())(RNG(5)).values()
+    spreads = [m.with_error(error_of(m.comparison, quantile)).spread for m in metrics]
     replies = int(np.ceil(8 * times_needed(spreads, 0.8)))
     _, passed = shares(verdicts({name: pool.round(replies, Change())}, 40, seed=9))
     assert passed >= 0.7
