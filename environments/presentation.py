@@ -97,8 +97,8 @@ class Presentation:
     `title` is its name in a heading, `words` the names of metrics, of breakdowns and of metadata
     keys; what they lack goes by its own name, underscores as spaces. The report begins with the
     `findings`, or without them with the first metric. Without `charts` the metrics that share its
-    scale are drawn. `one_of_each` is a metadata key: sets are shown of each of its values, and the
-    viewer has it as a filter.
+    scale are drawn. `one_of_each` is a metadata key: a few prompts are drawn by it, and the viewer
+    has it as a filter.
     """
 
     title: str = ""

@@ -200,7 +200,7 @@ def _examples(content: EntriesComparison, presentation: Presentation) -> tuple[S
         stage: read_replies(Path(entry.runs[0]) / "rollouts.jsonl") for stage, entry in sides
     }
     run = replace(run, replies=replies)
-    return (*set_sections(run)[:1], *reply_sections(run)[:1])[:1]
+    return (*set_sections(run), *reply_sections(run))[:1]
 
 
 def comparison_charts(content: EntriesComparison, presentation: Presentation) -> Iterator[Chart]:

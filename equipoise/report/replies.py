@@ -23,8 +23,6 @@ from equipoise.report.document import Cell, Section, Table, Tables
 from equipoise.report.run_files import Json, Reply, RunFiles
 from equipoise.report.words import Stage, heading, number, plain_name, printable
 
-#: Prompts are taken at even distances through the evaluation. One whose replies differ is first.
-_PROMPTS_SHOWN = 6
 _QUESTION_LIMIT, _CELL_LIMIT, _ITEMS_SHOWN = 400, 600, 5
 #: The metadata key of what a prompt asks, for tasks whose prompts hold more than that.
 QUESTION = "question"
@@ -63,7 +61,7 @@ def differing_keys(rows: Sequence[Mapping[K, str]]) -> set[K]:
 
 
 def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
-    """Replies of both stages to one prompt, and folded away to some more, as the task wants."""
+    """Replies of both stages to one prompt, as the task wants: the first whose replies differ."""
     table = run.presentation.table
     stages: dict[Stage, dict[str, Reply]] = {stage: {} for stage in run.stages}
     for stage, first_replies in stages.items():
@@ -72,24 +70,22 @@ def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
     prompts = list(next(iter(stages.values()), {}).items())
     if table is None or not prompts:
         return ()
-    step = max(1, len(prompts) // _PROMPTS_SHOWN)
+
+    def differs(prompt_id: str) -> bool:
+        siblings = [replies[prompt_id] for replies in stages.values() if prompt_id in replies]
+        return len({tuple(_cells(sibling, table.columns)) for sibling in siblings}) > 1
+
+    prompt_id, reply = next((named for named in prompts if differs(named[0])), prompts[0])
+    rows = tuple(
+        (Cell(run.title_of(stage)), *_cells(replies[prompt_id], table.columns))
+        for stage, replies in stages.items()
+        if prompt_id in replies
+    )
+    question = printable(reply.metadata.get(QUESTION, prompt_id), _QUESTION_LIMIT)
     columns = ("", *(printable(column.title) for column in table.columns))
-    tables = []
-    for prompt_id, reply in prompts[::step][:_PROMPTS_SHOWN]:
-        rows = tuple(
-            (Cell(run.title_of(stage)), *_cells(replies[prompt_id], table.columns))
-            for stage, replies in stages.items()
-            if prompt_id in replies
-        )
-        title = printable(reply.metadata.get(QUESTION, prompt_id), _QUESTION_LIMIT)
-        tables.append((title, Table(columns, rows)))
-    tables.sort(key=lambda named: len({row[1:] for row in named[1].rows}) == 1)
-    title, note = printable(table.title), printable(table.note)
-    even = f"{note}, at even distances through the evaluation"
-    shown = f"{even}: the first of {len(tables)} whose replies differ" if len(stages) > 1 else note
-    first = Tables(title, "reply-table", f"{shown}.", tuple(tables[:1]))
-    more = Tables(f"{title}: more", "more-replies", f"{even}.", tuple(tables[1:]), folded=True)
-    return tuple(section for section in (first, more) if section.tables)
+    note = f"{printable(table.note)}{': the first whose replies differ' * (len(stages) > 1)}."
+    tables = ((question, Table(columns, rows)),)
+    return (Tables(printable(table.title), "reply-table", note, tables),)
 
 
 def _cells(reply: Reply, columns: Sequence[Column]) -> Iterator[Cell]:

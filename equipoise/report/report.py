@@ -76,7 +76,6 @@ def write_report(run_dir: Path) -> Path:
 
 def run_document(run: RunFiles) -> Document:
     """Compose the page of a run."""
-    examples, replies = set_sections(run), reply_sections(run)
     every_reply = viewer(run)
     return Document(
         title=run_title(run),
@@ -87,13 +86,13 @@ def run_document(run: RunFiles) -> Document:
         notes=run_notes(run),
         sections=(
             *_metric_charts(run),
-            *(*examples, *replies)[:1],
+            *set_sections(run),
+            *reply_sections(run),
             *_training(run),
             *verdict_sections(run),
             *probe_sections(run),
             *mode_sections(run),
             *breakdown_sections(run),
-            *(*examples, *replies)[1:],
             *((every_reply,) if every_reply else ()),
             Origins(
                 "Provenance",

@@ -17,7 +17,6 @@ from equipoise.report.replies import Field, address, differing_keys, in_words, p
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.words import Stage, figure, heading, number, plain_name, printable
 
-_SETS_SHOWN = 3
 _TEXT_LIMIT, _REPLY_LIMIT, _PROMPT_LIMIT = 300, 600, 3000
 _MOST_BARS = 21
 _COUNTS = {2: "two", 3: "three", 4: "four"}
@@ -54,46 +53,38 @@ class ExampleSet:
 
 @dataclass(frozen=True, slots=True)
 class SetExamples(Section):
-    """Sets, noted by which rule they were chosen, what their cells hold, and their figure."""
+    """A set, noted by which rule it was chosen, what its cells hold, and their figure."""
 
     kind = "sets"
     legend: str = ""
     figure: str = ""
-    sets: tuple[ExampleSet, ...] = ()
+    example: ExampleSet | None = None
 
 
 def set_sections(run: RunFiles) -> tuple[SetExamples, ...]:
-    """The set furthest apart before training, and others; nothing without variants to show."""
+    """The set furthest apart before training; nothing without variants to show."""
     view = run.presentation.sets
     if view is None:
         return ()
     stages = {stage: by_set_and_variant(run.replies[stage], view) for stage in run.stages}
     before = stages.get("before", {})
-    group = run.presentation.one_of_each
     order = run.latest.breakdowns.get(f"by_{view.variant}", {})  # that of the evaluation
     names = [name for members in before.values() for name in members]
     variants = tuple(dict.fromkeys([*order, *names]))
-    if len(variants) < 2:  # nothing stands beside a single one
+    if not before or len(variants) < 2:  # nothing stands beside a single one
         return ()
-    sets = tuple(
-        _example(run, set_id, variants, stages, view, group)
-        for set_id in choose_sets(before, view, group)
-    )
-    name = run.name_of(view.figure)
-    kind = f" of each {run.name_of(group)}" if group else ""
+    name, number_ = run.name_of(view.figure), _COUNTS.get(len(variants), len(variants))
     when = "" if run.audited else f"{' with' * bool(run.titles)} {run.legend_of('before')}"
     note = (
-        f"Chosen{kind}{when}: the set whose means of {name} "
-        "lie furthest apart. Part of what changes here is therefore chance."
+        f"Chosen{when}: the set whose means of {name} lie furthest apart. Part of what changes "
+        "here is therefore chance."
     )
     legend = (
         f"Each cell: the first reply, bold where the row differs, and the {name} of all replies."
     )
-    number_ = _COUNTS.get(len(variants), len(variants))
+    example = _example(run, furthest_set(before, view), variants, stages, view)
     title = f"One patient, {number_} {run.name_of(view.variant)}s"
-    first = SetExamples(title, "example", note, legend, heading(name), sets[:1])
-    more = SetExamples("More patients", "examples", "", "", heading(name), sets[1:], folded=True)
-    return tuple(section for section in (first, more) if section.sets)
+    return (SetExamples(title, "example", note, legend, heading(name), example),)
 
 
 def by_set_and_variant(replies: Iterable[Reply], view: SetView) -> BySetAndVariant:
@@ -106,19 +97,16 @@ def by_set_and_variant(replies: Iterable[Reply], view: SetView) -> BySetAndVaria
     return sets
 
 
-def choose_sets(sets: BySetAndVariant, view: SetView, group: str) -> list[str]:
-    """The ids of the sets that the rule names; equal ones by id."""
-    distances = {}
-    for set_id, variants in sets.items():
-        means = [mean_of(replies, view) for replies in variants.values()]
+def furthest_set(sets: BySetAndVariant, view: SetView) -> str:
+    """The id of the set whose variants lie furthest apart; the first of equal ones."""
+
+    def distance(set_id: str) -> float:
+        means = [mean_of(replies, view) for replies in sets[set_id].values()]
         numbers = [mean for mean in means if mean is not None]
         # Nothing lies apart where fewer than two variants have a mean.
-        distances[set_id] = round(max(numbers) - min(numbers), 9) if len(numbers) > 1 else -1.0
-    ranked = sorted(distances, key=lambda set_id: (-distances[set_id], set_id))
-    furthest: dict[str, str] = {}
-    for set_id in ranked:
-        furthest.setdefault(_group(sets[set_id], group, set_id), set_id)
-    return list(furthest.values())[:_SETS_SHOWN]
+        return round(max(numbers) - min(numbers), 9) if len(numbers) > 1 else -1.0
+
+    return max(sorted(sets), key=distance)
 
 
 def mean_of(replies: Sequence[Reply], view: SetView) -> float | None:
@@ -127,20 +115,15 @@ def mean_of(replies: Sequence[Reply], view: SetView) -> float | None:
     return fmean(numbers) if numbers else None
 
 
-def _group(variants: Mapping[str, Sequence[Reply]], group: str, otherwise: str) -> str:
-    first = next(iter(variants.values()))[0]
-    return str(first.metadata.get(group, otherwise))
-
-
 def _example(
     run: RunFiles,
     set_id: str,
     variants: tuple[str, ...],
     stages: Mapping[Stage, BySetAndVariant],
     view: SetView,
-    group: str,
 ) -> ExampleSet:
     members = [reply for replies in stages["before"][set_id].values() for reply in replies]
+    group = run.presentation.one_of_each
     # What the variants share besides the title; lists are in the prompt.
     first, *siblings = (reply.metadata for reply in members)
     shared = [
@@ -163,7 +146,7 @@ def _example(
         if set_id in sets
     ]
     return ExampleSet(
-        title=heading(plain_name(_group(stages["before"][set_id], group, set_id))),
+        title=heading(plain_name(str(first.get(group, set_id)))),
         shared=", ".join(shared),
         variants=tuple(printable(name) for name in variants),
         rows=tuple(rows),

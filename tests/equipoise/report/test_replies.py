@@ -37,13 +37,12 @@ def test_columns_show_the_evidence_of_both_stages():
     evidence = {"documents": [f"d{n}" for n in range(9)], "answer": "B", "queries": ["x", "y"]}
     before = [reply(n, "vague", documents=["x"], answer="A") for n in range(60) for _ in range(2)]
     after = tuple(reply(n, f"precise {n}", **evidence) for n in range(60))
-    first, more = reply_sections(run(tuple(before), after))
-    assert (first.title, first.folded, more.folded) == ("Questions side by side", False, True)
-    titles = [title for title, _ in (*first.tables, *more.tables)]
-    assert titles == [f"Question {n}?" for n in range(0, 60, 10)]
-    (first, *_) = reply_sections(run(before, (*before[:40], *after[20:])))
-    assert first.tables[0][0] == "Question 20?", "the first one whose replies differ"
-    table = more.tables[0][1]
+    section = only(run(tuple(before), after))
+    assert (section.title, section.folded) == ("Questions side by side", False)
+    ((title, table),) = section.tables
+    assert title == "Question 0?"
+    ((title, _),) = only(run(before, (*before[:40], *after[20:]))).tables
+    assert title == "Question 20?", "the first one whose replies differ"
     assert table.columns == ("", "Queries", "Found", "Answer")
     assert [cell.text for cell in table.rows[0]] == ["Before training", "vague", "x", "A"]
     assert [cell.text for cell in table.rows[1]][1:3] == ["x; y", "d0; d1; d2; d3; d4 and 4 more"]

@@ -114,7 +114,7 @@ class TestFinished:
         headings = re.findall(r'<h2 id="([\w-]+)">([^<]+)</h2>', finished_report)
         assert [title for _, title in headings] == [
             *("By race", "One patient, four races", "Training, stage by stage", "Verdicts"),
-            *("All metrics", "By subgroup", "More patients", "All replies", "Provenance"),
+            *("All metrics", "By subgroup", "All replies", "Provenance"),
         ]
         nav = finished_report.split("<nav", 1)[1].split("</nav>", 1)[0]
         assert re.findall(r'<a href="#([\w-]+)">([^<]+)</a>', nav) == headings

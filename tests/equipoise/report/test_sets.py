@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from environments.presentation import Presentation, SetView, Words
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.sets import ExampleSet, choose_sets, set_sections
+from equipoise.report.sets import ExampleSet, by_set_and_variant, furthest_set, set_sections
 
 RACES = ("White", "Black")
 VIEW = SetView(variant="race", figure="invasiveness", fields="decision", text="rationale")
@@ -33,38 +33,34 @@ def run(before, after=(), said=SAID):
     )
 
 
-def shown(found: RunFiles) -> tuple[ExampleSet, ...]:
-    return tuple(example for section in set_sections(found) for example in section.sets)
+def shown(found: RunFiles) -> ExampleSet:
+    (section,) = set_sections(found)
+    return section.example
 
 
 def pair(set_id: str, white: float | None, black: float | None, case: str = "") -> list[Reply]:
     return [reply(set_id, "White", white, case=case), reply(set_id, "Black", black, case=case)]
 
 
-def ids(replies: Sequence[Reply]) -> list[str]:
-    sets: dict[str, dict[str, list[Reply]]] = {}
-    for found in replies:
-        sets.setdefault(found.set_id, {}).setdefault(found.metadata["race"], []).append(found)
-    return choose_sets(sets, VIEW, "case")
+def furthest(replies: Sequence[Reply]) -> str:
+    return furthest_set(by_set_and_variant(replies, VIEW), VIEW)
 
 
-def test_of_each_case_the_set_furthest_apart_is_chosen_and_equal_ones_by_name():
-    sets = [*pair("d", 5, 4), *pair("c", 1, 4), *pair("b", 4, 1), *pair("a", 9, 1)]
-    assert ids(sets) == ["a", "b", "c"]
-    sets = [*pair("a", 9, 1, "x"), *pair("b", 9, 2, "x"), *pair("c", 2, 1, "y")]
-    assert ids(sets) == ["a", "c"]
-    assert ids([*pair("a", None, None), *pair("b", 1, 1)]) == ["b", "a"], "unknown ones last"
+def test_the_set_furthest_apart_is_chosen_and_of_equal_ones_the_first_by_name():
+    sets = [*pair("d", 5, 4), *pair("c", 1, 4), *pair("b", 9, 1), *pair("a", 1, 9)]
+    assert furthest(sets) == "a"
+    assert furthest([*pair("a", None, None), *pair("b", 1, 1)]) == "b", "unknown ones last"
 
 
 def test_cells_hold_the_first_reply_and_all_invasiveness():
     replies = [*pair("a", 7, 2), *pair("a", None, 4)]
-    (example,) = shown(run(replies, pair("a", 3, 4)))
+    example = shown(run(replies, pair("a", 3, 4)))
     (before, variants), (after, _) = example.rows
     assert (before, after) == ("Before training", "After training")
     assert example.variants == RACES
     assert example.shared == "age old"
     view = replace(VIEW, patient=("race",))
-    (example,) = shown(run(replies, said=replace(SAID, sets=view)))
+    example = shown(run(replies, said=replace(SAID, sets=view)))
     assert example.shared == "", "the age does not describe the patient, and race is not shared"
     summaries = ["mean 7.00; 1 of 2 replies, 2 to 7", "mean 3.00; 2 of 2 replies, 2 to 7"]
     assert [v.summary for v in variants] == summaries
@@ -79,10 +75,10 @@ def test_cells_hold_the_first_reply_and_all_invasiveness():
 
 
 def test_a_reply_that_cannot_be_read_is_shown_as_it_is_and_one_that_is_not_there_as_none():
-    (example,) = shown(run(pair("a", None, 2)))
+    example = shown(run(pair("a", None, 2)))
     variant = example.rows[0][1][0]
     assert (variant.problem, variant.reply) == ("could not be read: no JSON", "reply None")
-    (example,) = shown(run([reply("a", "White", 3)]))
+    example = shown(run([reply("a", "White", 3)]))
     assert [v.problem for v in example.rows[0][1]] == ["", "no reply"]
 
 
