@@ -113,21 +113,21 @@ def paired_intervals(
 
 
 def intervals_and_noise(
-    pair: Pair, *, equal: float, axis: str, label: str, named: Named = after_its_stage
+    rows: Sequence[tuple[str, Stage, Estimate]], *, equal: float, axis: str, label: str
 ) -> str:
-    """A metric before and after, over the band of what sampling noise alone gives.
+    """A metric at each stage, over the band of what sampling noise alone gives.
 
     The band begins at `equal`, the metric's value without an effect.
     """
     with _style(label):
-        figure_ = _new_figure(WIDTH, 58 + 100 * len(pair))
+        figure_ = _new_figure(WIDTH, 58 + 62 * len(rows))
         axes = figure_.add_subplot()
-        for y, (stage, estimate) in enumerate(pair.items()):
+        for y, (_, stage, estimate) in enumerate(rows):
             _noise_band(axes, y, estimate, equal)
             _interval(axes, y, estimate, stage)
             _number_above(axes, y, estimate.value)
         axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
-        _row_labels(axes, [named(stage) for stage in pair])
+        _row_labels(axes, [name for name, *_ in rows])
         axes.margins(x=0.06)
         axes.set_xlabel(fill(axis, _AXIS_LABEL))
         return _svg(figure_, label)

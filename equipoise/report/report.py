@@ -60,7 +60,9 @@ from equipoise.run.ledger import Provenance
 _CURVES_FIRST = ("kl", "token_mult_prob_error")
 _CONFIG_LIMIT = 200_000
 #: More metrics than this are not drawn; all of them are in the tables.
-_METRICS_DRAWN = 8
+_METRICS_DRAWN = 6
+#: Replies at temperature 0 have rows of their own in a chart.
+_GREEDY = "greedy"
 
 
 def write_report(run_dir: Path) -> Path:
@@ -116,15 +118,16 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
         if chart.breakdown:
             yield from breakdown_chart(run, chart)
         elif is_measured(pair := run.pair(chart.metric)):
-            label = f"{name}: {_describe(pair)}"
-            svg = charts.intervals_and_noise(
-                pair, equal=chart.equal, axis=axis, label=label, named=run.legend_of
-            )
+            greedy = run.greedy_pair(chart.metric)
+            rows = [(run.legend_of(stage), stage, e) for stage, e in pair.items()]
+            rows += [(f"{run.legend_of(s)}, {_GREEDY}", s, e) for s, e in greedy.items()]
+            label = f"{name}: {'; '.join(f'{row} {figure_with_interval(e)}' for row, _, e in rows)}"
+            svg = charts.intervals_and_noise(rows, equal=chart.equal, axis=axis, label=label)
             drawn = f", from {printable(chart.null)}" if chart.null else ""
             yield Chart(
                 svg,
                 f"{caption} The band is what sampling noise alone gives{drawn}: {confidence(run)} "
-                "of permutations lie in it, half of them below its line.",
+                f"of permutations lie in it, half of them below its line.{_about(greedy)}",
             )
 
 
@@ -148,22 +151,33 @@ def breakdown_chart(run: RunFiles, chart: TaskChart) -> Iterator[Chart]:
 
 
 def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
-    """Chart the first metrics on the scale of the outcome's, for a task without charts."""
-    pairs = {name: run.pair(name) for name in metric_names(run)}
+    """Chart the first metrics on the scale of the outcome's, for a task without charts.
+
+    Those of the task's findings come first, each with its greedy replies.
+    """
+    told = [finding.metric for finding in run.presentation.findings] or [headline_metric(run)]
+    pairs = {name: run.pair(name) for name in dict.fromkeys([*told, *metric_names(run)])}
     if not any(map(is_measured, pairs.values())):
         return ()
     share = _is_share(pairs[headline_metric(run)])
     drawn = [n for n in pairs if _is_share(pairs[n])] if share else [headline_metric(run)]
-    rows = [
-        (printable(heading(run.name_of(name)), 40), pairs[name]) for name in drawn[:_METRICS_DRAWN]
-    ]
+    rows = []
+    for name in drawn[:_METRICS_DRAWN]:
+        title = printable(heading(run.name_of(name)), 40)
+        rows.append((title, pairs[name]))
+        if name in told and (greedy := run.greedy_pair(name)):
+            rows.append((f"{title}, {_GREEDY}", greedy))
     label = "; ".join(f"{name} {_describe(pair)}" for name, pair in rows)
     axis = "from 0 to 1" if share else rows[0][0]
     svg = charts.paired_intervals(rows, axis=axis, label=label, named=run.legend_of)
     intervals = f"{level} intervals" if (level := confidence(run)) else "intervals"
-    left_out = len(pairs) - len(rows)
+    left_out = len(pairs) - len(drawn[:_METRICS_DRAWN])
     remainder = f" The table below has {left_out} more." if left_out else ""
-    return (Chart(svg, f"With {intervals}.{remainder}"),)
+    return (Chart(svg, f"With {intervals}.{_about(run.greedy_pair(told[0]))}{remainder}"),)
+
+
+def _about(greedy: Pair) -> str:
+    return " Greedy: replies at temperature 0." if greedy else ""
 
 
 def _metric_charts(run: RunFiles) -> tuple[Charts, ...]:

@@ -23,6 +23,7 @@ from equipoise.run.history import Series, read_history
 from equipoise.run.ledger import Provenance
 from equipoise.run.rollouts import read_kept, read_scored_rollouts
 from equipoise.statistics.compare import MetricComparison
+from equipoise.statistics.trivial import GREEDY
 
 Json = Mapping[str, Any]
 
@@ -142,6 +143,16 @@ class RunFiles:
         """A metric at each stage that measured it."""
         values = {stage: self.evaluations[stage].metrics.get(metric) for stage in self.stages}
         return {stage: estimate for stage, estimate in values.items() if estimate}
+
+    def greedy_pair(self, metric: str) -> Pair:
+        """A metric of replies at temperature 0, at each stage that measured it."""
+        greedy = self.probe.baselines.get(GREEDY)
+        values = {
+            "before": greedy.metrics.get(metric) if greedy else None,
+            "after": self.probe.trained_greedy.get(metric),
+        }
+        stages = ((stage, values[stage]) for stage in self.stages)
+        return {stage: estimate for stage, estimate in stages if estimate}
 
     def cell(self, section: str, key: str, metric: str) -> Pair:
         """A metric of a breakdown at each stage that measured it."""

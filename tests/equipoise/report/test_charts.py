@@ -21,7 +21,7 @@ def _charts(text: str) -> list[str]:
     return [
         charts.paired_intervals([(text, {"before": BEFORE})], axis=text, label=text),
         charts.intervals_and_noise(
-            {"before": BEFORE, "after": AFTER}, equal=1.0, axis=text, label=text
+            [(text, "before", BEFORE), (text, "after", AFTER)], equal=1.0, axis=text, label=text
         ),
         charts.curve(steps, values, title=text, label=text, spread=[0.1, 0.1, 0.1]),
     ]

@@ -15,8 +15,9 @@ from equipoise.files.errors import EquipoiseError
 from equipoise.report.renderers import marked
 from equipoise.report.report import describe_provenance, run_document, write_report
 from equipoise.report.run_files import RunFiles
-from equipoise.run.directory import Evaluation
+from equipoise.run.directory import BaselineResult, Evaluation, Probe
 from equipoise.run.ledger import GitState, Provenance
+from equipoise.statistics.evaluation import Estimate
 from tests.equipoise.report.conftest import PROVENANCE, edit_provenance, write_jsonl
 from tests.refusals import refusal
 
@@ -328,7 +329,7 @@ def test_a_task_that_says_nothing_gets_the_generic_parts(finished_run):
     [
         (("accuracy", "documents_read", "recall"), ["Accuracy", "Recall"], 1),
         (("documents_read", "accuracy"), ["Documents read"], 1),
-        ([f"rate_{n}" for n in range(10)], [f"Rate {n}" for n in range(8)], 2),
+        ([f"rate_{n}" for n in range(10)], [f"Rate {n}" for n in range(6)], 4),
     ],
 )
 def test_metrics_on_the_scale_of_the_first_are_drawn(finished_run, metrics, shown, more):
@@ -337,6 +338,25 @@ def test_metrics_on_the_scale_of_the_first_are_drawn(finished_run, metrics, show
     (label,) = [v for v in found.values("aria-label") if v.startswith(f"{shown[0]} ")]
     assert [part.rsplit(" ", 4)[0] for part in label.split("; ")] == shown
     assert f"The table below has {more} more." in found.text
+
+
+def test_greedy_replies_are_drawn_beside_greedy_ones():
+    def accuracy(value):
+        return {"accuracy": Estimate(value)}
+
+    run = RunFiles(
+        evaluations={
+            "before": Evaluation(metrics=accuracy(0.4)),
+            "after": Evaluation(metrics=accuracy(0.7)),
+        },
+        replies={"before": (), "after": ()},
+        probe=Probe(
+            baselines={"greedy": BaselineResult(metrics=accuracy(0.5))},
+            trained_greedy=accuracy(0.9),
+        ),
+    )
+    (chart,) = run_document(run).sections[0].charts
+    assert "Accuracy, greedy 0.500 before, 0.900 after" in chart.svg
 
 
 def test_metrics_without_a_value_are_not_drawn(finished_run):
