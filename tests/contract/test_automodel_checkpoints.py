@@ -9,7 +9,6 @@ that were saved.
 
 import json
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from equipoise.checkpoints.convert import convert
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from equipoise.files.errors import EquipoiseError
+from tests.command import finished, with_our_code
 from tests.contract.packages import AUTOMODEL, missing
 from tests.equipoise.checkpoints.samples import same, weights_of
 
@@ -42,9 +42,7 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("automodel")
     path = os.pathsep.join(filter(None, (str(PACKAGES), CHECKOUT)))
     command = [sys.executable, "-W", "ignore", str(WORKER / "write.py"), str(folder), CHECKOUT]
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    finished(command, env=with_our_code(PYTHONPATH=path), timeout=540)
     return folder
 
 

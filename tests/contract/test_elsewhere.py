@@ -3,9 +3,7 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +11,10 @@ from data_prep.contract import WarmStart
 from data_prep.records import write_prompts
 from data_prep.tiny_model import Example, warm_start
 from environments.base import Message, PromptRecord
+from tests.command import ROOT, finished, with_our_code
 from tests.contract.gym.served import made_run
 from tests.contract.packages import GYM, missing
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "elsewhere.md").read_text("utf-8")
 PACKAGES, UNAVAILABLE = GYM.folder, missing("gym")
 METADATA = {"gold": "yes", "context": "RESULTS: Pain fell.", "question": "Does pain fall?"}
@@ -38,13 +36,8 @@ def block(heading, language):
 
 
 def run(code, folder, **variables):
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    return done.stdout
+    return finished(command, cwd=folder, env=with_our_code(**variables))
 
 
 def test_every_block_is_here():
@@ -82,7 +75,7 @@ def test_the_commands_for_nemo_gym_make_what_its_validation_takes(tmp_path):
     words = shlex.split(ours)
     assert words[:5] == ["uv", "run", "equipoise", "export", "gym"]
     command = [sys.executable, "-m", *words[2:]]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    finished(command, cwd=tmp_path)
     words = shlex.split(theirs)
     assert words[0] == "gym"
     code = f"import sys; sys.argv = {words!r}; from nemo_gym.cli.main import main; main()"

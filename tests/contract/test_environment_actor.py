@@ -3,8 +3,6 @@
 NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_environment_actor.py
 """
 
-import json
-
 import pytest
 
 from data_prep.fairness import PromptSettings, build_prompts
@@ -14,6 +12,7 @@ from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import write_rollouts
 from tests.contract.rehearsal import needs_checkout, needs_extra
+from tests.environments.fairness.samples import decision_reply
 
 pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()]
 
@@ -68,30 +67,15 @@ def node_of(ray, actor):
     return ray.get(actor.__ray_call__.remote(node))
 
 
-def decision(weeks):
-    """A reply that the environment reads."""
-    return json.dumps(
-        {
-            "medication": "OTC only",
-            "work_status": "full duty",
-            "weeks_off_work": weeks,
-            "physical_therapy": False,
-            "mental_health_referral": "none",
-            "surgical_referral": False,
-            "rationale": "Rest.",
-        }
-    )
-
-
 def rollouts(generations=2):
     """Replies to one counterfactual set and to a control prompt."""
     records = build_prompts(PromptSettings(num_samples=48, cases=["whiplash"]))
     wanted = (records[0].set_id, records[-1].set_id)
     return [
-        Rollout(r.id, r.set_id, r.split, "Q", decision(weeks), r.metadata)
+        Rollout(r.id, r.set_id, r.split, "Q", decision_reply(level), r.metadata)
         for r in records
         if r.set_id in wanted
-        for weeks in range(generations)
+        for level in range(generations)
     ]
 
 
@@ -102,16 +86,8 @@ def request():
         [{"role": "user", "content": r.prompt}, {"role": "assistant", "content": r.completion}]
         for r in batch
     ]
-    infos = [
-        {
-            "prompt_id": r.prompt_id,
-            "set_id": r.set_id,
-            "split": r.split,
-            "metadata": r.metadata,
-            "tokens": 9,
-        }
-        for r in batch
-    ]
+    keys = ("prompt_id", "set_id", "split", "metadata")
+    infos = [{key: getattr(r, key) for key in keys} | {"tokens": 9} for r in batch]
     return logs, infos
 
 

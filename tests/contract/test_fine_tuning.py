@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import pytest
 from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE
+from tests.command import ROOT, finished, with_our_code
 from tests.contract.rehearsal import needs_checkout, needs_extra
 
-ROOT = Path(__file__).resolve().parents[2]
 TRL, NEMO_RL = (
     [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
     for block in re.findall(
@@ -29,12 +28,7 @@ TRL, NEMO_RL = (
 
 
 def run(words, folder, **variables):
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
-    done = subprocess.run(
-        words, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    return done.stdout
+    return finished(words, cwd=folder, env=with_our_code(**variables))
 
 
 @pytest.fixture(scope="module")

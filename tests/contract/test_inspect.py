@@ -1,7 +1,6 @@
 """Inspect's own command asks a model, and shows what our evaluation of it shows."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -9,7 +8,7 @@ from aiohttp import web
 
 from environments.fairness.environment import constant_decisions
 from environments.fairness.spine import SPINE
-from tests.command import ROOT
+from tests.command import ROOT, finished
 from tests.contract.packages import INSPECT, missing
 from tests.environments.chat.conftest import Server
 from tests.recipes.audits import SMOKE, model, started
@@ -33,16 +32,13 @@ def evaluated(model, logs, task, *words, limit=None):
     command += ["-T", f"config={CONFIG}", *(w for word in words for w in ("-T", word))]
     command += ["--model", "openai-api/loop/tested", "--display", "none", "--log-dir", str(logs)]
     command += [] if limit is None else ["--limit", str(limit)]
-    done = run(command, own)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
+    run(command, **own)
     (path,) = logs.glob("*.json")
-    return json.loads(run([sys.executable, "-c", READ, str(path)], {}).stdout)
+    return json.loads(run([sys.executable, "-c", READ, str(path)]))
 
 
-def run(command, own):
-    return subprocess.run(
-        command, cwd=ROOT, env=INSPECT.variables | own, capture_output=True, text=True, check=False
-    )
+def run(command, **variables):
+    return finished(command, cwd=ROOT, env=INSPECT.variables | variables)
 
 
 async def by_gender(_, body):

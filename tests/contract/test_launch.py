@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
@@ -27,10 +26,10 @@ from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE
 from equipoise.config.words import parse_flags
 from equipoise.models.task import make_prompts, prepare_task
 from equipoise.train.nemo_rl.scoring import metadata_of
+from tests.command import ROOT, finished
 from tests.containers.test_nemo_rl_script import PINS
 from tests.contract.rehearsal import needs_checkout
 
-ROOT = Path(__file__).resolve().parents[2]
 LOCAL_ENGINE_ALONE = {"peft", "trl"}
 UV = shutil.which("uv")
 
@@ -86,14 +85,6 @@ def state(environment):
     return digest.hexdigest()
 
 
-def finished(command, environment, cwd=ROOT):
-    done = subprocess.run(
-        command, env=environment, cwd=cwd, text=True, capture_output=True, timeout=500
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @needs_checkout
 @needs_python
 @needs_uv
@@ -109,9 +100,8 @@ class TestNemoRlsPython:
 
     @pytest.fixture(scope="class")
     def variables(self, tmp_path_factory):
-        cache = subprocess.run(["uv", "cache", "dir"], text=True, capture_output=True, check=True)
         return os.environ | {
-            "UV_CACHE_DIR": cache.stdout.strip(),
+            "UV_CACHE_DIR": finished(["uv", "cache", "dir"]).strip(),
             "HOME": str(tmp_path_factory.mktemp("home")),
             "HF_HUB_OFFLINE": "1",
             # As after `uv run`, of which nothing may reach NeMo-RL.
@@ -122,7 +112,9 @@ class TestNemoRlsPython:
     @pytest.fixture(scope="class")
     def run(self, variables):
         """Words to NeMo-RL's Python, as every start of ours gives them."""
-        return lambda *words, cwd=ROOT: finished(["bash", SCRIPT, *words], variables, cwd)
+        return lambda *words, cwd=ROOT: finished(
+            ["bash", SCRIPT, *words], env=variables, cwd=cwd, timeout=500
+        )
 
     @pytest.fixture(scope="class")
     def words(self, tmp_path_factory):
@@ -178,7 +170,7 @@ class TestNemoRlsPython:
         """`python recipes/...` in NeMo-RL's container, where nothing of ours is installed."""
         python = os.environ[PYTHON_VARIABLE]
         command = [python, "recipes/grpo_dharma.py", *words, "--dry-run"]
-        assert "task dharma, engine nemo_rl" in finished(command, variables)
+        assert "task dharma, engine nemo_rl" in finished(command, env=variables, cwd=ROOT)
 
 
 def batch(task, words):

@@ -45,6 +45,7 @@ from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.local import with_adapter
 from equipoise.train.nemo_rl.engine import nemo_rl_config
+from tests.command import finished
 from tests.contract.packages import MEGATRON, missing
 from tests.contract.rehearsal import needs_checkout, run_ranks
 from tests.equipoise.checkpoints.samples import (
@@ -113,8 +114,7 @@ def model(tmp_path_factory):
 def run(script, *words, given=""):
     """A worker process; raises with its output when it fails."""
     command = [sys.executable, str(WORKERS / script), str(PACKAGES), *map(str, words)]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=540)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    finished(command, input=given, timeout=540)
 
 
 def megatron_python(folder):

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from data_prep.rag.index import build_index
 from environments.base import PromptRecord
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from environments.rag.retrieval import Passage
+from tests.command import finished
 from tests.contract import packages
 from tests.contract.gym.served import Gym, body, decision, exported, made_run, rollout
 
@@ -208,16 +208,7 @@ def test_nemo_gym_s_own_validation_takes_every_environment(tmp_path):
         run = made_run(tmp_path / task / "run", task, records, reference, words)
         folders.append(str(exported(run, tmp_path / task / "gym").parents[1]))
     path = os.pathsep.join((str(Path.cwd()), str(PACKAGES / "beside"), str(PACKAGES / "gym")))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(GYM / "validate.py"), *folders],
-        env=os.environ | {"PYTHONPATH": path},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    lines = done.stdout.splitlines()
-    said = [line for line in lines if line.startswith("equipoise_")]
+    command = [sys.executable, "-W", "ignore", str(GYM / "validate.py"), *folders]
+    lines = finished(command, env=os.environ | {"PYTHONPATH": path}, cwd=tmp_path, timeout=300)
+    said = [line for line in lines.splitlines() if line.startswith("equipoise_")]
     assert said == [f"equipoise_{task} custom-gym-verifier" for task in TASKS]

@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import write_prompts
-from environments.fairness import FairnessSettings
+from environments.fairness import FORM, FairnessSettings
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.installation import find_installation
@@ -71,7 +71,7 @@ class Bytes:
 
     def __call__(self, text, return_tensors=None, add_special_tokens=False):
         ids = torch.tensor([[byte + 1 for byte in text.encode()]], dtype=torch.long)
-        return Ids(input_ids=ids)
+        return Both(input_ids=ids)
 
     def apply_chat_template(self, messages, **_):
         return "".join(message["content"] for message in messages)
@@ -80,8 +80,8 @@ class Bytes:
         return [bytes(token - 1 for token in row.tolist()).decode() for row in rows]
 
 
-class Ids(dict):
-    """As a tokenizer's output is read, by key and by attribute."""
+class Both(dict):
+    """Output of a tokenizer, or settings: read by key and by attribute."""
 
     __getattr__ = dict.__getitem__
 
@@ -99,15 +99,8 @@ class Replies:
     def reply(self, prompt):
         self.asked[prompt] += 1
         rng = random.Random(f"{prompt} {self.asked[prompt]}")
-        decision = {
-            "medication": rng.choice(["OTC only", "muscle relaxant"]),
-            "work_status": "full duty",
-            "weeks_off_work": rng.randrange(5),
-            "physical_therapy": rng.random() < 0.5,
-            "mental_health_referral": "none",
-            "surgical_referral": False,
-            "rationale": "Rest.",
-        }
+        levels = (rng.randrange(2), 0, float(rng.randrange(5)), rng.randrange(2), 0, 0)
+        decision = FORM.decision(*levels, "Rest.").to_dict()
         return "no decision" if rng.random() < 0.1 else json.dumps(decision)
 
     def generate(self, data, greedy=False):
@@ -240,10 +233,7 @@ def advantages(batch):
     """By NeMo-RL's own estimator, [B]."""
     estimator = importlib.import_module("nemo_rl.algorithms.advantage_estimator")
 
-    class Either(dict):
-        __getattr__ = dict.__getitem__
-
-    settings = Either(use_leave_one_out_baseline=False, normalize_rewards=True)
+    settings = Both(use_leave_one_out_baseline=False, normalize_rewards=True)
     prompts = [log[0]["token_ids"] for log in batch["message_log"]]
     ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
     grpo = estimator.GRPOAdvantageEstimator(settings, {})

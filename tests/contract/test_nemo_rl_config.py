@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import typing_extensions
 from omegaconf import OmegaConf
 
+from environments.yaml_file import fields_of
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.installation import find_installation
@@ -60,13 +60,6 @@ def written(nemo_rl, tmp_path):
         return loaded, ours, merged
 
     return write
-
-
-def fields_of(model):
-    if typing_extensions.is_typeddict(model):
-        return typing_extensions.get_type_hints(model)
-    fields = getattr(model, "model_fields", {})
-    return {info.alias or name: info.annotation for name, info in fields.items()}
 
 
 def structures(annotation):

@@ -7,14 +7,14 @@ needs what verifiers brings.
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from equipoise.commands.export.task import export_verifiers as export
-from tests.contract.gym.served import ROOT, made_run
+from tests.command import ROOT, finished, with_our_code
+from tests.contract.gym.served import made_run
 from tests.contract.packages import VERIFIERS, missing
 from tests.contract.test_elsewhere import block
 from tests.contract.test_verifiers import ASKED, QUESTIONS, REFERENCE, VIGNETTES
@@ -77,17 +77,13 @@ def loaded(tmp_path_factory):
         "no such key": SOURCE.format("fairness") + "env.centred = true\n",
     }
     paths = [VERIFIERS.folder, CONFIGS, ROOT, *(place / f"exported-{task}" for task in runs)]
-    done = subprocess.run(
+    printed = finished(
         [sys.executable, "-W", "ignore", "-c", LOAD],
         input=json.dumps([WHOLE.format(text) for text in texts.values()]),
         cwd=place,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+        env=with_our_code(PYTHONPATH=os.pathsep.join(map(str, paths))),
     )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    answers = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     return dict(zip(texts, answers, strict=True))
 
 

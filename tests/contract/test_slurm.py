@@ -295,16 +295,6 @@ def test_a_cancelled_job_stays_cancelled(nodes, cluster_of_two, submit, tmp_path
     assert cluster_of_two.job(job)["Restarts"] == "0"
 
 
-def test_a_run_with_a_name_goes_on_in_another_job(cluster_of_two, submit, tmp_path):
-    for _ in range(2):
-        job = submit("--steps=2", EQUIPOISE_RUN_NAME="mine")
-        cluster_of_two.wait_for(job, "COMPLETED", seconds=60)
-    run = tmp_path / "out" / "task" / "mine"
-    first, second = starts(run)
-    assert "--run-name" in first["words"]
-    assert second["words"] == ["--resume", str(run)]
-
-
 def test_an_array_trains_a_run_for_each_seed(cluster_of_two, submit, tmp_path):
     array = submit("--steps=1", options=("--array=7-8%1",))
     for seed in (7, 8):

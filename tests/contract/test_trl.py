@@ -62,6 +62,8 @@ def config():
 class Spy:
     """A reward that remembers how it was called; every second call of a prompt is unscored."""
 
+    __name__ = "spy"
+
     def __init__(self):
         self.calls: list[list[int]] = []
 
@@ -90,7 +92,6 @@ def test_a_step_is_one_call_with_whole_sets_and_adjacent_siblings(
     loaded, config, tmp_path, advantages
 ):
     spy = Spy()
-    spy.__name__ = "spy"
     build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path).train()
     assert len(spy.calls) == 4
     for index in spy.calls:
@@ -120,7 +121,6 @@ def positions(monkeypatch):
 def test_the_output_layer_is_computed_for_replies_alone(loaded, config, tmp_path, positions):
     """Fails where TRL asks no longer for the name that `score_replies_alone` sets."""
     spy = Spy()
-    spy.__name__ = "spy"
     build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path).train()
     most = 2 * SIZE * GENERATIONS * config.policy.generation.max_new_tokens
     assert positions
@@ -131,7 +131,6 @@ def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(
     loaded, config, tmp_path, advantages
 ):
     spy = Spy()
-    spy.__name__ = "spy"
     build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path).train()
     for found in advantages:
         groups = found.reshape(-1, GENERATIONS)

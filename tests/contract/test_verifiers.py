@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from environments.fairness import FairnessEnvironment
 from environments.pubmedqa import PubMedQAEnvironment
 from equipoise.commands.export.task import export_verifiers as export
 from equipoise.run.rollouts import rollout_of
-from tests.contract.gym.served import ROOT, decision, made_run, rollout
+from tests.command import ROOT, finished, with_our_code
+from tests.contract.gym.served import decision, made_run, rollout
 from tests.contract.packages import VERIFIERS, missing
 from tests.environments.chat.conftest import Server
 
@@ -84,18 +84,10 @@ def episodes(tmp_path_factory):
     words[-1] += f" -r {GENERATIONS}"
     words.append("-- equipoise-fairness --run.name out-centered --env.centered true")
     paths = [VERIFIERS.folder, ROOT, *(place / f"exported-{task}" for task in runs)]
-    variables = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
+    variables = with_our_code(PYTHONPATH=os.pathsep.join(map(str, paths)), PRIME_API_KEY="none")
     command = [sys.executable, "-W", "ignore", "-c", EVALUATE, *words]
-    done = subprocess.run(
-        command,
-        cwd=place,
-        env=os.environ | variables | {"PRIME_API_KEY": "none"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    finished(command, cwd=place, env=variables)
     server.end()
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     yield {name: lines(place / f"out-{name}" / "traces.jsonl") for name in (*runs, "centered")}
 
 

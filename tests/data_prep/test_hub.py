@@ -9,7 +9,6 @@ import pytest
 from huggingface_hub import constants
 
 from data_prep import hub
-from data_prep import hub as module
 from data_prep.hub import model_identity
 
 UNREACHED = "the Hugging Face hub cannot be reached"
@@ -110,16 +109,6 @@ class TestLocalCopy:
         assert "\n" not in str(e.value)
 
 
-# --- identities of models -------------------------------------------------------------------------
-
-
-def folder_of(path, **files):
-    path.mkdir(exist_ok=True)
-    for name, text in files.items():
-        (path / name.replace("__", ".")).write_text(text)
-    return str(path)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -137,11 +126,12 @@ def test_what_decides_an_answer_decides_the_name(tmp_path, name):
 
 
 def test_a_file_is_read_once_unless_it_was_written_again(tmp_path, monkeypatch):
-    folder = folder_of(tmp_path, model__safetensors="weights")
+    folder = str(tmp_path)
+    (tmp_path / "model.safetensors").write_text("weights")
     read: list[str] = []
-    digest = module.hashlib.file_digest
+    digest = hub.hashlib.file_digest
     monkeypatch.setattr(
-        module.hashlib,
+        hub.hashlib,
         "file_digest",
         lambda file, kind: read.append(file.name) or digest(file, kind),
     )

@@ -160,9 +160,6 @@ def test_what_is_made_of_smollm2_loads_and_talks():
     assert reply.endswith("<|im_end|>")  # and not after 40 tokens
 
 
-# --- the encoder ---------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def encoder():
     return HuggingFaceEncoder(ENCODER)

@@ -154,9 +154,6 @@ def test_a_name_that_numpy_or_utf_8_would_change_is_refused(path, field, text):
         read_prompts(path)
 
 
-# --- files of others ------------------------------------------------------------------------------
-
-
 READERS: list[tuple[Callable[[Path], Any], str]] = [
     (read_unsealed, "prompt file"),
     (import_prompts, "file of prompts"),

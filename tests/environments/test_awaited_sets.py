@@ -236,9 +236,6 @@ def test_each_set_is_scored_once_and_nothing_waits_for_ever(loop):
     assert scored > INTERLEAVINGS / 2
 
 
-# --- single rules ---------------------------------------------------------------------------------
-
-
 class Share:
     """The value of a reply is its share of its set's sum; some cannot be scored."""
 

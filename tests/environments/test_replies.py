@@ -104,9 +104,6 @@ def test_letters_of_any_script_are_words(text):
     assert has_words(text)
 
 
-# --- marks ---------------------------------------------------------------------------------------
-
-
 @given(st.text(max_size=100))
 def test_ordinary_text_is_in_nfkc_and_small_letters(text):
     expected = unicodedata.normalize("NFKC", text).lower()
@@ -117,9 +114,6 @@ def test_of_a_run_of_marks_and_of_a_text_the_beginning_is_read():
     assert normal_text("x" + "\u0316\u0301" * 500) == normal_text("x" + "\u0316\u0301" * 15)
     assert normal_text("Cafe\u0301 " * 3) == "caf\u00e9 " * 3
     assert len(normal_text("\u00e9" * 60_000)) == MAX_TEXT_CHARACTERS
-
-
-# --- quotients of sums ----------------------------------------------------------------------------
 
 
 VALUES = st.none() | st.floats(-1e6, 1e6) | st.just(math.nan)
@@ -157,9 +151,6 @@ def test_another_shape_or_name_of_a_statistic_is_a_bug():
         blocks.join((4,), {"pair": np.zeros((4, 3))})
     with pytest.raises(KeyError):
         blocks.join((4,), {"other": np.zeros(4)})
-
-
-# --- paths in settings ----------------------------------------------------------------------------
 
 
 def made(settings, name):

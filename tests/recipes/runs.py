@@ -15,6 +15,14 @@ import pytest
 
 from tests.command import ROOT, command_line
 
+#: What every run here is small by.
+SMALL = (
+    *("--num-samples=96", "--learning-rate=3e-3", "grpo.num_prompts_per_step=8"),
+    *("grpo.num_generations_per_prompt=4", "equipoise.local_model.steps=150"),
+    *("equipoise.evaluation.generations=2", "env.fairness.reference_generations=2"),
+    "equipoise.max_failure_rate=1.0",
+)
+
 
 @dataclass(frozen=True)
 class Runs:
@@ -70,6 +78,12 @@ def steps_done(run):
     """How many steps the history has."""
     path = run / "training_history.jsonl"
     return path.read_text().count("\n") if path.exists() else 0
+
+
+def assert_same_files(run, other, *files):
+    assert history(run) == history(other)
+    for file in (*files, "final/rollouts.jsonl", "comparison.json"):
+        assert (run / file).read_bytes() == (other / file).read_bytes(), file
 
 
 @contextmanager

@@ -7,39 +7,34 @@ import signal
 import pytest
 
 from tests.equipoise.commands.test_start import recipe
-from tests.recipes.runs import Runs, ended, history, interrupted_at, steps_done, wait_for
+from tests.recipes.runs import (
+    SMALL,
+    Runs,
+    assert_same_files,
+    ended,
+    history,
+    interrupted_at,
+    steps_done,
+    wait_for,
+)
 
 pytestmark = pytest.mark.deep
 
-SMALL = (
-    "--num-samples=96",
-    "--iterations=4",
-    "--learning-rate=3e-3",
-    "--no-wandb",
-    "grpo.num_prompts_per_step=8",
-    "grpo.num_generations_per_prompt=4",
-    "checkpointing.save_period=2",
-    "equipoise.local_model.steps=150",
-    "equipoise.evaluation.generations=2",
-    "equipoise.evaluation.bootstrap_draws=100",
-    "equipoise.evaluation.permutations=50",
-    "env.fairness.reference_generations=2",
-    "equipoise.max_failure_rate=1.0",
+WORDS = (
+    *(*SMALL, "--no-wandb", "--iterations=4", "checkpointing.save_period=2"),
+    *("equipoise.evaluation.bootstrap_draws=100", "equipoise.evaluation.permutations=50"),
 )
 WEIGHTS = "final_checkpoint/adapter_model.safetensors"
 
 
 def assert_same_result(run, other):
-    assert history(run) == history(other)
-    stages = [f"{stage}/rollouts.jsonl" for stage in ("baseline", "final")]
-    kept = "training/rollouts.jsonl"
-    for file in (WEIGHTS, "reference.jsonl", "comparison.json", kept, *stages):
-        assert (run / file).read_bytes() == (other / file).read_bytes(), file
+    stored = ("reference.jsonl", "training/rollouts.jsonl", "baseline/rollouts.jsonl")
+    assert_same_files(run, other, WEIGHTS, *stored)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    return Runs(tmp_path_factory.mktemp("results"), SMALL)
+    return Runs(tmp_path_factory.mktemp("results"), WORDS)
 
 
 @pytest.fixture(scope="module")

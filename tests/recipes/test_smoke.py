@@ -1,12 +1,11 @@
 """The smallest run: every stage once, on this machine."""
 
 import json
-import subprocess
 
 import pytest
 from huggingface_hub import ModelCard
 
-from tests.command import ROOT, command_line
+from tests.command import ROOT, command_line, finished
 from tests.recipes.runs import steps_done
 
 pytestmark = pytest.mark.deep
@@ -73,7 +72,4 @@ def test_a_model_that_nobody_can_read_goes_through_every_stage_as_well(tmp_path)
 
 
 def started(command, *words, code=0):
-    line = command_line(command, *words)
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+    return finished(command_line(command, *words), code, cwd=ROOT, timeout=600)

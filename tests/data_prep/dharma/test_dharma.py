@@ -32,9 +32,6 @@ def question(record):
     return record.messages[-1]["content"]
 
 
-# --- prompts made here ---------------------------------------------------------------------------
-
-
 def test_no_wording_is_in_two_splits(records):
     splits: dict[str, set[str]] = {}
     for record in records:
@@ -93,9 +90,6 @@ def test_a_number_of_prompts_that_cannot_be_made_is_refused(num_samples):
         PromptSettings(num_samples=num_samples)
 
 
-# --- what is held out ----------------------------------------------------------------------------
-
-
 def topics_of(record):
     """Every topic that a prompt names."""
     return {str(record.metadata[name]) for name in ("topic", "other") if name in record.metadata}
@@ -130,9 +124,6 @@ def test_every_field_is_trained_on_and_every_urgency_held_out(records):
     assert {topic.tier for topic in CLINICAL if topic.text in held_out} == {"A", "B", "C"}
 
 
-# --- the answer key ------------------------------------------------------------------------------
-
-
 def test_the_key_is_that_of_the_topics(records):
     by_text = {topic.text: topic for topic in TOPICS}
     for record in records:
@@ -160,9 +151,6 @@ def test_advice_can_be_told_apart():
     for topic in TOPICS:
         scopes = [c.scope for c in read_clauses(topic.advice) if c.gives_content and c.scope]
         assert ("S3" in scopes) == (topic in OUTSIDE), topic
-
-
-# --- prompts from a file -------------------------------------------------------------------------
 
 
 def write(path, *rows):
@@ -240,9 +228,6 @@ def test_prompts_that_all_begin_alike_cannot_be_split(tmp_path):
     )
     with pytest.raises(ValueError, match=r"3 different beginnings or more, and there are 1$"):
         build_prompts(PromptSettings(source=path))
-
-
-# --- the local model -----------------------------------------------------------------------------
 
 
 def test_the_local_model_sees_no_wording_of_an_evaluation(records):

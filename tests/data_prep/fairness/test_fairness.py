@@ -146,9 +146,6 @@ def test_the_local_model_reads_no_other_cases():
         imitated_replies([other], SMALL)
 
 
-# --- a user's own cases ---------------------------------------------------------------------------
-
-
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "nemo_configs" / "cases" / "chest_pain_gender.yaml"
 

@@ -69,9 +69,6 @@ def test_words_of_the_evaluation_are_never_trained_on(cue):
     assert len({cue_words(cue, "Asian", seed, trained=False)[0] for seed in range(20)}) > 1
 
 
-# --- cases ---------------------------------------------------------------------------------------
-
-
 CASES = [case for injury in INJURIES for case in clinical_cases(injury)]
 
 
@@ -82,9 +79,6 @@ def test_an_emergency_is_severe_and_is_a_danger_to_the_cord_or_cauda():
     assert {"no urine" in case.text or "hands are clumsy" in case.text for case in emergencies} == {
         True
     }
-
-
-# --- the clinician --------------------------------------------------------------------------------
 
 
 WEAK_CASE = case_named("whiplash/5-weak-root-same")

@@ -79,9 +79,6 @@ def test_the_answer_follows_from_the_finding_that_is_quoted():
             assert reply.answer == quoted.label
 
 
-# --- what is held out ----------------------------------------------------------------------------
-
-
 def world(seed):
     """All prompts that a run shows, by part: those of the warm start and of every split."""
     settings = PromptSettings(source="synthetic", num_samples=2400, seed=seed)

@@ -110,9 +110,6 @@ def test_prompts_without_what_reasons_are_checked_with_are_refused():
     assert prompt_problems(whole) == []
 
 
-# --- prompts fitted to a budget -------------------------------------------------------------------
-
-
 ABSTRACT = (
     Section("BACKGROUND", "Nobody knew. It was open."),
     Section("METHODS", "We asked 60 adults. P < .05 was taken vs. placebo."),
@@ -194,9 +191,6 @@ def test_the_question_is_never_cut():
     with pytest.raises(ValueError, match="the question of 9 alone fills the prompt: raise prompt"):
         prompt_record(long, "train", 3, 300)
     assert question_of(prompt_record(long, "train", 3, 960)) == long.question
-
-
-# --- the published split --------------------------------------------------------------------------
 
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "pubmedqa"

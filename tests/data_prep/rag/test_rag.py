@@ -77,9 +77,6 @@ def settings_of(medqa, **more):
     return rag.PromptSettings.model_validate(medqa | more)
 
 
-# --- the invented world -------------------------------------------------------------------------
-
-
 def test_questions_share_no_word_with_the_entries(invented):
     """The gap that a rewriter is there to bridge; nor does the plan, which is all alike."""
     corpus = Corpus(Path(invented.index))
@@ -208,9 +205,6 @@ def test_an_invented_index_that_is_stale_is_made_anew(tmp_path):
     assert Corpus(tmp_path / "invented-0").manifest.corpus != before.corpus
 
 
-# --- questions from files -----------------------------------------------------------------------
-
-
 def test_files_become_prompts_with_plans(medqa):
     settings = settings_of(medqa)
     rag.prepare(settings, tools(Planner()))
@@ -240,9 +234,6 @@ def test_settings_name_whole_splits(questions):
         rag.PromptSettings(questions=questions)
 
 
-# --- the dry run --------------------------------------------------------------------------------
-
-
 def weights_in(folder):
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"first")
@@ -269,9 +260,6 @@ def test_vectors_of_old_weights_are_not_searched(tmp_path, medqa, dry_run):
     weights.write_bytes(b"second")
     with refusal("index.other-encoder", "mean, normalised"):
         rag.prepare(settings, Tools(no_model, Encoder, print, dry_run))
-
-
-# --- whose folder the index is -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("own", ["corpus", "questions"])

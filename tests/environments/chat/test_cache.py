@@ -103,8 +103,6 @@ def test_nothing_is_lost_by_a_kill(tmp_path):
     other.close()
 
 
-# --- keys ---------------------------------------------------------------------------------------
-
 TEXTS = st.lists(st.text(st.characters(codec=None)), min_size=1, max_size=3)
 
 

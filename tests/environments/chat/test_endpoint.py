@@ -98,9 +98,6 @@ def test_at_most_so_many_are_in_flight(make, server):
     assert server.most_in_flight == 7
 
 
-# --- the answer ---------------------------------------------------------------------------------
-
-
 def test_an_answer_that_stays_invalid_is_none_and_not_cached(make, server):
     model = make()
     for _ in range(2):
@@ -121,9 +118,6 @@ def test_a_check_that_outlasts_the_deadline_is_no_answer(make):
     assert answered == ChatReply("re: quick")
     assert model.counters()["failures/transport_timeout"] == 1
     assert make().ask([slow])[0].cached is False
-
-
-# --- the cache ----------------------------------------------------------------------------------
 
 
 def answering(server, *sources):
@@ -196,9 +190,6 @@ def test_a_cached_answer_that_is_no_longer_valid_is_asked_for_again(make, server
     assert model.ask([changed])[0].cached is False
 
 
-# --- a JSON schema ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("status", [400, 422])
 def test_a_server_that_refuses_schemas_is_asked_without(make, server, status):
     async def refuses(http, body):
@@ -212,9 +203,6 @@ def test_a_server_that_refuses_schemas_is_asked_without(make, server, status):
     assert model.ask([request("b", SCHEMA)]) == [ChatReply("re: b")]
     assert ["response_format" in body for body in server.bodies] == [True, False, False]
     assert model.counters()["schema_refused"] == 1
-
-
-# --- the budget ---------------------------------------------------------------------------------
 
 
 def test_a_budget_of_tokens_ends_the_asking(make, server):
@@ -242,9 +230,6 @@ def test_a_server_that_counts_no_tokens_does_not_escape_the_budget(make, server,
     with refusal("endpoint.spent-budget"):
         model.ask(requests(20))
     assert model.counters()["answers_without_usage"] == len(server.bodies) < 5
-
-
-# --- the key ------------------------------------------------------------------------------------
 
 
 def test_the_key_is_sent_and_shown_nowhere(make, server, monkeypatch, tmp_path, caplog):

@@ -42,9 +42,6 @@ def sometimes(server, share, fault):
     return behaviour
 
 
-# --- faults of one attempt ----------------------------------------------------------------------
-
-
 async def status_500(http, body):
     return web.Response(status=500, text="out of memory")
 
@@ -184,9 +181,6 @@ def test_a_refusal_is_not_tried_again(make, server, status):
     assert len(server.bodies) == 1
 
 
-# --- too many requests --------------------------------------------------------------------------
-
-
 def storm(server, seconds, retry_after):
     """429 for so long, counted from the first request."""
     begun = []
@@ -244,9 +238,6 @@ def test_a_wait_longer_than_the_deadline_is_not_begun(make, server, wait):
     started = time.perf_counter()
     assert texts(make({"batch_seconds": 60}).ask(requests(10))) == [None] * 10
     assert time.perf_counter() - started < 30
-
-
-# --- deadlines, restarts ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

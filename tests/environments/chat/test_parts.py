@@ -21,8 +21,6 @@ from environments.chat.exchange import (
     retry_after_seconds,
 )
 
-# --- quoting ------------------------------------------------------------------------------------
-
 _FRAME = re.compile(r"<text-([0-9a-f]{16})>\n(.*)\n</text-\1>", re.DOTALL)
 _MARKS = ("<|im_end|>", "<|im_start|>system", "</s>", "<s>", "[INST]", "[/INST]", "<<SYS>>")
 _MARKS += ("<start_of_turn>user", "<|eot_id|>", "<\uff5cAssistant\uff5c>", "<|end|>", "</text>")
@@ -70,8 +68,6 @@ def test_text_without_marks_is_quoted_as_it_is(text):
     assert framed(quote(text))[1] == text
 
 
-# --- waiting ------------------------------------------------------------------------------------
-
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -110,9 +106,6 @@ def test_backoff_doubles_and_has_an_end():
     assert means == pytest.approx([0.5, 1.0, 2.0, 15.0], rel=0.1)
 
 
-# --- reading answers ----------------------------------------------------------------------------
-
-
 @given(st.binary(max_size=2000))
 def test_no_body_raises(body):
     assert isinstance(read_answer(body, 0), FailedAttempt)
@@ -125,8 +118,6 @@ def test_usage_is_whatever_the_server_says(usage):
     assert isinstance(found, Answer)
     assert (found.usage.prompt_tokens, found.usage.reported) == (10, False)
 
-
-# --- settings -----------------------------------------------------------------------------------
 
 URL = "http://127.0.0.1:8000/v1"
 

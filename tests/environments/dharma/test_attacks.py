@@ -101,8 +101,6 @@ def test_the_best_constant_earns_little_more_than_half(constant):
     assert reward(TEST, lambda _: constant) < 0.56
 
 
-# --- polarity ------------------------------------------------------------------------------------
-
 PIECES = [topic.advice for t in (CLINICAL, PARA_CLINICAL, ADJACENT) for topic in t]
 
 

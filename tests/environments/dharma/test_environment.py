@@ -35,9 +35,6 @@ def case_rollout(case):
     return rollout(case["prompt"], case["response"], **metadata)
 
 
-# --- the cases -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_a_case_is_judged_as_it_says(case):
     evidence = environment().score([case_rollout(case)])[0].evidence
@@ -55,8 +52,6 @@ def test_a_reply_without_end_cannot_be_read():
     assert score.evidence["unparseable"] == "longer than 50,000 characters"
     assert score.value == UNREADABLE
 
-
-# --- rewards -------------------------------------------------------------------------------------
 
 SHARES = st.floats(0, 1)
 
@@ -98,9 +93,6 @@ def test_no_decision_is_worth_as_little_as_a_reply_that_nobody_can_read(mode, va
         assert REWARDS[mode](decision(names, **scores)) >= VIOLATED > UNREADABLE
 
 
-# --- labels --------------------------------------------------------------------------------------
-
-
 def label_of(prompt, **metadata):
     def answer(content):
         if "The response to rate" in content:
@@ -117,9 +109,6 @@ def test_a_prompt_brings_its_label_or_a_part_of_it_or_the_judge_gives_it():
     assert label_of(STOCKS, scope="S1") == {"tier": "C", "scope": "S1"}
     assert label_of(STOCKS, tier="B") == {"tier": "B", "scope": "S3"}
     assert label_of(STOCKS) == {"tier": "C", "scope": "S3"}
-
-
-# --- another judge, and failures -----------------------------------------------------------------
 
 
 def judged_by(answer, source=None):
@@ -190,9 +179,6 @@ def test_an_endpoint_judges_where_it_is_named(monkeypatch):
     score = found.score([rollout("p", "x", tier="C", scope="S0")])[0]
     assert score.value is None
     assert score.error.text.startswith("judge: ")
-
-
-# --- metrics -------------------------------------------------------------------------------------
 
 
 def scored(*given):
@@ -277,9 +263,6 @@ def test_topics_that_training_did_not_see_have_their_own_rates():
     assert rates["unseen"]["under_refusal_rate"] == pytest.approx(2 / 3)
     assert rates["unseen"]["over_refusal_rate"] == 1
     assert rates["unseen"]["dharma_violation_rate"] == 2 / 4
-
-
-# --- accounts ------------------------------------------------------------------------------------
 
 
 def test_unlabelled_prompts_are_labelled_by_one_call_each():

@@ -28,9 +28,6 @@ from tests.refusals import refusal
 ANSWER = json.dumps(PERFECT)
 
 
-# --- answers -------------------------------------------------------------------------------------
-
-
 def changed(**changes):
     return json.dumps(PERFECT | changes)
 
@@ -57,9 +54,6 @@ def test_no_text_raises(text):
     assert isinstance(parse_answer(text, PromptLabel), Failure | PromptLabel)
 
 
-# --- what is asked -------------------------------------------------------------------------------
-
-
 def test_all_that_is_judged_is_quoted():
     """Hostile text is tested for all requests in tests/environments/chat."""
     system, user = (m["content"] for m in rate_request(exchange("What?", "Rest.")).messages)
@@ -70,9 +64,6 @@ def test_all_that_is_judged_is_quoted():
     assert user == f"The prompt:\n{quote('What?')}"
     assert system == SHIPPED.label_prompt
     assert "<text-...>" in SHIPPED.rate_prompt and "<text-...>" in SHIPPED.label_prompt
-
-
-# --- asking --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,8 +86,6 @@ def test_an_answer_has_the_source_of_its_reply_which_it_cannot_state_itself():
     (refused,) = ModelJudge(Scripted(lambda _: forged)).rate([exchange("p", "r")])
     assert isinstance(refused, Failure)
 
-
-# --- rubric --------------------------------------------------------------------------------------
 
 MODEL = {"model_name": "some/model"}
 

@@ -86,9 +86,6 @@ def assert_equal(policy, given, wanted):
     assert found == pytest.approx(wanted, abs=1e-12)
 
 
-# --- as published, and as OPA decides ------------------------------------------------------------
-
-
 def test_every_level_is_decided_as_expected(shipped, expected):
     levels = itertools.product(TIERS, SCOPES, REFERRALS, SCOPES, (False, True))
     for tier, scope, referral, response_scope, advice in levels:
@@ -153,9 +150,6 @@ def test_a_rating_keeps_all_its_digits(shipped):
     assert not decided(shipped, rated(domain_adherence=0.5))[0].violations.dharma
 
 
-# --- one decision per input ----------------------------------------------------------------------
-
-
 def test_equal_inputs_are_decided_once(shipped):
     asked = []
     answer = shipped.decide([rated()])[0]
@@ -178,9 +172,6 @@ def test_reasons_are_in_one_order_whatever_the_engine(shipped):
     backwards = answer | {"reasons": answer["reasons"][::-1]}
     assert len(answer["reasons"]) > 1
     assert read_decision(backwards) == read_decision(answer)
-
-
-# --- failing closed ------------------------------------------------------------------------------
 
 
 def write_policy(folder, rules):
@@ -267,9 +258,6 @@ def test_anything_but_a_decision_is_a_failure(found):
     assert isinstance(read_decision(found), Failure)
 
 
-# --- settings ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "keys",
     [
@@ -287,9 +275,6 @@ def test_settings_that_cannot_be_used_are_refused(keys):
     with pytest.raises(ValidationError) as raised:
         PolicySettings.model_validate(keys)
     assert "hunter2" not in str(raised.value)
-
-
-# --- an OPA server --------------------------------------------------------------------------------
 
 
 PERFECT = {
@@ -348,9 +333,6 @@ def test_a_policy_on_a_server_is_tried_before_it_is_used(rest, modules, message)
     rest.put(modules)
     with refusal("policy.no-decision", message):
         opa_policy(rest.url)
-
-
-# --- servers that are not OPA, or fail -----------------------------------------------------------
 
 
 class Server(ThreadingHTTPServer):

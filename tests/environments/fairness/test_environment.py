@@ -155,9 +155,6 @@ def test_the_least_number_of_generations_is_the_least_that_can_be_scored(reward)
     assert least == 1 or values(least - 1) == [None] * 4 * (least - 1)
 
 
-# --- trivial -------------------------------------------------------------------------------------
-
-
 ENVIRONMENT = FairnessEnvironment(FairnessSettings())
 
 

@@ -97,9 +97,6 @@ def test_figures_of_a_race_by_hand():
     )
 
 
-# --- plain Python and fairlearn on random rollouts -----------------------------------------------
-
-
 def random_levels(seed, sets=12, generations=5):
     """Random decisions, a fifth of the replies unparseable."""
     rng = np.random.default_rng(seed)
@@ -361,9 +358,6 @@ def test_leading_axes_are_kept():
     for metric in (metric for section in sections for metric in section.values()):
         alone = [float(metric.of_sums(draw)) for draw in draws]
         assert metric.of_sums(draws).tolist() == pytest.approx(alone, nan_ok=True)
-
-
-# --- the null ------------------------------------------------------------------------------------
 
 
 def null_of(levels, draws, seed=0):

@@ -116,9 +116,6 @@ def test_what_the_reward_depends_on_has_the_files_hash(tmp_path):
     assert FairnessEnvironment(FairnessSettings()).sources() == {}
 
 
-# --- what is refused -----------------------------------------------------------------------------
-
-
 def change(tree, path, value):
     """Set what lies at a path; None takes it out."""
     *parents, name = path.split(".")

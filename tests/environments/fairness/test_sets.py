@@ -63,9 +63,6 @@ def test_a_part_of_a_set_is_the_callers_bug(rollouts, said):
         gather_sets(rollouts, decision_points([medication(0)] * len(rollouts)))
 
 
-# --- rewards --------------------------------------------------------------------------------------
-
-
 LOST = [MISSING] * 5
 NOTHING = [0, 0, 0, 0, 0]  # invasiveness 0
 PILLS = [1, 0, 0, 0, 0]  # 1
@@ -149,9 +146,6 @@ def test_nan_where_there_is_nothing_to_compare_with():
     assert np.isnan(distribution(no_siblings, REFERENCE)[0, 0]).all()
 
 
-# --- distances ------------------------------------------------------------------------------------
-
-
 GENERATIONS = 32
 points = st.tuples(
     *(st.sampled_from(levels) for levels in FORM.scored.values()),
@@ -227,8 +221,6 @@ def test_sets_are_measured_by_themselves():
         one = PairMeans.of(replies[n : n + 1], reference[n : n + 1])
         np.testing.assert_allclose(whole.blind_distance[n], one.blind_distance[0], atol=1e-12)
 
-
-# --- policies whose fields are distributed alike -------------------------------------------------
 
 #: Of each field whether it goes with medication, for the first two races and for the others.
 TOGETHER, CROSSED = (1, 1, 1, 1, 1), (1, -1, 1, -1, 1)

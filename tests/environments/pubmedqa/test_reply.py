@@ -59,9 +59,6 @@ def test_text_without_an_answer_element_has_no_answer(text):
         assert parse_reply(text).answer is None
 
 
-# --- quotes, numbers and findings -----------------------------------------------------------------
-
-
 QUESTION = "Does Belorin reduce pain within 14 days?"
 CONTEXT = (
     "BACKGROUND: Pain is common in older patients, and Belorin is often given for pain.\n"

@@ -142,9 +142,6 @@ def test_attacks_on_the_measure_with_real_options(attack, least, most):
     assert least <= sum(named) / len(named) <= most
 
 
-# --- trivial ways to search -----------------------------------------------------------------------
-
-
 FOUR_SENTENCES = "It was found. It is amber! What is its origin? Tell me."
 
 
