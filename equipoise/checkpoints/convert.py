@@ -194,11 +194,12 @@ def _plan(
     source: Source, named: str | None, scratch: Callable[[], Path], progress: ShowProgress
 ) -> _Plan:
     companions, base = _folders(source, named)
-    config: Mapping[str, Any] = load_config(str(_configured(companions))).to_dict()
+    folder = _configured(companions)
+    config: Mapping[str, Any] = load_config(str(folder)).to_dict()
     if source.form == "megatron" and config.get("model_type") not in FAMILIES:
-        source = _by_bridge(source, _configured(companions), scratch(), progress)
+        source = _by_bridge(source, folder, scratch(), progress)
         return _Plan(source, source.tensors, companions)
-    unstated = _compare_stated(source, _configured(companions), based=base is not None)
+    unstated = _compare_stated(source, folder, based=base is not None)
     plan = partial(_Plan, source, companions=companions, unstated=unstated)
     if source.form == "megatron":
         return plan(tensors=to_hugging_face(source.tensors, config))
@@ -229,9 +230,10 @@ def _plan(
     )
 
 
-def _by_bridge(source: Source, configured: Path, scratch: Path, progress: ShowProgress) -> Source:
+def _by_bridge(source: Source, folder: Path, scratch: Path, progress: ShowProgress) -> Source:
     """Let Megatron-Bridge read a family that is not known here; it compares what is stated."""
-    family = read_object(configured / "config.json").get("model_type")
+    settings = read_object(folder / "config.json")
+    family = settings.get("model_type")
     try:
         find_megatron_python()
     except EquipoiseError as error:
@@ -241,7 +243,7 @@ def _by_bridge(source: Source, configured: Path, scratch: Path, progress: ShowPr
             f"left to Megatron-Bridge: {error.message}",
             error.remedy,
         )
-    write_json(scratch / "config.json", read_object(configured / "config.json"))
+    write_json(scratch / "config.json", settings)
     with progress(f"Megatron-Bridge reads the {family}"):
         versions = run_bridge("export", source.path, scratch, scratch)
     kind = f"{source.kind}, by Megatron-Bridge {versions['megatron-bridge']}"

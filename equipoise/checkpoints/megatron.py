@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any, Literal
@@ -117,66 +117,8 @@ def prefix_of(tensors: Tensors) -> str:
     return refuse("megatron.foreign-names", f"the names are not Megatron's: it holds {some}")
 
 
-@dataclass(slots=True)
-class _TensorPool:
-    """Megatron's tensors without their prefix, and which of them were read."""
-
-    tensors: Tensors
-    names_read: set[str] = field(default_factory=set)
-
-    def first(self, *names: str) -> LazyTensor | None:
-        """Return the first of these tensors that the pool has, and note its name."""
-        name = next((name for name in names if name in self.tensors), None)
-        if name is None:
-            return None
-        self.names_read.add(name)
-        return self.tensors[name]
-
-    def require(self, name: str) -> LazyTensor:
-        return self.first(name) or refuse(
-            "megatron.missing-tensor", f"the checkpoint has no {name}"
-        )
-
-    def remainder(self) -> list[str]:
-        return sorted(self.tensors.keys() - self.names_read)
-
-
-def to_hugging_face(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
-    """Hugging Face's tensors in Megatron's, which are one for each layer."""
-    shape, prefix = shape_of_model(config), prefix_of(tensors)
-    pool = _TensorPool(
-        {n.removeprefix(prefix): t for n, t in tensors.items() if not _NO_WEIGHTS.search(n)}
-    )
-    converted = {"model.embed_tokens.weight": _of_words(pool, "embedding.word_embeddings", shape)}
-    for number in range(shape.layers):
-        converted |= _of_layer(pool, number, shape)
-    converted["model.norm.weight"] = pool.require("decoder.final_layernorm.weight")
-    if not shape.tied:
-        converted["lm_head.weight"] = _of_words(pool, "output_layer", shape)
-    if extra := pool.remainder():
-        refuse(
-            "megatron.extra-tensor",
-            f"the checkpoint holds {extra[0]} ({len(extra)} such), which config.json knows not of",
-        )
-    return converted
-
-
-def _of_layer(pool: _TensorPool, number: int, shape: ModelShape) -> dict[str, LazyTensor]:
-    layer = {}
-    theirs, ours = f"decoder.layers.{number}.", f"model.layers.{number}."
-    for name, candidates in _NORMS.items():
-        if norm := pool.first(*(theirs + candidate for candidate in candidates)):
-            layer[ours + name] = norm
-    for name, (megatron_name, cut) in LINEAR.items():
-        layer[f"{ours}{name}.weight"] = cut(shape, pool.require(f"{theirs}{megatron_name}.weight"))
-        if bias := pool.first(f"{theirs}{megatron_name}.bias"):
-            layer[f"{ours}{name}.bias"] = cut(shape, bias)
-    return layer
-
-
-def _of_words(pool: _TensorPool, name: str, shape: ModelShape) -> LazyTensor:
+def _without_padding(tensor: LazyTensor, shape: ModelShape) -> LazyTensor:
     """Drop the rows with which Megatron pads the vocabulary."""
-    tensor = pool.require(f"{name}.weight")
     if tensor.shape[0] < shape.vocab:
         refuse(
             "megatron.other-vocabulary",
@@ -184,6 +126,43 @@ def _of_words(pool: _TensorPool, name: str, shape: ModelShape) -> LazyTensor:
             "Name the model that training began with, see --base.",
         )
     return tensor[: shape.vocab]
+
+
+def to_hugging_face(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
+    """Hugging Face's tensors in Megatron's, which are one for each layer."""
+    shape, prefix = shape_of_model(config), prefix_of(tensors)
+    pool = {n.removeprefix(prefix): t for n, t in tensors.items() if not _NO_WEIGHTS.search(n)}
+    read: set[str] = set()
+
+    def first(*names: str) -> LazyTensor | None:
+        """The first of these tensors that there is."""
+        name = next((name for name in names if name in pool), "")
+        read.add(name)
+        return pool.get(name)
+
+    def require(name: str) -> LazyTensor:
+        return first(name) or refuse("megatron.missing-tensor", f"the checkpoint has no {name}")
+
+    words = require("embedding.word_embeddings.weight")
+    converted = {"model.embed_tokens.weight": _without_padding(words, shape)}
+    for number in range(shape.layers):
+        theirs, ours = f"decoder.layers.{number}.", f"model.layers.{number}."
+        for name, candidates in _NORMS.items():
+            if norm := first(*(theirs + candidate for candidate in candidates)):
+                converted[ours + name] = norm
+        for name, (map_name, cut) in LINEAR.items():
+            converted[f"{ours}{name}.weight"] = cut(shape, require(f"{theirs}{map_name}.weight"))
+            if bias := first(f"{theirs}{map_name}.bias"):
+                converted[f"{ours}{name}.bias"] = cut(shape, bias)
+    converted["model.norm.weight"] = require("decoder.final_layernorm.weight")
+    if not shape.tied:
+        converted["lm_head.weight"] = _without_padding(require("output_layer.weight"), shape)
+    if extra := sorted(pool.keys() - read):
+        refuse(
+            "megatron.extra-tensor",
+            f"the checkpoint holds {extra[0]} ({len(extra)} such), which config.json knows not of",
+        )
+    return converted
 
 
 # --- What a checkpoint states of its model ------------------------------------------------------

@@ -36,16 +36,6 @@ class Stopped(BaseException):
     """
 
 
-class StopRequest:
-    """Whether a signal has asked training to end after its current step."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __call__(self) -> bool:
-        return self.requested
-
-
 @contextmanager
 def raising() -> Iterator[None]:
     """Let SIGINT and SIGTERM raise `Stopped` while the block runs.
@@ -70,18 +60,22 @@ def raising() -> Iterator[None]:
 
 
 @contextmanager
-def deferring(say: Callable[[str], None]) -> Iterator[StopRequest]:
-    """Let the first signal set the request and say so, and a second one raise `Stopped`."""
-    request = StopRequest()
+def deferring(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """Yield whether training is to end after its step; the first signal asks for it and says so.
+
+    A second one raises `Stopped`.
+    """
+    requested = False
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if request.requested:
+        nonlocal requested
+        if requested:
             raise Stopped
-        request.requested = True
+        requested = True
         say(_STOPPING)
 
     with _handler(ask):
-        yield request
+        yield lambda: requested
 
 
 @contextmanager

@@ -154,6 +154,16 @@ class Sampling:
     #: Part of what identifies kept draws: another method draws others from the same seed.
     method: str = "inverse transform"
 
+    @classmethod
+    def of(
+        cls, config: Config, generations: int, batch_size: int, seed: int, *, greedy: bool = False
+    ) -> "Sampling":
+        """Draw as `policy.generation` says, or take the likeliest tokens."""
+        generation = config.policy.generation
+        temperature = 0.0 if greedy else generation.temperature
+        tokens, top_p, top_k = generation.max_new_tokens, generation.top_p, generation.top_k
+        return cls(generations, tokens, temperature, top_p, top_k, batch_size, seed)
+
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, record: PromptRecord) -> str:
     return render(tokenizer, record.messages)

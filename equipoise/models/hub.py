@@ -33,8 +33,7 @@ _NAMES = (
 
 def explain(name: str, error: Exception) -> EquipoiseError:
     """Turn a library's error about a model into one message with a remedy."""
-    if is_folder_name(name) and not Path(name).is_dir():
-        return _missing_folder(name)
+    refuse_missing_folder(name)
     causes = causes_of(error)
     absent = any(isinstance(cause, RepositoryNotFoundError) for cause in causes)
     gated = any(isinstance(cause, GatedRepoError) for cause in causes)  # a kind of absence
@@ -75,7 +74,7 @@ def explain(name: str, error: Exception) -> EquipoiseError:
 def refuse_missing_folder(name: str) -> None:
     """Raise `EquipoiseError` where a model's name can only be that of a folder, and none is."""
     if is_folder_name(name) and not Path(name).is_dir():
-        raise _missing_folder(name)
+        raise EquipoiseError("model.no-folder", f"there is no folder {name}", _NAMES)
 
 
 def refuse_missing_model(name: str) -> None:
@@ -96,10 +95,6 @@ def refuse_missing_tokenizer(name: str) -> None:
             f"the tokenizer {reason}",
             "policy.tokenizer.name takes a folder or a name on the hub, which needs a network.",
         )
-
-
-def _missing_folder(name: str) -> EquipoiseError:
-    return EquipoiseError("model.no-folder", f"there is no folder {name}", _NAMES)
 
 
 def causes_of(error: BaseException | None) -> list[BaseException]:

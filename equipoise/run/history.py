@@ -15,17 +15,8 @@ from equipoise.files.errors import EquipoiseError
 
 #: The columns that come first in a row; those of the reward's components and the metrics follow.
 COLUMNS = (
-    "step",
-    "reward",
-    "reward_std",
-    "loss",
-    "grad_norm",
-    "learning_rate",
-    "entropy",
-    "kl",
-    "completion_length",
-    "truncated",
-    "failures",
+    *("step", "reward", "reward_std", "loss", "grad_norm", "learning_rate", "entropy", "kl"),
+    *("completion_length", "truncated", "failures"),
     *(f"failures/{kind}" for kind in FAILURE_KINDS),
     "seconds",
 )

@@ -211,16 +211,8 @@ class Ledger:
 
 #: Packages that decide what a run computes.
 PACKAGES = (
-    "bm25s",
-    "datasets",
-    "numpy",
-    "peft",
-    "regopy",
-    "tokenizers",
-    "torch",
-    "transformers",
-    "trl",
-    "wandb",
+    *("bm25s", "datasets", "numpy", "peft", "regopy", "tokenizers", "torch"),
+    *("transformers", "trl", "wandb"),
 )
 _ROOT = Path(__file__).resolve().parents[2]
 

@@ -76,27 +76,17 @@ def record_policy(job: Job, loaded: LoadedModel) -> None:
 
 def sampler(job: Job, loaded: LoadedModel) -> Sample:
     """How this model writes in the stages around training."""
+    config, evaluation = job.config, job.config.equipoise.evaluation
 
     def draw(records: Sequence[PromptRecord], generations: int, stage: str) -> list[Rollout]:
-        sampling = _sampling(job.config, stage, generations)
+        # The baseline and the final evaluation have one random stream, the reference its own.
+        seed = config.grpo.seed + 1 if stage == REFERENCE else evaluation.seed + 2
+        greedy, size = stage == GREEDY, evaluation.batch_size
+        sampling = Sampling.of(config, generations, size, seed, greedy=greedy)
         with job.display.progress(stage, len(records) * generations) as bar:
             return sample(loaded, records, sampling, bar, job.meter.add_tokens)
 
     return draw
-
-
-def _sampling(config: Config, stage: str, generations: int) -> Sampling:
-    """The baseline and the final evaluation have one random stream, the reference its own."""
-    generation, evaluation = config.policy.generation, config.equipoise.evaluation
-    return Sampling(
-        generations=generations,
-        max_new_tokens=generation.max_new_tokens,
-        temperature=0.0 if stage == GREEDY else generation.temperature,
-        top_p=generation.top_p,
-        top_k=generation.top_k,
-        batch_size=evaluation.batch_size,
-        seed=config.grpo.seed + 1 if stage == REFERENCE else evaluation.seed + 2,
-    )
 
 
 def give_memory_back() -> None:

@@ -257,13 +257,16 @@ def build_trainer(
     """Build the trainer of `model`: one epoch is the whole run, and every step has whole sets."""
     logging.getLogger("trl").setLevel(logging.ERROR)
     score_replies_alone()
-    schedule = Schedule.of(model, config.policy)
+    schedule, grpo = Schedule.of(model, config.policy), config.grpo
+    generations, at_once = grpo.num_generations_per_prompt, grpo.rollouts_per_step
+    # The completions of a step are drawn all at once, from the trainer's own random state.
+    sampling = Sampling.of(config, generations, at_once, grpo.seed)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "You are using 'rollout_func'", UserWarning)
         trainer = CardlessTrainer(
             model=model,
             reward_funcs=reward,
-            rollout_func=draw_for_training(training_sampling(config)),
+            rollout_func=draw_for_training(sampling),
             args=grpo_arguments(config, checkpoints, loaded.model),
             train_dataset=train_rows(records, loaded.tokenizer, config),
             processing_class=loaded.tokenizer,
@@ -282,20 +285,6 @@ def score_replies_alone() -> None:
     """
     if hasattr(utils, "_use_triton"):
         utils._use_triton = lambda _device: True
-
-
-def training_sampling(config: Config) -> Sampling:
-    """How a step's completions are drawn: all at once, from the trainer's own random state."""
-    grpo, generation = config.grpo, config.policy.generation
-    return Sampling(
-        generations=grpo.num_generations_per_prompt,
-        max_new_tokens=generation.max_new_tokens,
-        temperature=generation.temperature,
-        top_p=generation.top_p,
-        top_k=generation.top_k,
-        batch_size=grpo.rollouts_per_step,
-        seed=grpo.seed,
-    )
 
 
 def draw_for_training(sampling: Sampling) -> RolloutFunction:

@@ -19,7 +19,7 @@ from typing import Any
 from environments.base import PromptRecord, Rollout
 from equipoise.config.nemo_rl.installation import RELEASE, TRIED, unmet
 from equipoise.files.errors import EquipoiseError
-from equipoise.files.exits import Stopped, StopRequest, deferring
+from equipoise.files.exits import Stopped, deferring
 from equipoise.run.history import Row
 from equipoise.run.job import Job, begin_training, use_reference
 from equipoise.run.rollouts import read_rollouts, write_rollouts
@@ -281,7 +281,7 @@ class Sampler:
         return to_rollouts(self.last, batch["extra_env_info"])
 
 
-def _sampler(job: Job, nemo: SimpleNamespace, step: int, stop: StopRequest) -> Sampler:
+def _sampler(job: Job, nemo: SimpleNamespace, step: int, stop: Callable[[], bool]) -> Sampler:
     """Send the policy's weights to its generation, and return what samples from it."""
     from nemo_rl.algorithms import grpo
 
