@@ -321,7 +321,7 @@ def test_the_revision_of_the_base_is_taken(model, tmp_path, monkeypatch):
 
 
 SHAPE = {"model_type": "llama", "num_hidden_layers": 1, "vocab_size": 61, "hidden_size": 32}
-SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
 PEFT = {"dim": 4, "alpha": 8, "_target_": "megatron.bridge.peft.lora.LoRA"}
 PROJECTION = "decoder.layers.0.self_attention.linear_proj.adapter"
 IN, OUT = f"{PROJECTION}.linear_in.weight", f"{PROJECTION}.linear_out.weight"
