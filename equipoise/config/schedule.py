@@ -45,19 +45,14 @@ def plan(
 
     Sets are shuffled anew for every pass over the data. What is left of a pass and does not fill
     a step is dropped: a step that joined two passes could hold a set twice, and its generations
-    would be taken for one group. Raises `ValueError` when sets differ in size or do not fill a
-    step.
+    would be taken for one group.
     """
     members: dict[str, list[int]] = {}
     for index, record in enumerate(records):
         members.setdefault(record.set_id, []).append(index)
     sets = list(members.values())
-    size = len(sets[0])
-    per_step, remainder = divmod(prompts_per_step, size)
-    if remainder or any(len(indices) != size for indices in sets):
-        raise ValueError(f"steps of {prompts_per_step} prompts cannot hold whole sets of {size}")
-    if per_step > len(sets):
-        raise ValueError(f"steps of {per_step} sets need more than the {len(sets)} there are")
+    per_step = prompts_per_step // len(sets[0])
+    assert 0 < per_step <= len(sets), "prompts and configuration are checked"
     rng = np.random.default_rng(seed)
     sets_per_pass = len(sets) // per_step * per_step
     order: list[int] = []

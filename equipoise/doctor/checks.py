@@ -110,9 +110,7 @@ class Case:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     online: bool = True
     purpose: Purpose = "doctor"
-    _facts: dict[Callable[["Case"], Any], tuple[Any, EquipoiseError | None]] = field(
-        default_factory=dict
-    )
+    _facts: dict[Callable[["Case"], Any], Any] = field(default_factory=dict)
 
     @property
     def configured(self) -> LoadedConfig:
@@ -158,16 +156,10 @@ class Case:
         return Job.of(names) if names.get(CONTAINER) or expected else None
 
     def once(self, look: Callable[["Case"], T]) -> T:
-        """Look once, whichever check asks first; all get the same value, or the same error."""
+        """Look once, whichever check asks first."""
         if look not in self._facts:
-            try:
-                self._facts[look] = look(self), None
-            except EquipoiseError as error:
-                self._facts[look] = None, error
-        value, failed = self._facts[look]
-        if failed:
-            raise failed
-        return value  # type: ignore[no-any-return]
+            self._facts[look] = look(self)
+        return self._facts[look]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,25 +195,12 @@ class Result:
 
 
 def results_of(checks: Iterable[Check], case: Case) -> list[Result]:
-    """The results of all checks, in their order.
-
-    An `EquipoiseError` counts as a failure of the first check that raises it; the others are not
-    reached.
-    """
-    causes: dict[int, Check] = {}  # the error -> the first check that met it
+    """The results of all checks, in their order; an `EquipoiseError` is a failure."""
     results = []
     for check in checks:
-        findings = []
         try:
             for finding in check.run(case):
-                findings.append(finding)  # noqa: PERF402  what a check said before an error counts
+                results.append(Result.of(check, finding))  # noqa: PERF401  an error may follow
         except EquipoiseError as error:
-            cause = causes.setdefault(id(error), check)
-            is_first = cause is check
-            findings.append(
-                failure(error.message, error.remedy)
-                if is_first
-                else unchecked(f"not reached: see {cause.name}")
-            )
-        results += [Result.of(check, finding) for finding in findings]
+            results.append(Result.of(check, failure(error.message, error.remedy)))
     return results

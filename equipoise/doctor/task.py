@@ -53,8 +53,8 @@ def _prepared(case: Case) -> list[str]:
 
 def prompts_of(case: Case) -> Sequence[PromptRecord] | EquipoiseError:
     """Make the prompts, or return why there are none."""
-    case.once(_prepared)
     try:
+        case.once(_prepared)
         records = (make_prompts if case.online else prompts_here)(case.configured)
         check_steps(case.configured, records)
     except EquipoiseError as error:

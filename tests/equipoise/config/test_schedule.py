@@ -43,18 +43,6 @@ def test_the_seed_decides_and_a_longer_run_begins_alike():
     assert plan(data, 8, 5, seed=1) != plan(data, 8, 5, seed=2)
 
 
-def test_a_step_larger_than_the_data_is_refused():
-    with pytest.raises(ValueError, match="more than the 3 there are"):
-        plan(records(3, 4), 16, 2, seed=0)
-
-
-def test_a_step_that_would_break_a_set_is_refused():
-    with pytest.raises(ValueError, match="whole sets of 4"):
-        plan(records(3, 4), 6, 2, seed=0)
-    with pytest.raises(ValueError, match="whole sets"):
-        plan([*records(3, 4), PromptRecord("x", "task", (), "lonely", "train")], 8, 2, seed=0)
-
-
 # --- learning rates -------------------------------------------------------------------------------
 
 
