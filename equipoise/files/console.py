@@ -14,7 +14,7 @@ import textwrap
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from threading import Lock
@@ -83,14 +83,9 @@ class ShowProgress(Protocol):
     ) -> AbstractContextManager[Advance]: ...
 
 
-@contextmanager
-def no_progress(
-    label: str,  # noqa: ARG001
-    total: int | None = None,  # noqa: ARG001
-    done: int = 0,  # noqa: ARG001
-) -> Iterator[Advance]:
+def no_progress(*_: object, **__: object) -> AbstractContextManager[Advance]:
     """Show nothing."""
-    yield lambda _: None
+    return nullcontext(lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
