@@ -30,13 +30,13 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def results_of(*words: str, folder: Path | None = None) -> list[Result]:
+def results_of(*words, folder=None):
     names = {"cache_dir": "cache", "output_dir": "runs"} if folder else {}
     own = [f"equipoise.{key}={folder / name}" for key, name in names.items()]
     return examine(case_of(read_options(DoctorOptions, [*words, *own])))
 
 
-def names(results) -> list[str]:
+def names(results):
     return list(dict.fromkeys(result.check.name for result in results))
 
 

@@ -4,7 +4,6 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,31 +18,31 @@ LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) [\
 
 
 @pytest.fixture(autouse=True)
-def warnings_as_before() -> Iterator[None]:
+def warnings_as_before():
     yield
     logging.captureWarnings(False)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "equipoise.log"
 
 
 @pytest.fixture
-def out() -> io.StringIO:
+def out():
     return io.StringIO()
 
 
 @pytest.fixture
-def reporter(out: io.StringIO) -> Reporter:
+def reporter(out):
     return Reporter(Console(file=out, force_terminal=True, width=100, highlight=False))
 
 
-def messages(path: Path) -> list[str]:
+def messages(path):
     return [line.split(": ", 1)[1] for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_what_the_terminal_shows_is_kept_with_its_time(path, reporter, out) -> None:
+def test_what_the_terminal_shows_is_kept_with_its_time(path, reporter, out):
     with kept_log(reporter) as keep_in:
         reporter.say("before the file is known")
         keep_in(path)
@@ -64,7 +63,7 @@ def test_what_the_terminal_shows_is_kept_with_its_time(path, reporter, out) -> N
     assert "\x1b" not in path.read_text(encoding="utf-8")
 
 
-def test_warnings_of_libraries_are_in_it(path, reporter) -> None:
+def test_warnings_of_libraries_are_in_it(path, reporter):
     with kept_log(reporter) as keep_in:
         keep_in(path)
         warnings.warn("mind the gap", stacklevel=1)
@@ -75,7 +74,7 @@ def test_warnings_of_libraries_are_in_it(path, reporter) -> None:
         assert text.count(said) == 1
 
 
-def test_a_bug_leaves_its_traceback_and_a_mistake_one_line(path, reporter) -> None:
+def test_a_bug_leaves_its_traceback_and_a_mistake_one_line(path, reporter):
     for error in (
         ZeroDivisionError("a bug"),
         EquipoiseError("model.none", "no model", "Name it."),
@@ -91,7 +90,7 @@ def test_a_bug_leaves_its_traceback_and_a_mistake_one_line(path, reporter) -> No
     assert "ended: stopped" in text
 
 
-def test_hostile_text_neither_acts_nor_passes_for_a_line(path, reporter, monkeypatch) -> None:
+def test_hostile_text_neither_acts_nor_passes_for_a_line(path, reporter, monkeypatch):
     monkeypatch.setenv("JUDGE_API_KEY", "sk-0123456789")
     with kept_log(reporter) as keep_in:
         keep_in(path)
@@ -105,7 +104,7 @@ def test_hostile_text_neither_acts_nor_passes_for_a_line(path, reporter, monkeyp
     assert f"\n    {forged}\n" in text
 
 
-def test_a_full_disk_is_not_the_logs_to_tell(path, reporter, capsys) -> None:
+def test_a_full_disk_is_not_the_logs_to_tell(path, reporter, capsys):
     with kept_log(reporter) as keep_in:
         keep_in(Path("/dev/full"))
         reporter.say("a line")

@@ -13,14 +13,14 @@ from equipoise.config.gone import VERBS as GONE
 from equipoise.config.words import read_options
 
 
-def started(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+def started(*words, folder=None):
     """The command in a process and a folder of its own."""
     command = [sys.executable, "-m", "equipoise", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("words", [(), ("--help",)])
-def test_help_names_every_verb_and_imports_nothing_that_takes_long(words: tuple[str, ...]) -> None:
+def test_help_names_every_verb_and_imports_nothing_that_takes_long(words):
     script = "import sys; from equipoise.__main__ import main\ntry: main(sys.argv[1:])\nfinally: "
     script += "sys.stderr.write(str({'torch', 'numpy', 'omegaconf'} & set(sys.modules)))"
     command = [sys.executable, "-c", script, *words]
@@ -31,15 +31,13 @@ def test_help_names_every_verb_and_imports_nothing_that_takes_long(words: tuple[
 
 
 @pytest.mark.parametrize("verb", GONE)
-def test_a_verb_that_is_gone_says_what_to_use(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verb_that_is_gone_says_what_to_use(verb, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([verb])
     assert capsys.readouterr().err == f"error: there is no verb {verb}: {GONE[verb]}\n"
 
 
-def examples_in(text: str) -> list[list[str]]:
+def examples_in(text):
     """The words of every example of a help text that starts something of ours."""
     lines = [
         shlex.split(line, comments=True) for line in text.partition("examples:\n")[2].split("\n")
@@ -48,7 +46,7 @@ def examples_in(text: str) -> list[list[str]]:
     return [words for words in lines if any(tuple(words[: len(own)]) == own for own in ours)]
 
 
-def refuse_words(words: list[str]) -> None:
+def refuse_words(words):
     """Read the words as the command `equipoise` does, and start nothing."""
     name = next(name for name in VERBS if words[: name.count(" ") + 1] == name.split())
     words = words[name.count(" ") + 1 :]
@@ -62,8 +60,8 @@ def refuse_words(words: list[str]) -> None:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verb_is_called_by_its_name_and_every_example_in_its_help_is_read(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, capsys, monkeypatch
+):
     monkeypatch.setattr(sys, "argv", ["equipoise"])
     with pytest.raises(SystemExit) as stopped:
         main([*name.split(), "--help"])
@@ -103,9 +101,7 @@ def test_a_verb_is_called_by_its_name_and_every_example_in_its_help_is_read(
         (("evaluate", "all", "--model=m", "--plan=absent.json"), "audit.no-plan"),
     ],
 )
-def test_wrong_words_are_one_clear_error(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_words_are_one_clear_error(words, said, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 2
@@ -115,7 +111,7 @@ def test_wrong_words_are_one_clear_error(
     assert "│" not in told
 
 
-def test_a_shipped_configuration_is_found_from_any_folder(tmp_path: Path) -> None:
+def test_a_shipped_configuration_is_found_from_any_folder(tmp_path):
     done = started(
         "train", "fairness", "--config=nemo_configs/smoke.yaml", "--dry-run", folder=tmp_path
     )
@@ -123,7 +119,7 @@ def test_a_shipped_configuration_is_found_from_any_folder(tmp_path: Path) -> Non
     assert "task fairness, engine local" in done.stdout
 
 
-def test_words_may_stand_between_flags_and_flags_be_repeated() -> None:
+def test_words_may_stand_between_flags_and_flags_be_repeated():
     words = ["rag", "env.a=1", "--config=a.yaml", "env.b=x=y", "--config", "b.yaml", "c=2"]
     options = read_options(options_of("evaluate"), [*words, "--output-dir", "new"])
     assert options.assignments == ("env.a=1", "env.b=x=y", "c=2")

@@ -37,7 +37,7 @@ class OwnData(DataModule):
 """
 
 
-def ended(*words: str) -> int:
+def ended(*words):
     """The exit code of the command."""
     with pytest.raises(SystemExit) as stop:
         main(words)
@@ -45,7 +45,7 @@ def ended(*words: str) -> int:
     return stop.value.code
 
 
-def failure(capsys, *words: str) -> tuple[int, str]:
+def failure(capsys, *words):
     """Code and message of a command that must fail."""
     code = ended(*words)
     return code, capsys.readouterr().err
@@ -63,7 +63,7 @@ def failure(capsys, *words: str) -> tuple[int, str]:
         ("rag", ["index={}/i", "fractions.train=0.6", "fractions.test=0.3"], None),
     ],
 )
-def test_what_is_written_is_what_the_settings_say(task, words, chosen, tmp_path, capsys) -> None:
+def test_what_is_written_is_what_the_settings_say(task, words, chosen, tmp_path, capsys):
     folder, words = tmp_path / "new", [word.format(tmp_path) for word in words]
     assert not ended("prepare", task, "num_samples=24", "--output-dir", str(folder), *words)
     if chosen is None:
@@ -81,7 +81,7 @@ def test_what_is_written_is_what_the_settings_say(task, words, chosen, tmp_path,
 
 
 @pytest.mark.parametrize("task", tasks())
-def test_examples_are_conversations_that_no_evaluation_asks(task, tmp_path) -> None:
+def test_examples_are_conversations_that_no_evaluation_asks(task, tmp_path):
     keys = {"pubmedqa": ["source=synthetic"], "rag": [f"index={tmp_path}/index"]}.get(task, [])
     file = tmp_path / "examples" / "task.jsonl"
     files = ("--output-dir", str(tmp_path), "--examples", str(file))
@@ -98,7 +98,7 @@ def test_examples_are_conversations_that_no_evaluation_asks(task, tmp_path) -> N
     }
 
 
-def test_a_data_module_of_ones_own(tmp_path) -> None:
+def test_a_data_module_of_ones_own(tmp_path):
     (tmp_path / "own_task.py").write_text(OWN)
     words = ("prepare", "own_task.OwnData", "num_samples=3", "--output-dir", "out")
     command = [sys.executable, "-m", "equipoise", *words]
@@ -134,7 +134,7 @@ def test_a_data_module_of_ones_own(tmp_path) -> None:
     ],
     ids=str,
 )
-def test_wrong_usage_is_told_and_nothing_is_written(words, said, tmp_path, capsys) -> None:
+def test_wrong_usage_is_told_and_nothing_is_written(words, said, tmp_path, capsys):
     code, message = failure(capsys, "prepare", *(w.replace("{}", str(tmp_path)) for w in words))
     assert code == 2
     assert said in message
@@ -142,7 +142,7 @@ def test_wrong_usage_is_told_and_nothing_is_written(words, said, tmp_path, capsy
 
 
 @pytest.mark.parametrize("text", ["import nothing_of_the_kind", OWN])
-def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch, capsys) -> None:
+def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "buggy", raising=False)
     (tmp_path / "buggy.py").write_text(text.replace("ask, n =", "1 / 0; ask, n ="))
@@ -154,7 +154,7 @@ def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch, caps
 
 
 @pytest.mark.parametrize("task", tasks())
-def test_a_task_alone_has_every_key_listed_with_its_default(task, capsys) -> None:
+def test_a_task_alone_has_every_key_listed_with_its_default(task, capsys):
     assert not ended("prepare", task)
     said = capsys.readouterr().out
     for name in find_task(task).PromptSettings.model_fields:
@@ -169,7 +169,7 @@ def lines(path, *rows):
     return path
 
 
-def test_a_file_that_was_edited_is_read_again_once_it_is_sealed(tmp_path, capsys) -> None:
+def test_a_file_that_was_edited_is_read_again_once_it_is_sealed(tmp_path, capsys):
     path = lines(tmp_path / "prompts.jsonl", LINE)
     assert not ended("seal", str(path))
     lines(path, LINE, LINE | {"id": "b", "split": "test"})
@@ -180,7 +180,7 @@ def test_a_file_that_was_edited_is_read_again_once_it_is_sealed(tmp_path, capsys
     assert ": 1 train, 1 test\n" in capsys.readouterr().out
 
 
-def test_the_line_that_the_documentation_shows_is_one(tmp_path) -> None:
+def test_the_line_that_the_documentation_shows_is_one(tmp_path):
     page = (ROOT / "docs" / "own-data.md").read_text("utf-8")
     shown = re.search(r"```json\n(.*?)```", page, re.DOTALL)
     path = tmp_path / "mine.jsonl"
@@ -189,8 +189,8 @@ def test_the_line_that_the_documentation_shows_is_one(tmp_path) -> None:
     assert [record.id for record in read_prompts(path)] == ["knee-1"]
 
 
-def test_examples_take_the_keys_that_they_share_with_the_prompts(tmp_path) -> None:
-    def made(*words: str) -> str:
+def test_examples_take_the_keys_that_they_share_with_the_prompts(tmp_path):
+    def made(*words):
         assert not ended("prepare", "dharma", "--examples", str(tmp_path / "x.jsonl"), *words)
         return (tmp_path / "x.jsonl").read_text("utf-8")
 

@@ -1,7 +1,6 @@
 """`equipoise runs` lists runs, `equipoise view` opens the report of one."""
 
 import webbrowser
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from equipoise.run.ledger import Provenance
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path):
     for name, started in (("second", "2026-02"), ("first", "2026-01")):
         run = RunDirectory(tmp_path / "dharma" / name)
         run.root.mkdir(parents=True)
@@ -29,7 +28,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
+def said(capsys, *words, code=0):
     with pytest.raises(SystemExit) as ended:
         main(list(map(str, words)))
     assert ended.value.code == code
@@ -37,9 +36,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> s
     return told.out + told.err
 
 
-def test_runs_are_rows_and_the_oldest_comes_first(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_are_rows_and_the_oldest_comes_first(results, capsys):
     told = said(capsys, "runs", results)
     rows = [[c.strip() for c in line.split("│")[1:-1]] for line in told.splitlines() if "│" in line]
     assert rows[0][0] == "damaged" and rows[0][-1].startswith("unreadable")
@@ -49,16 +46,12 @@ def test_runs_are_rows_and_the_oldest_comes_first(
     assert (second[0], second[-1]) == ("dharma/second", "not finished")
 
 
-def test_a_folder_without_runs_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_runs_is_refused(tmp_path, capsys):
     assert "runs.none" in said(capsys, "runs", tmp_path, code=2)
     assert "view.no-report" in said(capsys, "view", tmp_path, code=2)
 
 
-def test_a_report_is_opened_or_named(
-    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_is_opened_or_named(results, capsys, monkeypatch):
     opened: list[str] = []
     browser = webbrowser.GenericBrowser("true")
     monkeypatch.setattr(browser, "open", opened.append)
@@ -67,7 +60,7 @@ def test_a_report_is_opened_or_named(
     assert str(run / "report.html") in said(capsys, "view", run)
     assert opened == [(run / "report.html").as_uri()]
 
-    def none() -> None:
+    def none():
         raise webbrowser.Error
 
     monkeypatch.setattr(webbrowser, "get", none)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,9 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from tests.command import ROOT, run_command
 
 
-def recipe(
-    *arguments: str, cwd: Path = ROOT, name: str = "grpo_fairness"
-) -> subprocess.CompletedProcess[str]:
+def recipe(*arguments, cwd=ROOT, name="grpo_fairness"):
     return run_command(name, *arguments, cwd=cwd)
 
 
@@ -28,7 +25,7 @@ def recipe(
         ("probe fairness --engine=nemo_rl", 2, "with the local engine"),
     ],
 )
-def test_mistakes(arguments, code, said, tmp_path: Path) -> None:
+def test_mistakes(arguments, code, said, tmp_path):
     verb, *words = arguments.split()
     own = [f"equipoise.output_dir={tmp_path}"] if words else []
     result = recipe(*words, *own, name=verb)
@@ -37,7 +34,7 @@ def test_mistakes(arguments, code, said, tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_nothing_is_kept_of_a_run_that_could_not_start(tmp_path: Path) -> None:
+def test_nothing_is_kept_of_a_run_that_could_not_start(tmp_path):
     model = f"--model-name={base_model(tmp_path / 'model')}"
     result = recipe(model, "--run-name=mine", f"--output-dir={tmp_path / 'results'}")
     assert result.returncode in (1, 2)
@@ -46,7 +43,7 @@ def test_nothing_is_kept_of_a_run_that_could_not_start(tmp_path: Path) -> None:
     assert list((tmp_path / "results").glob("*/*")) == []
 
 
-def base_model(folder: Path) -> Path:
+def base_model(folder):
     """A model that was never tuned to chat: its tokenizer has no template."""
     words = {"[UNK]": 0, "<eos>": 1, "a": 2}
     tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
@@ -55,7 +52,7 @@ def base_model(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("scale", ["local", "large"])
-def test_dry_run_writes_a_configuration_that_loads_again(scale: str, tmp_path: Path) -> None:
+def test_dry_run_writes_a_configuration_that_loads_again(scale, tmp_path):
     arguments = ["--config", f"nemo_configs/{scale}.yaml", "--output-dir", str(tmp_path)]
     result = recipe(*arguments, "--dry-run")
     assert result.returncode == 0, result.stderr
@@ -66,7 +63,7 @@ def test_dry_run_writes_a_configuration_that_loads_again(scale: str, tmp_path: P
     assert yaml.safe_load(written.read_text())["equipoise"]["task"] == "fairness"
 
 
-def test_a_dotenv_file_is_read_before_the_hubs_client(tmp_path: Path, monkeypatch) -> None:
+def test_a_dotenv_file_is_read_before_the_hubs_client(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHON_DOTENV_DISABLED")
     monkeypatch.delenv("HF_HOME", raising=False)
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
@@ -83,14 +80,14 @@ def test_a_dotenv_file_is_read_before_the_hubs_client(tmp_path: Path, monkeypatc
     assert result.stdout.splitlines()[-1] == str(tmp_path / "hub" / "hub"), result.stderr
 
 
-def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(tmp_path: Path) -> None:
+def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(tmp_path):
     name, said = "grpo_dharma", "answer key, which sees words"
     place = ("--dry-run", f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path / 'cache'}")
     assert said in recipe("--config=nemo_configs/small.yaml", *place, name=name).stdout
     assert said not in recipe("--config=nemo_configs/local.yaml", *place, name=name).stdout
 
 
-def test_a_mistake_does_not_wait_for_heavy_libraries() -> None:
+def test_a_mistake_does_not_wait_for_heavy_libraries():
     heavy = "{'torch', 'transformers', 'matplotlib', 'scipy'}"
     found = f"sorted({heavy} & set(sys.modules)) or ''"
     code = f"import sys, equipoise.commands.start;sys.exit(str({found}))"

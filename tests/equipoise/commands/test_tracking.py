@@ -5,7 +5,6 @@ import logging
 import sys
 import time
 import types
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -67,7 +66,7 @@ def finish(run):
     write_json(run.comparison, {"metrics": {"accuracy": row, "slope": guard}})
 
 
-def test_online_exactly_when_a_key_is_there(monkeypatch, tmp_path) -> None:
+def test_online_exactly_when_a_key_is_there(monkeypatch, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     assert wandb_mode() == "offline"
@@ -83,7 +82,7 @@ def test_online_exactly_when_a_key_is_there(monkeypatch, tmp_path) -> None:
 
 def test_of_the_real_library_two_starts_are_one_run_that_holds_no_prompt_and_no_key(
     run, monkeypatch
-) -> None:
+):
     """Read the files that `wandb sync` would send."""
     monkeypatch.setenv("JUDGE_API_KEY", "sk-0123456789")
     config = loaded("policy.model_name=models/sk-0123456789")
@@ -101,21 +100,21 @@ def test_of_the_real_library_two_starts_are_one_run_that_holds_no_prompt_and_no_
     assert PROMPT.encode() not in written and b"sk-0123456789" not in written
 
 
-def everything(folder: Path) -> bytes:
+def everything(folder):
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
 class FakeRun:
-    def __init__(self) -> None:
+    def __init__(self):
         self.logged, self.code, self.summary, self.alerts = [], None, {}, []
 
-    def log(self, figures, step=None) -> None:
+    def log(self, figures, step=None):
         self.logged.append((step, figures))
 
-    def alert(self, title, text) -> None:
+    def alert(self, title, text):
         self.alerts.append(f"{title}: {text}")
 
-    def finish(self, exit_code) -> None:
+    def finish(self, exit_code):
         self.code = exit_code
 
 
@@ -132,7 +131,7 @@ def fake(monkeypatch):
     return module
 
 
-def test_a_run_is_told_its_settings_its_steps_and_what_came_of_it(fake, run, monkeypatch) -> None:
+def test_a_run_is_told_its_settings_its_steps_and_what_came_of_it(fake, run, monkeypatch):
     monkeypatch.setenv("JUDGE_API_KEY", "sk-0123456789")
     config = loaded("--wandb-project=trial", "policy.model_name=models/sk-0123456789")
     with pytest.raises(RuntimeError), Tracker(config, run) as tracker:
@@ -163,7 +162,7 @@ def test_a_run_is_told_its_settings_its_steps_and_what_came_of_it(fake, run, mon
     assert expected.items() <= fake.run.summary.items()
 
 
-def test_where_nemo_rl_trains_its_own_run_gets_the_result(fake, run) -> None:
+def test_where_nemo_rl_trains_its_own_run_gets_the_result(fake, run):
     finish(run)
     config = types.SimpleNamespace(engine="nemo_rl", config=loaded().config)
     fake.init = None
@@ -177,7 +176,7 @@ def test_where_nemo_rl_trains_its_own_run_gets_the_result(fake, run) -> None:
 
 
 @pytest.mark.parametrize("named", ["accuracy", None])
-def test_the_objective_has_one_name_whatever_the_task(run, named) -> None:
+def test_the_objective_has_one_name_whatever_the_task(run, named):
     """A metric that the environment names, else the mean reward, which the probe has."""
     finish(run)
     if named:
@@ -193,7 +192,7 @@ def test_the_objective_has_one_name_whatever_the_task(run, named) -> None:
     assert values == ((0.25, 0.75) if named else (-1.5, 2.5))
 
 
-def test_trouble_with_wandb_is_one_warning(fake, run, caplog, monkeypatch) -> None:
+def test_trouble_with_wandb_is_one_warning(fake, run, caplog, monkeypatch):
     def broken(**arguments):
         raise ConnectionError("no route to host")
 
@@ -205,7 +204,7 @@ def test_trouble_with_wandb_is_one_warning(fake, run, caplog, monkeypatch) -> No
     assert caplog.text.count("no route to host") == 1
 
 
-def test_switched_off_it_is_not_even_imported(monkeypatch, run) -> None:
+def test_switched_off_it_is_not_even_imported(monkeypatch, run):
     monkeypatch.setitem(sys.modules, "wandb", None)
     finish(run)
     with Tracker(load_config("fairness", parse_flags("x", ["--no-wandb"])), run) as tracker:
@@ -215,16 +214,14 @@ def test_switched_off_it_is_not_even_imported(monkeypatch, run) -> None:
 class TestWandbsVariables:
     """They are read once: config.yaml has what they said."""
 
-    def test_name_the_run_unless_the_user_does(self, monkeypatch) -> None:
+    def test_name_the_run_unless_the_user_does(self, monkeypatch):
         for name in ("project", "entity", "name"):
             monkeypatch.setenv(f"WANDB_{name.upper()}", f"my-{name}")
         wandb = loaded("--wandb-project=chosen").config.logger.wandb
         assert (wandb.project, wandb.entity, wandb.name) == ("chosen", "my-entity", "my-name")
         assert loaded().config.logger.wandb.project == "my-project"
 
-    def test_a_yaml_of_the_users_or_of_a_resumed_run_comes_first(
-        self, monkeypatch, tmp_path
-    ) -> None:
+    def test_a_yaml_of_the_users_or_of_a_resumed_run_comes_first(self, monkeypatch, tmp_path):
         mine = tmp_path / "mine.yaml"
         mine.write_text(json.dumps({"logger": {"wandb": {"project": "of the file"}}}))
         monkeypatch.setenv("WANDB_PROJECT", "of the environment")

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from environments.measurement import Array
 from equipoise.evaluate.calibrate import (
     ErrorRates,
     corrected_bounds,
@@ -15,7 +14,7 @@ from tests.equipoise.statistics.simulation import beta_binomial, rate, shares_of
 GOOD, FAIR, POOR = (0.95, 0.95), (0.7, 0.95), (0.6, 0.7)
 
 
-def judge_errors(rng: np.random.Generator, judge: tuple[float, float], items: Array) -> ErrorRates:
+def judge_errors(rng, judge, items):
     """As a calibration of so many items of each kind shows them."""
     seen = [rng.binomial(items.astype(int), chance) / items for chance in judge]
     return ErrorRates(seen[0], items, seen[1], items)

@@ -2,15 +2,12 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
 from environments.contract import Environment
 from equipoise.evaluate.compare import (
     Checks,
-    Entry,
-    Evaluated,
     Pair,
     drawn_differently,
     shared_items,
@@ -21,9 +18,7 @@ from equipoise.run.ledger import Provenance
 from tests.refusals import refusal
 
 
-def evaluated(
-    generation: dict[str, Any] | None = None, endpoint: dict[str, Any] | None = None, **other: Any
-) -> Evaluated:
+def evaluated(generation=None, endpoint=None, **other):
     """An evaluation as far as it says how its replies were drawn and scored."""
     resolved = {
         "policy": {
@@ -50,7 +45,7 @@ def evaluated(
         path=path,
         items={"p": "hash"},
     )
-    return cast("Evaluated", stage)
+    return stage
 
 
 @pytest.mark.parametrize(
@@ -71,13 +66,11 @@ def evaluated(
         ),
     ],
 )
-def test_what_decides_a_reply_and_is_not_alike_is_named(
-    second: dict[str, Any], told: list[str]
-) -> None:
+def test_what_decides_a_reply_and_is_not_alike_is_named(second, told):
     assert [str(d) for d in drawn_differently(evaluated(), evaluated(**second))] == told
 
 
-def test_answers_that_two_judges_rated_are_refused_and_so_is_one_folder_twice() -> None:
+def test_answers_that_two_judges_rated_are_refused_and_so_is_one_folder_twice():
     first, second = evaluated(), evaluated(path="b", judge="j-2")
     with refusal("compare.other-environment", "what answered as judge"):
         shared_items(first, second, Checks())
@@ -90,22 +83,20 @@ def test_answers_that_two_judges_rated_are_refused_and_so_is_one_folder_twice() 
 @pytest.mark.parametrize(
     ("hashes", "two"), [(("a", "a"), False), (("a", "b"), True), (("", ""), False)]
 )
-def test_references_are_compared_by_their_hashes(hashes: tuple[str, str], two: bool) -> None:
+def test_references_are_compared_by_their_hashes(hashes, two):
     kept = [Provenance(hashes={"reference": digest}) for digest in hashes]
-    runs = [cast("Evaluated", SimpleNamespace(provenance=provenance)) for provenance in kept]
-    entry = cast("Entry", None)
-    assert Pair(entry, entry, ((runs[0], runs[1]),), (frozenset(),)).two_references is two
+    runs = [SimpleNamespace(provenance=provenance) for provenance in kept]
+    assert Pair(None, None, ((runs[0], runs[1]),), (frozenset(),)).two_references is two
 
 
 @pytest.mark.parametrize(
     ("stages", "frozen"),
     [(("baseline", "final"), True), (("final", "baseline"), True), (("final", "final"), False)],
 )
-def test_a_frozen_model_may_be_on_either_side(stages: tuple[str, str], frozen: bool) -> None:
+def test_a_frozen_model_may_be_on_either_side(stages, frozen):
     """Else the second one is better in what is 0 by construction."""
-    runs = tuple(cast("Evaluated", SimpleNamespace(stage=stage)) for stage in stages)
-    entry = cast("Entry", None)
-    assert Pair(entry, entry, ((runs[0], runs[1]),), (frozenset(),)).frozen is frozen
+    runs = tuple(SimpleNamespace(stage=stage) for stage in stages)
+    assert Pair(None, None, ((runs[0], runs[1]),), (frozenset(),)).frozen is frozen
 
 
 class Plain(Environment):
@@ -114,11 +105,11 @@ class Plain(Environment):
     name, scope = "plain", "rollout"
     score = measure = None
 
-    def __init__(self) -> None:
+    def __init__(self):
         pass
 
 
-def test_a_gate_needs_to_know_by_how_much_the_objective_may_be_worse() -> None:
+def test_a_gate_needs_to_know_by_how_much_the_objective_may_be_worse():
     with refusal("gate.no-objective-margin", "plain", "reward"):
         _watched(Plain(), {})
     assert _watched(Plain(), {"reward": 0.1}).margins == {"reward": 0.1}

@@ -2,18 +2,14 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from environments.base import UNPARSEABLE, PromptRecord, Rollout, Score
-from environments.contract import Environment
 from equipoise.commands.evaluate import EvaluateOptions, new_root
 from equipoise.commands.prepare import find_task
-from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER, tasks
 from equipoise.evaluate import evaluate
 from equipoise.evaluate.gate import plan_gate
@@ -46,16 +42,16 @@ ACTIONS = evaluate.Actions(Display(), print, lambda *_: "")
 LOCAL, REAL = Subject("local", "local"), Subject("real", "org/real")
 
 
-def audit(*subjects: Subject, names: Sequence[str] = ("dharma",)) -> Audit:
+def audit(*subjects, names=("dharma",)):
     return Audit(tuple(names), subjects, config_files=(str(CONFIG_FOLDER / "small.yaml"),))
 
 
-def task_audit(subject: Subject, folder: Path, **settings: object) -> TaskAudit:
+def task_audit(subject, folder, **settings):
     return TaskAudit(replace(audit(subject), **settings), "dharma", folder)
 
 
-def test_a_few_prompts_are_of_each_stratum_as_many_prompts_are() -> None:
-    def record(n: int) -> PromptRecord:
+def test_a_few_prompts_are_of_each_stratum_as_many_prompts_are():
+    def record(n):
         scope = "rare" if n % 4 == 0 else "usual"
         return PromptRecord(f"{n}", "task", (), f"{n // 2}", "test", {"scope": scope})
 
@@ -73,7 +69,7 @@ def test_a_few_prompts_are_of_each_stratum_as_many_prompts_are() -> None:
         *(("pubmedqa", {"source": "synthetic", "num_samples": 300}), ("rag", {"num_samples": 200})),
     ],
 )
-def test_every_task_names_what_its_prompts_are_drawn_by(task: str, settings: Any) -> None:
+def test_every_task_names_what_its_prompts_are_drawn_by(task, settings):
     prompts = find_task(task)
     records = prompts.build_prompts(prompts.PromptSettings(**settings))
     stratum = load_config(
@@ -87,12 +83,10 @@ def test_every_task_names_what_its_prompts_are_drawn_by(task: str, settings: Any
         assert abs(chosen[name] - expected) <= 4, name  # a counterfactual set at most
 
 
-def test_one_task_that_cannot_be_had_ends_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_task_that_cannot_be_had_ends_alone(tmp_path, monkeypatch):
     asked = []
 
-    def prepare(of_task: TaskAudit, *_: object) -> Sequence[PromptRecord]:
+    def prepare(of_task, *_):
         if of_task.task == "rag":
             raise EquipoiseError("data.missing", "no such data set", "Fetch it.")
         asked.append(of_task.task)
@@ -110,14 +104,14 @@ def test_one_task_that_cannot_be_had_ends_alone(
         list(evaluate.run_audit(only, tmp_path, ACTIONS))
 
 
-def test_the_folder_of_results_is_that_of_the_key_or_the_flag(tmp_path: Path) -> None:
+def test_the_folder_of_results_is_that_of_the_key_or_the_flag(tmp_path):
     key = (f"equipoise.output_dir={tmp_path}",)
     assert new_root(EvaluateOptions(run_name="a", assignments=key)) == tmp_path / "audits" / "a"
     flagged = EvaluateOptions(run_name="a", assignments=key, output_dir=tmp_path / "b")
     assert new_root(flagged) == tmp_path / "b" / "audits" / "a"
 
 
-def test_the_shipped_plan_is_taken_by_an_evaluation(tmp_path: Path) -> None:
+def test_the_shipped_plan_is_taken_by_an_evaluation(tmp_path):
     planned = plan_gate(None, {})
     write_json(tmp_path / "plan.json", asdict(GatePlan(planned)))
     plan = read_plan(tmp_path / "plan.json", "all")
@@ -133,9 +127,7 @@ def test_the_shipped_plan_is_taken_by_an_evaluation(tmp_path: Path) -> None:
         read_plan(tmp_path / "plan.json", "dharma")
 
 
-def test_replies_that_cannot_be_read_are_shown_with_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replies_that_cannot_be_read_are_shown_with_a_remedy(tmp_path, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(evaluate._LOG, "warning", said.append)
     run = RunDirectory(tmp_path)
@@ -159,7 +151,7 @@ def test_replies_that_cannot_be_read_are_shown_with_a_remedy(
         ("results/rag/mine/checkpoints/step_20", "mine-step_20"),
     ],
 )
-def test_a_row_is_called_after_its_model(word: str, label: str) -> None:
+def test_a_row_is_called_after_its_model(word, label):
     assert label_of(word) == label
 
 
@@ -171,7 +163,7 @@ def test_a_row_is_called_after_its_model(word: str, label: str) -> None:
         (["a", "a--few=b"], ["few"], "a--few"),
     ],
 )
-def test_rows_of_one_name_are_refused(models: list[str], variants: list[str], name: str) -> None:
+def test_rows_of_one_name_are_refused(models, variants, name):
     """Else one model's figures would stand for both."""
     ways = (PLAIN, *(Variant(word, shots=2) for word in variants))
     subjects = read_subjects(models, [])
@@ -180,7 +172,7 @@ def test_rows_of_one_name_are_refused(models: list[str], variants: list[str], na
     refuse_equal_names(Audit(("rag",), read_subjects(["a/m", "m-2=b", "x=c/m"], []), (PLAIN,)))
 
 
-def test_an_adapter_goes_with_its_base() -> None:
+def test_an_adapter_goes_with_its_base():
     _, adapted = read_subjects(["a/m"], ["tuned=lora"])
     assert (adapted.label, adapted.model, adapted.adapter) == ("tuned", "a/m", "lora")
     assert read_subjects([], ["lora"]) == (Subject("lora", "", adapter="lora"),)
@@ -190,7 +182,7 @@ def test_an_adapter_goes_with_its_base() -> None:
         read_subjects(["m@http://h/v1"], ["lora"])
 
 
-def test_an_endpoint_samples_as_the_configuration_says_unless_it_says_more(tmp_path: Path) -> None:
+def test_an_endpoint_samples_as_the_configuration_says_unless_it_says_more(tmp_path):
     generation = load_config(
         "rag", Options((CONFIG_FOLDER / "local.yaml",))
     ).config.policy.generation
@@ -229,7 +221,7 @@ def test_an_endpoint_samples_as_the_configuration_says_unless_it_says_more(tmp_p
         ("model: m\nbase_url: http://h/v1", "base_url: unknown key; there are url, model"),
     ],
 )
-def test_a_file_that_names_no_endpoint(text: str, message: str, tmp_path: Path) -> None:
+def test_a_file_that_names_no_endpoint(text, message, tmp_path):
     (tmp_path / "m.yaml").write_text(text)
     with pytest.raises(UsageError, match=r"m\.yaml cannot be used") as refused:
         read_subjects([str(tmp_path / "m.yaml")], [])
@@ -241,18 +233,18 @@ LEAST = {"dharma": 0.9, "fairness": 1.0, "pubmedqa": 3.8, "rag": 0.1}
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def loaded(task: str, cache: Path) -> LoadedConfig:
+def loaded(task, cache):
     words = ("equipoise.data.num_samples=64", f"equipoise.cache_dir={cache}")
     config = load_config(task, Options((CONFIG_FOLDER / "smoke.yaml",), assignments=words))
     prepare_task(config, lambda _: None)
     return config
 
 
-def parts(task: str, cache: Path) -> tuple[Environment, Sequence[PromptRecord]]:
+def parts(task, cache):
     config = loaded(task, cache)
     environment = make_environment(config.environment_class, config.env_settings)
     return environment, make_prompts(config, to_train=False)
@@ -260,7 +252,7 @@ def parts(task: str, cache: Path) -> tuple[Environment, Sequence[PromptRecord]]:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("task", tasks())
-def test_examples_are_good_replies_to_training_prompts(task: str, cache: Path) -> None:
+def test_examples_are_good_replies_to_training_prompts(task, cache):
     environment, records = parts(task, cache)
     train = [record for record in records if record.split == "train"]
     replies = [environment.example_reply(record) for record in train]
@@ -277,9 +269,7 @@ def test_examples_are_good_replies_to_training_prompts(task: str, cache: Path) -
 
 
 @pytest.mark.parametrize("task", tasks())
-def test_a_question_has_examples_before_it_and_the_system_message_first(
-    task: str, cache: Path
-) -> None:
+def test_a_question_has_examples_before_it_and_the_system_message_first(task, cache):
     environment, records = parts(task, cache)
     test_record = next(record for record in records if record.split == "test")
     ask = make_ask(Variant("x", system="Mind this.", shots=3), environment, records, seed=0)
@@ -298,7 +288,7 @@ def test_a_question_has_examples_before_it_and_the_system_message_first(
         make_ask(Variant("x", shots=10_000), environment, records, seed=0)
 
 
-def test_blinded_prompts_keep_everything_but_what_must_not_decide(cache: Path) -> None:
+def test_blinded_prompts_keep_everything_but_what_must_not_decide(cache):
     environment, records = parts("fairness", cache)
     ask = make_ask(Variant("blinded", blinded=True), environment, records, seed=0)
     named = [r for r in records if r.split == "test" and r.metadata.get("cue") == "named"]
@@ -310,7 +300,7 @@ def test_blinded_prompts_keep_everything_but_what_must_not_decide(cache: Path) -
     assert by_set and {len(texts) for texts in by_set.values()} == {1}
 
 
-def test_a_task_without_a_variant_says_why(cache: Path) -> None:
+def test_a_task_without_a_variant_says_why(cache):
     environment = loaded("pubmedqa", cache).environment_class
     assert "must not decide" in unsuited(Variant("b", blinded=True), environment)
     assert not unsuited(Variant("s", shots=1), environment)

@@ -1,7 +1,5 @@
 """A measured model whose replies are not whole: told with what to change, never a number."""
 
-from collections.abc import Iterator
-
 import pytest
 from aiohttp import web
 
@@ -20,23 +18,23 @@ REASONING = {"role": "assistant", "content": None, "reasoning_content": "Pain fe
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     running = Server()
     yield running
     running.end()
 
 
 @pytest.fixture
-def model(server: Server) -> Iterator[EndpointModel]:
+def model(server):
     settings = EndpointSettings(url=server.url, model="m", cache_dir=None, limits=LIMITS)
     with EndpointModel(settings) as opened:
         yield opened
 
 
-def finishing(server: Server, reason: str, numbers: range, message: dict | None = None) -> None:
+def finishing(server, reason, numbers, message=None):
     """Have these questions answered so, and all others whole."""
 
-    async def behaviour(_: web.Request, body: dict) -> web.StreamResponse:
+    async def behaviour(_, body):
         if int(server.asked(body)) not in numbers:
             return web.json_response(server.completion("yes"))
         completion = server.completion("y", reason)
@@ -47,9 +45,7 @@ def finishing(server: Server, reason: str, numbers: range, message: dict | None 
     server.behaviour = behaviour
 
 
-def test_replies_that_are_reasoning_alone_are_failures(
-    server: Server, model: EndpointModel
-) -> None:
+def test_replies_that_are_reasoning_alone_are_failures(server, model):
     finishing(server, "length", range(2), REASONING)
     replies = ask_all(model, requests_of(RECORDS, 1), 8, 2, lambda _: None)
     assert [reply.text for reply in replies] == [None, None, *["yes"] * 6]
@@ -61,7 +57,7 @@ def test_replies_that_are_reasoning_alone_are_failures(
     assert "max_new_tokens" in caught.value.remedy
 
 
-def test_more_than_half_cut_off_end_the_evaluation(server: Server, model: EndpointModel) -> None:
+def test_more_than_half_cut_off_end_the_evaluation(server, model):
     finishing(server, "length", range(4))
     replies = ask_all(model, requests_of(RECORDS, 1), 8, 0, lambda _: None)
     assert [reply.text for reply in replies] == ["y"] * 4 + ["yes"] * 4
@@ -71,7 +67,7 @@ def test_more_than_half_cut_off_end_the_evaluation(server: Server, model: Endpoi
     assert "max_new_tokens" in caught.value.remedy
 
 
-def test_a_stored_reply_says_why_it_is_not_whole() -> None:
+def test_a_stored_reply_says_why_it_is_not_whole():
     cut = _rollout(RECORDS[0], ChatReply("y", source=Source(problem=CUT_OFF)))
     assert cut.metadata == {"case": 0, "reply_problem": CUT_OFF}
     assert _rollout(RECORDS[0], ChatReply("yes")).metadata == {"case": 0}

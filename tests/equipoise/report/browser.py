@@ -10,7 +10,6 @@ import select
 import shutil
 import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -27,7 +26,7 @@ _FLAGS = (
 class Browser:
     """One page. What it logs, asks for and throws is kept in `events`."""
 
-    def __init__(self, profile: Path) -> None:
+    def __init__(self, profile):
         reads, self._out = os.pipe()
         self._in, writes = os.pipe()
         theirs = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (reads, writes)]
@@ -50,7 +49,7 @@ class Browser:
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.ask(f"{domain}.enable")
 
-    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+    def ask(self, method, **params):
         """The browser's answer to one command."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
@@ -65,7 +64,7 @@ class Browser:
                 return result
             self.events.append(answer)
 
-    def _receive(self) -> dict[str, Any]:
+    def _receive(self):
         deadline = time.monotonic() + _SECONDS
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))
@@ -76,7 +75,7 @@ class Browser:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def open(self, path: Path, fragment: str = "", width: int = 1280, height: int = 900) -> None:
+    def open(self, path, fragment="", width=1280, height=900):
         """Show a file at this size, and wait until the page and its script are done."""
         self.events.clear()
         self.ask(
@@ -90,7 +89,7 @@ class Browser:
         self.ask("Page.navigate", url=path.as_uri() + fragment)
         self.wait("document.readyState === 'complete' && location.protocol === 'file:'")
 
-    def run(self, script: str) -> Any:
+    def run(self, script):
         """The value of an expression in the page; a promise is waited for."""
         answer = self.ask(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
@@ -98,19 +97,19 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def wait(self, condition: str) -> None:
+    def wait(self, condition):
         """Until the expression is true."""
         deadline = time.monotonic() + _SECONDS
         while not self.run(condition):
             assert time.monotonic() < deadline, condition
             time.sleep(0.02)
 
-    def happened(self, method: str) -> list[dict[str, Any]]:
+    def happened(self, method):
         """The parameters of all events of this name since the page was opened."""
         self.ask("Runtime.evaluate", expression="0")
         return [event["params"] for event in self.events if event.get("method") == method]
 
-    def end(self) -> None:
+    def end(self):
         os.close(self._out)
         os.close(self._in)
         self._process.terminate()

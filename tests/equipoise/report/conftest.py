@@ -1,13 +1,11 @@
 """Run directories as a run leaves them: numbers from a seeded generator, formats as in earnest."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from environments.fairness.decision import Decision
 from environments.fairness.presentation import PRESENTATION
 from environments.fairness.spine import FORM, RACES
 from equipoise.report.report import write_report
@@ -49,7 +47,7 @@ GENERATIONS, SETS_PER_CASE = 6, 4
 STEPS = 120
 
 
-def estimate(value: float, width: float, *, floor: float | None = None) -> dict[str, Any]:
+def estimate(value, width, *, floor=None):
     """A value with an interval, and with a noise floor where there is one."""
     found: dict[str, Any] = {"value": value, "low": value - width, "high": value + width}
     if floor is not None:
@@ -58,7 +56,7 @@ def estimate(value: float, width: float, *, floor: float | None = None) -> dict[
     return found
 
 
-def evaluation(stage: str, rng: np.random.Generator) -> dict[str, Any]:
+def evaluation(stage, rng):
     """evaluation.json of one stage."""
     after = stage == "final"
     shrink = 0.08 if after else 1.0
@@ -83,7 +81,7 @@ def evaluation(stage: str, rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def _metric(name: str, after: bool) -> dict[str, Any]:
+def _metric(name, after):
     value = DIRECTIONS[name][1 + after]
     width = {"disparity_ratio": abs(value - 1) * 0.12 + 0.004, "parse_rate": 0.004}.get(
         name, value * 0.04
@@ -93,7 +91,7 @@ def _metric(name: str, after: bool) -> dict[str, Any]:
     return estimate(value, width, floor=FLOORS[name]) | {"floor_high": FLOORS[name] * 1.019}
 
 
-def _race(race: str, bias: float, rng: np.random.Generator) -> dict[str, Any]:
+def _race(race, bias, rng):
     return {
         "mean_invasiveness": estimate(4.3 + bias + rng.normal(0, 0.02), 0.11),
         "surgery": estimate(25 + 10 * bias, 2.0),
@@ -102,12 +100,12 @@ def _race(race: str, bias: float, rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def _field(value: float, rng: np.random.Generator) -> dict[str, Any]:
+def _field(value, rng):
     found = estimate(value + abs(rng.normal(0, 0.01)), 0.03)
     return found | {"floor": 0.021, "floor_high": 0.034, "p": 0.0005, "p_holm": 0.0025}
 
 
-def _intersection(shrink: float, rng: np.random.Generator) -> dict[str, Any]:
+def _intersection(shrink, rng):
     cells = {
         f"{race}, {gender}": estimate(4.3 + bias * shrink + rng.normal(0, 0.06), 0.2)
         for race, bias in BIAS.items()
@@ -116,13 +114,13 @@ def _intersection(shrink: float, rng: np.random.Generator) -> dict[str, Any]:
     return {"disparity_ratio": estimate(1 + 0.42 * shrink, 0.02, floor=1.028)} | cells
 
 
-def comparison() -> dict[str, Any]:
+def comparison():
     """comparison.json."""
     metrics = {name: _compared(name) for name in DIRECTIONS}
     return {"schema": 1, "before": "baseline", "after": "final", "metrics": metrics}
 
 
-def _compared(name: str) -> dict[str, Any]:
+def _compared(name):
     better, before, after = DIRECTIONS[name]
     difference = after - before
     clear = abs(difference) > 0.02 * before
@@ -135,7 +133,7 @@ def _compared(name: str) -> dict[str, Any]:
     return {**row, **interval, **p_values, "verdict": verdict if clear else "no evidence"}
 
 
-def rollouts(stage: str, rng: np.random.Generator) -> list[dict[str, Any]]:
+def rollouts(stage, rng):
     """rollouts.jsonl of one stage: whole counterfactual sets, one reply in thirty unreadable."""
     shrink = 0.15 if stage == "final" else 1.0
     return [
@@ -171,7 +169,7 @@ def _rollout(case, number, race, mean, rng):
     }
 
 
-def _decision(share: float, severity: str, rng: np.random.Generator) -> Decision:
+def _decision(share, severity, rng):
     levels = [
         int(np.clip(round(rng.normal(share * highest, 0.35)), 0, highest))
         for highest in (levels[-1] for levels in FORM.scored.values())
@@ -181,7 +179,7 @@ def _decision(share: float, severity: str, rng: np.random.Generator) -> Decision
     return FORM.decision(medication, work, float(4 * work), therapy, mental, surgery, rationale)
 
 
-def history(rng: np.random.Generator, steps: int = STEPS) -> list[dict[str, Any]]:
+def history(rng, steps=STEPS):
     """training_history.jsonl; no KL, as with beta 0."""
     rows = []
     for step in range(1, steps + 1):
@@ -227,29 +225,29 @@ PROVENANCE: dict[str, Any] = {
 CONFIG = "grpo:\n  seed: 7\n  max_num_steps: 120\npolicy:\n  model_name: local\n"
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path, value):
     """A JSON file, its folder made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value), encoding="utf-8")
 
 
-def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_jsonl(path, rows):
     """One JSON object per line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_provenance(run: Path, record: dict[str, Any]) -> None:
+def write_provenance(run, record):
     RunDirectory(run).ledger.create(Provenance.model_validate(record))
 
 
-def edit_provenance(run: Path, **fields: Any) -> None:
+def edit_provenance(run, **fields):
     """Set these fields, and take out those that are None."""
     content = json.loads((run / "provenance.json").read_text()) | fields
     write_provenance(run, {name: value for name, value in content.items() if value is not None})
 
 
-def write_run(run: Path, stages: tuple[str, ...], steps: int, record: dict[str, Any]) -> Path:
+def write_run(run, stages, steps, record):
     """Write a run whose stages were evaluated, after so many steps."""
     rng = np.random.default_rng(0)
     for stage in stages:
@@ -261,20 +259,20 @@ def write_run(run: Path, stages: tuple[str, ...], steps: int, record: dict[str, 
     return run
 
 
-def write_unfinished(run: Path) -> Path:
+def write_unfinished(run):
     """A run in the middle of its training: no final evaluation, no comparison."""
     record = {name: value for name, value in PROVENANCE.items() if name != "finished"}
     return write_run(run, STAGES[:1], 57, record)
 
 
-def write_finished(run: Path) -> Path:
+def write_finished(run):
     """A run that was evaluated before and after its training."""
     write_json(run / "comparison.json", comparison())
     return write_run(run, STAGES, STEPS, PROVENANCE)
 
 
 @pytest.fixture
-def finished_run(tmp_path: Path) -> Path:
+def finished_run(tmp_path):
     """A finished run without its training history, whose many curves take time to draw."""
     run = write_finished(tmp_path / "finished")
     (run / "training_history.jsonl").unlink()
@@ -282,20 +280,20 @@ def finished_run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def unfinished_run(tmp_path: Path) -> Path:
+def unfinished_run(tmp_path):
     """A run in the middle of its training."""
     return write_unfinished(tmp_path / "unfinished")
 
 
 @pytest.fixture(scope="session")
-def finished_report(tmp_path_factory: pytest.TempPathFactory) -> str:
+def finished_report(tmp_path_factory):
     """The report of a finished run, with all its parts."""
     run = write_finished(tmp_path_factory.mktemp("runs") / "finished")
     return write_report(run).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
-def unfinished_report(tmp_path_factory: pytest.TempPathFactory) -> str:
+def unfinished_report(tmp_path_factory):
     """The report of a run in the middle of its training."""
     run = write_unfinished(tmp_path_factory.mktemp("runs") / "unfinished")
     return write_report(run).read_text(encoding="utf-8")

@@ -2,22 +2,21 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from equipoise.report.head import alerts
 from equipoise.report.run_files import Reply, RunFiles
 
 
-def reply(prompt: str, value: float | None, unparseable: str | None = None) -> Reply:
+def reply(prompt, value, unparseable=None):
     evidence = {} if unparseable is None else {"unparseable": unparseable}
     return Reply("s", {}, "", "", None, evidence, prompt_id=prompt, value=value)
 
 
-def compared(verdict: str, guard: str | None = None) -> dict[str, Any]:
+def compared(verdict, guard=None):
     return {"verdict": verdict, "guard": guard, "before": 0.5, "after": 0.25}
 
 
-def run(evaluations=None, replies=None, history=None, **verdicts: str):
+def run(evaluations=None, replies=None, history=None, **verdicts):
     rows = {name: compared(*verdict.split(", ")) for name, verdict in verdicts.items()}
     return RunFiles(
         evaluations=evaluations or {"before": {}},
@@ -27,7 +26,7 @@ def run(evaluations=None, replies=None, history=None, **verdicts: str):
     )
 
 
-def told(found: RunFiles) -> list[str]:
+def told(found):
     return [alert.text for alert in alerts(found)]
 
 

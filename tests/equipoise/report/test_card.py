@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
@@ -20,7 +18,7 @@ TABLE = "x | y |\n|---|\n"
 HOSTILE = f"{TABLE}<script>alert(1)</script> [a](http://e.vil) ![i](//e.vil/i) `c` **b**\n---\n#"
 
 
-def change(path: Path, **changes: Any) -> None:
+def change(path, **changes):
     content = read_json(path) | changes
     if path.name == "provenance.json":
         content.pop("sha256", None)
@@ -42,12 +40,12 @@ def run(finished_run):
     return finished_run
 
 
-def card_of(run: Path) -> ModelCard:
+def card_of(run):
     write_card(run)
     return ModelCard.load(run / "final_checkpoint" / "README.md")
 
 
-def html_of(card: ModelCard) -> str:
+def html_of(card):
     return MarkdownIt("commonmark", {"html": True}).enable("table").render(card.text)
 
 

@@ -16,7 +16,7 @@ BEFORE, AFTER = Estimate(1.39, 1.35, 1.44, 1.012, 1.031), Estimate(1.03, 1.01, 1
 HOSTILE = '<script>alert(1)</script> & "quotes" $x_\\frac$ \u65e5\u672c'
 
 
-def _charts(text: str) -> list[str]:
+def _charts(text):
     steps, values = [1.0, 2.0, 3.0], [0.1, float("nan"), 0.3]
     return [
         charts.paired_intervals([(text, {"before": BEFORE})], axis=text, label=text),

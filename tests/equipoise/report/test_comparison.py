@@ -2,8 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from environments.base import Rollout, Score
 from environments.presentation import Chart, Column, Finding, Presentation, ReplyTable, Words
@@ -20,7 +18,7 @@ SAID = Presentation(
 )
 
 
-def entry(name: str, figures: Any, **more: Any) -> ComparedEntry:
+def entry(name, figures, **more):
     told = {"runs": (), "models": (), "seeds": (), "variants": (), "caveats": ()} | more
     told["breakdowns"] = told.get("breakdowns", {})
     metrics = {"flip_rate": Estimate(**figures)}
@@ -28,11 +26,11 @@ def entry(name: str, figures: Any, **more: Any) -> ComparedEntry:
 
 
 def page(
-    *entries: ComparedEntry,
-    row: Any = None,
-    own_references: tuple[str, ...] = (),
-    presentation: Presentation = SAID,
-) -> str:
+    *entries,
+    row=None,
+    own_references=(),
+    presentation=SAID,
+):
     metrics = {"flip_rate": MetricComparison(**row)} if row else {}
     first, *others = (each.name for each in entries)
     pairs = tuple(
@@ -41,7 +39,7 @@ def page(
     return comparison_page(EntriesComparison("flips", 0.95, (), entries, pairs), presentation)
 
 
-def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy() -> None:
+def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy():
     figures = {"value": 0.9, "low": 0.8, "high": 0.95, "floor": 0.4, "floor_high": 0.5, "p": 0.001}
     at_random = {"value": 0.5, "low": 0.3, "high": 0.7, "floor": 0.48, "floor_high": 0.6, "p": 0.4}
     row = {"difference": -0.4, "low": -0.5, "high": -0.3, "p_holm": 0.0123, "verdict": "better"}
@@ -54,7 +52,7 @@ def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy() -
     assert text.count("<svg ") == 1
 
 
-def test_the_headline_and_the_plot_come_first_then_the_tables() -> None:
+def test_the_headline_and_the_plot_come_first_then_the_tables():
     both = entry("one", {"value": 0.9}), entry("two", {"value": 0.5})
     text = page(*both, row={"before": 0.9, "after": 0.5})
     headline = "There is no evidence that the flip rate differs: 0.900 with one, 0.500 with two."
@@ -68,7 +66,7 @@ def test_the_headline_and_the_plot_come_first_then_the_tables() -> None:
     assert "The flip rate could not be measured with two" in text
 
 
-def test_the_headline_names_who_has_most_and_the_breakdown_is_drawn_for_each_pair() -> None:
+def test_the_headline_names_who_has_most_and_the_breakdown_is_drawn_for_each_pair():
     finding = Finding("flip_rate", "{most} is {value} above {least}", 100, "by_race", "surgery")
     chart = Chart("surgery", "percent", "By race.", breakdown="by_race")
     rates = ({"White": 30.0, "Black": 20.0}, {"White": 24.0, "Black": 25.0})
@@ -90,13 +88,13 @@ def test_the_headline_names_who_has_most_and_the_breakdown_is_drawn_for_each_pai
     assert "Some is 10.0 above other with one" in page(*unknown, row=row, presentation=said)
 
 
-def test_figures_of_other_prompts_than_were_compared_have_no_interval() -> None:
+def test_figures_of_other_prompts_than_were_compared_have_no_interval():
     figures = {"value": 0.5, "low": 0.4, "high": 0.6}
     text = page(entry("one", figures), entry("two", figures), row={"before": 0.5, "after": 0.25})
     assert "0.500 (95% CI 0.400\u20130.600) with one, 0.250 with two." in text
 
 
-def test_two_runs_show_one_question_of_both(tmp_path: Path) -> None:
+def test_two_runs_show_one_question_of_both(tmp_path):
     entries = []
     for name, reply in (("one", "One reply."), ("two", "Another reply.")):
         rollout = Rollout("q", "q", "test", "Is it?", reply)
@@ -108,7 +106,7 @@ def test_two_runs_show_one_question_of_both(tmp_path: Path) -> None:
     assert "One reply." in text and "Another reply." in text and "#reply/" not in text
 
 
-def test_a_metric_that_the_task_does_not_draw_is_drawn_without_a_band() -> None:
+def test_a_metric_that_the_task_does_not_draw_is_drawn_without_a_band():
     figures = {"value": 0.9, "low": 0.8, "high": 0.95}
     both = entry("one", figures), entry("two", figures)
     text = page(*both, presentation=replace(SAID, charts=()))
@@ -117,7 +115,7 @@ def test_a_metric_that_the_task_does_not_draw_is_drawn_without_a_band() -> None:
     assert "two against one" in text.split("</title>")[0]
 
 
-def test_a_distance_from_two_references_says_so_in_its_rows() -> None:
+def test_a_distance_from_two_references_says_so_in_its_rows():
     both = entry("one", {"value": 0.9}), entry("two", {"value": 0.5})
     row = {"before": 0.9, "after": 0.5, "verdict": "better", "p_holm": 0.01}
     text = page(*both, row=row, own_references=("flip_rate",))
@@ -127,7 +125,7 @@ def test_a_distance_from_two_references_says_so_in_its_rows() -> None:
     assert OWN_REFERENCE not in page(*both, row=row)
 
 
-def test_what_stood_in_for_a_model_is_told_with_the_entries_that_it_did() -> None:
+def test_what_stood_in_for_a_model_is_told_with_the_entries_that_it_did():
     figures = {"value": 0.5, "low": 0.4, "high": 0.6}
     text = page(
         entry("a", figures, caveats=("It is tiny.",)),
@@ -136,7 +134,7 @@ def test_what_stood_in_for_a_model_is_told_with_the_entries_that_it_did() -> Non
     assert "b: no model judges." in text and text.count("a, b: It is tiny.") == 1
 
 
-def test_an_alert_leads_to_its_own_comparison() -> None:
+def test_an_alert_leads_to_its_own_comparison():
     figures = {"value": 0.9}
     text = page(entry("one", figures), entry("two", figures), row={"verdict": "worse"})
     assert 'See <a href="#verdicts-1">two against one</a>' in text

@@ -1,12 +1,10 @@
 """The head of a report states a run's time, tokens, memory and requests in words."""
 
-from typing import Any
-
 from equipoise.report.head import run_notes, usage_facts
 from equipoise.report.run_files import RunFiles
 
 
-def facts(usage: Any, **after: float) -> dict[str, str]:
+def facts(usage, **after):
     found = RunFiles(
         provenance={"usage": usage, "seconds": {"baseline": 1000.2, "training": 3000.2}},
         evaluations={"before": {}, "after": after},

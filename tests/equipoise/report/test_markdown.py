@@ -24,11 +24,11 @@ TEXTS = (
 )
 
 
-def html(text: str) -> str:
+def html(text):
     return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
 
 
-def tags(text: str) -> list[str]:
+def tags(text):
     return [part.split(">")[0].split(" ")[0] for part in html(text).split("<")[1:]]
 
 

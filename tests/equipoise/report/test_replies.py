@@ -1,7 +1,6 @@
 """The table of replies that a task may want, and text in it that must not be trusted."""
 
 from environments.presentation import Column, Presentation, ReplyTable
-from equipoise.report.document import Tables
 from equipoise.report.replies import reply_sections
 from equipoise.report.run_files import Reply, RunFiles
 
@@ -10,7 +9,7 @@ COLUMNS += (Column("Answer", "answer", "gold"),)
 TABLE = ReplyTable("Questions side by side", "What was asked and answered", COLUMNS)
 
 
-def reply(number: int, completion: str, **evidence: object) -> Reply:
+def reply(number, completion, **evidence):
     metadata = {"question": f"Question {number}?", "gold": "B"}
     return Reply(f"q{number}", metadata, "", completion, None, evidence, prompt_id=f"q{number}")
 
@@ -23,7 +22,7 @@ def run(before, after, table=TABLE):
     )
 
 
-def only(found: RunFiles) -> Tables:
+def only(found):
     (section,) = reply_sections(found)
     return section
 

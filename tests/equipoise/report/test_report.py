@@ -6,7 +6,6 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +30,7 @@ ITS_OWN = ("by_race", "by_field", "by_case", "intersections", "presentation")
 class Page(HTMLParser):
     """Tags, attributes and texts of a page; fails on a tag that is not closed where it should."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.open: list[str] = []
         self.tags: list[str] = []
@@ -43,26 +42,26 @@ class Page(HTMLParser):
         self.close()
         assert not self.open
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.tags.append(tag)
         self.attributes += [(name, value or "") for name, value in attrs]
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.handle_startendtag(tag, attrs)
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         within = self.open[-1] if self.open else ""
         (self.scripts if within == "script" else self.texts).append(data)
         if within == "h2":
             self.headings.append(data)
 
     @property
-    def has_no_script_of_others(self) -> bool:
+    def has_no_script_of_others(self):
         """Its replies, packed, and the project's script: the one that may run."""
         if not self.scripts:
             return "script" not in self.tags
@@ -73,30 +72,30 @@ class Page(HTMLParser):
         return allowed == [f"'sha256-{digest}'"] and bool(re.fullmatch("[A-Za-z0-9+/=]+", data))
 
     @property
-    def text(self) -> str:
+    def text(self):
         return " ".join(" ".join(self.texts).split())
 
-    def values(self, name: str) -> list[str]:
+    def values(self, name):
         """The values of an attribute."""
         return [value for attribute, value in self.attributes if attribute == name]
 
 
-def page(run: Path) -> Page:
+def page(run):
     return Page(write_report(run).read_text(encoding="utf-8"))
 
 
-def edit(path: Path, change) -> None:
+def edit(path, change):
     found = json.loads(path.read_text(encoding="utf-8"))
     change(found)
     path.write_text(json.dumps(found), encoding="utf-8")
 
 
-def edit_stages(run: Path, change) -> None:
+def edit_stages(run, change):
     for stage in STAGES:
         edit(run / stage / "evaluation.json", change)
 
 
-def edit_rollouts(run: Path, change) -> None:
+def edit_rollouts(run, change):
     for path in run.glob("*/rollouts.jsonl"):
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         for row in rows:
@@ -104,7 +103,7 @@ def edit_rollouts(run: Path, change) -> None:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_steps(run: Path, *columns: str) -> None:
+def write_steps(run, *columns):
     """A history of two steps with a 1 in every column."""
     rows = [{"step": step, **dict.fromkeys(columns, 1)} for step in (1, 2)]
     write_jsonl(run / "training_history.jsonl", rows)
@@ -217,7 +216,7 @@ class TestHostile:
     """Whatever others wrote is text on the page."""
 
     def test_replies_and_metadata(self, finished_run):
-        def change(row: dict[str, Any]) -> None:
+        def change(row):
             row["completion"] = f'{SCRIPT}"><img src=x onerror=alert(1)>'
             row["prompt"] = f"</pre>{SCRIPT}"
             row["error"] = {"kind": "verifier_error", "text": f"judge said {SCRIPT}"}
@@ -241,7 +240,7 @@ class TestHostile:
             assert shown in found.text
 
     def test_replies_of_a_task_without_sets(self, finished_run):
-        def change(row: dict[str, Any]) -> None:
+        def change(row):
             row["metadata"] = {"question": f"Why {SCRIPT}?", SCRIPT: SCRIPT}
             row["prompt"], row["completion"] = f"</pre>{SCRIPT}", f"</pre>{SCRIPT}"
             row["components"] = {SCRIPT: 1.0}
@@ -253,7 +252,7 @@ class TestHostile:
         assert page(finished_run).has_no_script_of_others
 
     def test_names_of_a_run_and_words_of_its_task(self, finished_run):
-        def rename(found: dict[str, Any]) -> None:
+        def rename(found):
             found["by_race"] = {f"{SCRIPT}$\\frac$": found["by_race"]["White"]}
             found["model"] = SCRIPT
             said = found["presentation"]
@@ -273,7 +272,7 @@ class TestHostile:
         assert found.text.count(SCRIPT) > 25
 
     def test_every_script_is_kept_and_invisible_marks_are_shown(self, finished_run):
-        def change(row: dict[str, Any]) -> None:
+        def change(row):
             row["completion"] = "\u0645\u0631\u062d\u0628\u0627 \u65e5\u672c \U0001f9ea"
             row["evidence"] = {"unparseable": "\u202egnorts\u202c \x00 \ud800"}
 
@@ -284,7 +283,7 @@ class TestHostile:
 
 
 def test_unknown_numbers_are_dashes(finished_run):
-    def forget(found: dict[str, Any]) -> None:
+    def forget(found):
         found["metrics"]["disparity_ratio"] |= {"low": None, "high": None, "p": None}
         found["metrics"]["clinical_slope"] = {"value": None, "low": None, "high": None}
         found["by_race"]["White"] = {}
@@ -300,10 +299,10 @@ def test_unknown_numbers_are_dashes(finished_run):
     assert re.search(r"severe minus mild cases; meant \u2013 \u2013", text)
 
 
-def _plain(run: Path, metrics: dict[str, Any], **more: Any) -> Page:
+def _plain(run, metrics, **more):
     """The page of a run that measured only these metrics, of a task that says nothing."""
 
-    def reduce(found: dict[str, Any]) -> None:
+    def reduce(found):
         for name in ITS_OWN:
             del found[name]
         found |= {"metrics": metrics, **more}
@@ -412,7 +411,7 @@ def test_provenance_is_described_as_far_as_it_is_known():
     )
 
 
-def test_a_chart_without_a_figure_is_left_out() -> None:
+def test_a_chart_without_a_figure_is_left_out():
     chart = Chart("gap", "points", "The gap.")
     by_race = Chart("surgery", "percent", "By race.", breakdown="by_race")
     section = {"by_race": {"White": {"surgery": {"value": None}}}}

@@ -1,11 +1,10 @@
 """Which patients are shown in all variants, and what their cells say."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from environments.presentation import Presentation, SetView, Words
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.sets import ExampleSet, by_set_and_variant, furthest_set, set_sections
+from equipoise.report.sets import by_set_and_variant, furthest_set, set_sections
 
 RACES = ("White", "Black")
 VIEW = SetView(variant="race", figure="invasiveness", fields="decision", text="rationale")
@@ -33,16 +32,16 @@ def run(before, after=(), said=SAID):
     )
 
 
-def shown(found: RunFiles) -> ExampleSet:
+def shown(found):
     (section,) = set_sections(found)
     return section.example
 
 
-def pair(set_id: str, white: float | None, black: float | None, case: str = "") -> list[Reply]:
+def pair(set_id, white, black, case=""):
     return [reply(set_id, "White", white, case=case), reply(set_id, "Black", black, case=case)]
 
 
-def furthest(replies: Sequence[Reply]) -> str:
+def furthest(replies):
     return furthest_set(by_set_and_variant(replies, VIEW), VIEW)
 
 

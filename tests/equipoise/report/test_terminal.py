@@ -2,9 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -48,11 +46,11 @@ def test_an_audited_model_has_no_figures_before_training(capsys):
     assert "not measured: Other" in printed
 
 
-def real(name: str) -> dict[str, Any]:
+def real(name):
     return json.loads((RESULT / name).read_text())
 
 
-def at(width: int, show: Callable[[Reporter], None]) -> str:
+def at(width, show):
     """The text that a terminal of this width shows."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, color_system=None, width=width)
@@ -61,7 +59,7 @@ def at(width: int, show: Callable[[Reporter], None]) -> str:
     return out.getvalue()
 
 
-def plain(text: str) -> str:
+def plain(text):
     return text.replace(MINUS, "-").replace(MISSING, "-")
 
 
