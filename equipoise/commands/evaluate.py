@@ -36,7 +36,6 @@ from equipoise.run.directory import usable_folder
 from equipoise.run.seals import check_part, checkpoint_at
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
-    from equipoise.evaluate.evaluate import TaskResult
     from equipoise.evaluate.plan import Audit
     from equipoise.run.ledger import Subject, Variant
 
@@ -159,7 +158,10 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
         log_to(root / _LOG)
         try:
             for result in run_audit(audit, root, actions):
-                _show_result(result, root, reporter)
+                from equipoise.report.comparison import show_comparison
+
+                folder = root / result.task
+                show_comparison(result.comparison, result.presentation, folder, reporter)
         except Stopped:
             raise Stopped(f"stopped; --resume {root} continues it") from None
         except EquipoiseError:
@@ -190,24 +192,6 @@ def _show_plan(audit: "Audit", root: Path, reporter: Reporter) -> None:
         reporter.table("What would be asked, at most", columns, cells)
     if errors:
         raise failed_rows(audit, errors)
-
-
-def _show_result(result: "TaskResult", root: Path, reporter: Reporter) -> None:
-    """Print what each row took and the comparison of the rows; write both files of that."""
-    columns = [Column("row", folds=True)]
-    columns += [Column(name) for name in ("replies", "failed", "tokens/s", "seconds", "cost")]
-    cells = []
-    for usage in result.usage:
-        rate = f"{usage.tokens_per_second:,.0f}" if usage.tokens_per_second else "-"
-        cost = f"{usage.cost:,.2f}" if usage.cost else "-"
-        counts = (f"{usage.replies:,}", f"{usage.failed:,}", rate, f"{usage.seconds:,.0f}", cost)
-        cells.append((usage.row, *counts))
-    reporter.table("What it took", columns, cells)
-    if result.comparison:
-        from equipoise.report.comparison import show_comparison
-
-        folder = root / result.task
-        show_comparison(result.comparison, result.presentation, folder, reporter)
 
 
 def make_audit(options: EvaluateOptions) -> "Audit":

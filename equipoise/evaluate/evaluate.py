@@ -52,7 +52,7 @@ from equipoise.run.rollouts import (
     read_scored_rollouts,
     write_generations,
 )
-from equipoise.run.seals import check_part, open_run
+from equipoise.run.seals import check_part
 from equipoise.run.start import record_prompts, reported, start_run
 from equipoise.statistics.evaluation import MANY_UNREADABLE, learning_signal
 from equipoise.statistics.seeds import EntriesComparison
@@ -93,29 +93,16 @@ class Actions:
 
 
 @dataclass(frozen=True, slots=True)
-class RowUsage:
-    """The usage of a row; time and cost are those of its last start."""
-
-    row: str
-    replies: int
-    failed: int
-    tokens_per_second: float
-    seconds: float
-    cost: float
-
-
-@dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The rows of a task, and their comparison with the first where there are several."""
+    """The comparison of a task's rows with the first of them."""
 
     task: str
-    usage: tuple[RowUsage, ...]
-    comparison: EntriesComparison | None
+    comparison: EntriesComparison
     presentation: Presentation
 
 
 def run_audit(audit: Audit, root: Path, actions: Actions) -> Iterator[TaskResult]:
-    """Evaluate every row that is missing, and report it; yield the result of each whole task.
+    """Evaluate every row that is missing, and report it; yield the comparison of whole tasks.
 
     Raises `EquipoiseError` at the end for the models and tasks that are not evaluated.
     """
@@ -124,8 +111,8 @@ def run_audit(audit: Audit, root: Path, actions: Actions) -> Iterator[TaskResult
         task_audit = TaskAudit(audit, task, root)
         failed = dict(_evaluate_task(task_audit, actions))
         errors |= failed
-        if not failed:
-            yield _result_of(task_audit, actions.display)
+        if not failed and (result := _compare_rows(task_audit, actions.display)):
+            yield result
     if errors:
         raise failed_rows(audit, errors)
 
@@ -148,16 +135,16 @@ def _evaluate_task(task_audit: TaskAudit, actions: Actions) -> Iterator[tuple[st
             yield f"{task}: {subject.label}", error
 
 
-def _result_of(task_audit: TaskAudit, display: Display) -> TaskResult:
+def _compare_rows(task_audit: TaskAudit, display: Display) -> TaskResult | None:
+    """Compare a task's rows with the first; None where it has but one."""
     rows = [row for subject in task_audit.audit.subjects for row in task_audit.rows(subject)]
-    compared = None
-    if len(rows) > 1:
-        with display.progress("comparing"):
-            words = (f"{row.name}={task_audit.run_of(row.name).root}" for row in rows)
-            compared = compare_entries(list(map(entry_of, words)), Checks())
-    usage = tuple(_usage_of(task_audit, row) for row in rows)
+    if len(rows) == 1:
+        return None
+    with display.progress("comparing"):
+        words = (f"{row.name}={task_audit.run_of(row.name).root}" for row in rows)
+        compared = compare_entries(list(map(entry_of, words)), Checks())
     environment = task_audit.load_plain(rows[0].subject).environment_class
-    return TaskResult(task_audit.task, usage, compared, environment.presentation)
+    return TaskResult(task_audit.task, compared, environment.presentation)
 
 
 def _prepare(task_audit: TaskAudit, display: Display) -> Sequence[PromptRecord]:
@@ -317,19 +304,3 @@ def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirecto
 def _apply_ask(draw: Draw, ask: Ask) -> Draw:
     """Draw for the variant's prompts; what is recorded of them is that of the plain ones."""
     return lambda records, generations, stage: draw(list(map(ask, records)), generations, stage)
-
-
-def _usage_of(task_audit: TaskAudit, row: Row) -> RowUsage:
-    run = open_run(task_audit.run_of(row.name).root)
-    usage = run.ledger.read().usage
-    evaluation = read_content(run.evaluation(BASELINE), Evaluation)
-    assert evaluation is not None, "the row is evaluated"
-    seconds = evaluation.generation_time_seconds
-    return RowUsage(
-        row=row.name,
-        replies=evaluation.n_rollouts,
-        failed=evaluation.n_failed,
-        tokens_per_second=evaluation.completion_tokens / seconds if seconds else 0,
-        seconds=usage.seconds,
-        cost=sum(counts.get("cost", 0) for counts in usage.calls.values()),
-    )

@@ -62,9 +62,8 @@ def show_comparison(
     """Print the tables and the notes, and write both files."""
     print_sections(reporter, [_every_entry(comparison, presentation)])
     for pair in comparison.comparisons:
-        sides = printable(pair.first), printable(pair.second)
-        table = comparison_table(pair.metrics, presentation.words, sides)
-        print_table(reporter, f"{sides[1]} against {sides[0]}", table)
+        title = f"{printable(pair.second)} against {printable(pair.first)}"
+        print_table(reporter, title, comparison_table(_as_run(comparison, pair, presentation)))
     for note in comparison_notes(comparison, presentation):
         reporter.warn(note)
     reporter.say(f"\n{comparison_outcome(comparison, presentation)}".translate(PLAIN))

@@ -209,8 +209,7 @@ def print_evaluation(
 
 def print_result(reporter: Reporter, run: RunFiles) -> None:
     """Print every metric with its verdict, and at the end what happened in plain sentences."""
-    table = comparison_table(run.comparison, run.presentation.words, ("Before", "After"))
-    print_table(reporter, "Before and after, on the same items", table)
+    print_table(reporter, "Before and after, on the same items", comparison_table(run))
     for text in filter(None, (outcome(run), summary(run))):
         reporter.say(f"\n{text}".translate(PLAIN))
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from environments.presentation import Chart, Finding, Words
+from environments.presentation import Chart, Finding
 from equipoise.report.document import Cell, Table, Tables
 from equipoise.report.run_files import RunFiles
 from equipoise.report.words import (
     MINUS,
     MISSING,
+    STAGES,
     Pair,
     change_in_unit,
     figure,
@@ -19,7 +20,6 @@ from equipoise.report.words import (
     interval_in_unit,
     key_name,
     level_of,
-    metric_name,
     noise,
     p_value,
     percent,
@@ -294,26 +294,25 @@ def verdict_table(run: RunFiles) -> Table:
     )
 
 
-def comparison_table(
-    rows: Mapping[str, MetricComparison], words: Mapping[str, Words], sides: tuple[str, str]
-) -> Table:
+def comparison_table(run: RunFiles) -> Table:
     """The metrics of a comparison in the order of its file: values, change, verdict."""
     return Table(
-        ("Metric", *sides, *CHANGE),
+        ("Metric", *map(run.column_of, STAGES), *CHANGE),
         tuple(
             (
-                Cell(heading(metric_name(name, words))),
+                Cell(heading(run.name_of(name))),
                 *(Cell(figure(value), kind="number") for value in (row.before, row.after)),
                 *verdict_cells(row),
             )
-            for name, row in rows.items()
+            for name, row in run.comparison.items()
         ),
     )
 
 
 def verdicts_note(run: RunFiles) -> str:
     """Explain the small print of the verdict table; empty if it has none."""
-    if not any(_has_floor(run.pair(name)) for name in metric_names(run)):
+    pairs = map(run.pair, metric_names(run))
+    if not any(e.floor is not None for pair in pairs for e in pair.values()):
         return ""
     return (
         "Noise alone: what the metric would be if there were nothing to find, as the median over "
@@ -408,10 +407,6 @@ def charted_breakdown(run: RunFiles, chart: Chart) -> tuple[str, Table] | None:
     return _breakdown(run, chart.breakdown, chart.metric)
 
 
-def _has_floor(pair: Pair) -> bool:
-    return any(estimate.floor is not None for estimate in pair.values())
-
-
 # --- modes and trivial baselines ---------------------------------------------------------------
 
 
@@ -450,15 +445,14 @@ def _mode_table(run: RunFiles) -> Table:
         name for figures in modes.values() for name, f in figures.items() if f.value is not None
     )
     rows = tuple(
-        (Cell(plain_name(mode)), *(_without_noise(figures.get(name)) for name in metrics))
+        (
+            Cell(plain_name(mode)),
+            *(replace(figure_cell(figures.get(name)), noise="") for name in metrics),
+        )
         for mode, figures in modes.items()
     )
     columns = ("Mode", *(heading(run.name_of(name)) for name in metrics))
     return Table(columns, rows, level_of(run.modes.confidence))
-
-
-def _without_noise(estimate: Estimate | None) -> Cell:
-    return replace(figure_cell(estimate), noise="")
 
 
 # --- trivial baselines ---------------------------------------------------------------------------
@@ -481,7 +475,10 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
     columns += (f"Trained {MINUS} baseline", *CHANGE[1:]) if compared else ()
     rows = tuple(
         (
-            _baseline_cell(run, name, baseline),
+            Cell(
+                plain_name(name),
+                note=printable(baseline.note or run.note_of(name) or _UNDESCRIBED),
+            ),
             *(figure_cell(baseline.metrics.get(figure)) for figure in figures),
             *(_against(run, name, baseline) if compared else ()),
         )
@@ -489,12 +486,6 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
     )
     table = Table(columns, rows, level_of(probe.confidence))
     return (Tables("Trivial baselines", "baselines", note, (("", table),), folded=True),)
-
-
-def _baseline_cell(run: RunFiles, name: str, baseline: BaselineResult) -> Cell:
-    return Cell(
-        plain_name(name), note=printable(baseline.note or run.note_of(name) or _UNDESCRIBED)
-    )
 
 
 def _against(run: RunFiles, name: str, baseline: BaselineResult) -> tuple[Cell, ...]:

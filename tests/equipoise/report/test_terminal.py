@@ -68,7 +68,7 @@ def test_every_figure_of_a_comparison_and_an_evaluation_is_whole(width):
     comparison = Comparison.model_validate(real("comparison.json")).metrics
     run = RunFiles(comparison=comparison, presentation=PRESENTATION)
     shown = at(width, lambda reporter: print_result(reporter, run))
-    rows = comparison_table(comparison, PRESENTATION.words, ("Before", "After")).rows
+    rows = comparison_table(run).rows
     for _, before, after, change, p, _, verdict in rows:
         for text in (before.text, after.text, change.text, change.interval, p.text):
             assert plain(text) in shown
