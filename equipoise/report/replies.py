@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from environments.base import UNPARSEABLE
@@ -26,17 +26,6 @@ from equipoise.report.words import Stage, heading, number, plain_name, printable
 _QUESTION_LIMIT, _CELL_LIMIT, _ITEMS_SHOWN = 400, 600, 5
 #: The metadata key of what a prompt asks, for tasks whose prompts hold more than that.
 QUESTION = "question"
-
-K = TypeVar("K")
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field of what is shown; `differs` when what is beside it does not agree."""
-
-    name: str
-    value: str
-    differs: bool
 
 
 def in_words(value: Any) -> str:
@@ -52,12 +41,6 @@ def problem(reply: Reply) -> str:
     if reply.unparseable is not None:
         return f"could not be read: {reply.unparseable}"
     return "" if reply.error is None else f"could not be scored: {reply.error}"
-
-
-def differing_keys(rows: Sequence[Mapping[K, str]]) -> set[K]:
-    """The keys at which the rows do not agree, a missing one too; none if there is one row."""
-    keys = {key for row in rows for key in row}
-    return {key for key in keys if len({row.get(key) for row in rows}) > 1}
 
 
 def reply_sections(run: RunFiles) -> tuple[Tables, ...]:

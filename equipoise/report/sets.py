@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from environments.presentation import SetView
 from equipoise.report.document import Section
-from equipoise.report.replies import Field, address, differing_keys, in_words, problem
+from equipoise.report.replies import address, in_words, problem
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.words import Stage, figure, heading, number, plain_name, printable
 
@@ -24,6 +24,15 @@ _COUNTS = {2: "two", 3: "three", 4: "four"}
 Edges = NDArray[np.float64]
 #: Set id -> variant -> the replies to it.
 BySetAndVariant = Mapping[str, Mapping[str, Sequence[Reply]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of what is shown; `differs` when what is beside it does not agree."""
+
+    name: str
+    value: str
+    differs: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,9 @@ def _row(
 ) -> tuple[Variant, ...]:
     columns = [variants.get(name, ()) for name in names]
     compared = [compared_fields(replies[0], view) if replies else {} for replies in columns]
-    differing = differing_keys([fields for fields in compared if fields])
+    shown = [fields for fields in compared if fields]
+    keys = {key for fields in shown for key in fields}
+    differing = {key for key in keys if len({fields.get(key) for fields in shown}) > 1}
     pairs = zip(columns, compared, strict=True)
     return tuple(_variant(*pair, differing, view, edges, tallest) for pair in pairs)
 

@@ -37,7 +37,7 @@ def evaluated(generation=None, endpoint=None, **other):
         "usage": {"calls": calls},
     }
     path = other.get("path", "a")
-    stage = SimpleNamespace(
+    return SimpleNamespace(
         loaded=SimpleNamespace(resolved=resolved, environment_class=SimpleNamespace(name="a")),
         run=RunDirectory(Path(path)),
         provenance=Provenance.model_validate(provenance),
@@ -45,7 +45,6 @@ def evaluated(generation=None, endpoint=None, **other):
         path=path,
         items={"p": "hash"},
     )
-    return stage
 
 
 @pytest.mark.parametrize(

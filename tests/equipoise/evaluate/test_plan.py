@@ -94,7 +94,6 @@ def test_one_task_that_cannot_be_had_ends_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr(evaluate, "_prepare", prepare)
     monkeypatch.setattr(evaluate, "_evaluate_subject", lambda *_: None)
-    monkeypatch.setattr(evaluate, "_usage_of", lambda *_: None)
     three = audit(REAL, names=("pubmedqa", "rag", "fairness"))
     with refusal("audit.failed-rows", "rag: no such data set"):
         list(evaluate.run_audit(three, tmp_path, ACTIONS))
