@@ -17,7 +17,7 @@ STUB = """#!/bin/sh
 echo "$(basename "$0")" >> "$CALLS"
 for word in "$@"; do echo "  $word" >> "$CALLS"; done
 case "$*" in
-  "gate --plan") mkdir -p results/gate && echo {} > results/gate/plan.json ;;
+  gate*--plan) mkdir -p results/gate && echo {} > results/gate/plan.json ;;
   gate*) echo "## Gate" > gate.md; echo "<testsuites/>" > gate.xml; exit "$VERDICT" ;;
 esac
 """
@@ -58,7 +58,11 @@ def test_each_line_runs_and_the_summary_is_written_whatever_the_verdict(
     calls = _calls((tmp_path / "CALLS").read_text())
     assert [call[0] for call in calls] == ["python", "uv", "uv", *["equipoise"] * 3]
     plan, evaluate, gate = (_options(call[1:]) for call in calls[3:])
-    assert plan.plan and evaluate.model == ("before=my model", "after=$(touch hacked)")
+    assert (
+        plan.plan
+        and plan.before == "rag"
+        and evaluate.model == ("before=my model", "after=$(touch hacked)")
+    )
     evaluate.check()
     root = f"results/audits/{evaluate.run_name}"
     assert (gate.before, gate.after) == (f"{root}:before", f"{root}:after")

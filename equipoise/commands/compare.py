@@ -81,7 +81,8 @@ class GateOptions:
     nothing is scored.
 
     --plan says how many prompts and replies each task needs so that an unchanged model passes in
-    80% of cases. It takes the variances of BEFORE or, without it, of our local models.
+    80% of cases. It takes the variances of BEFORE or, if that is a task or all, of our local
+    models.
 
     Examples:
         equipoise gate --plan
@@ -168,17 +169,20 @@ def _show_plan(
         )
         for name, t in tasks.items()
     ]
-    source = options.before or "our local models on one CPU core"
+    task = next(iter(tasks)) if len(tasks) == 1 else "all"
+    source = options.before
+    if source in (None, "all", task) and not Path(source or "all").exists():
+        source = "our local models on one CPU core"
     reporter.table(f"Each model needs, with the variances of {source}", columns, rows)
-    for name, task in tasks.items():
-        if task.unknown:
-            metrics = ", ".join(task.unknown)
+    for name, planned in tasks.items():
+        if planned.unknown:
+            metrics = ", ".join(planned.unknown)
             reporter.warn(f"{name}: not measured, so not in the plan: {metrics}")
-    if not any(task.unknown for task in tasks.values()):
+    if not any(planned.unknown for planned in tasks.values()):
         reporter.say(f"An unchanged model then passes in {PASSES:.0%} of cases.")
     reporter.say(
         f"plan: {path}\n"
-        f"next: equipoise evaluate all --plan {path} --model before=MODEL --model after=MODEL"
+        f"next: equipoise evaluate {task} --plan {path} --model before=MODEL --model after=MODEL"
     )
 
 

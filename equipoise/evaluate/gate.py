@@ -280,10 +280,16 @@ class Spreads:
 
 
 def plan_gate(word: str | None, margins: Margins) -> dict[str, PlannedTask]:
-    """Plan the evaluations of a gate from a stored one, or else from our local models'."""
-    stored = stages_of(word).items() if word else ()
-    tasks = {task: measure_spreads(folder, task, margins) for task, folder in stored}
-    tasks = tasks or shipped_spreads()
+    """Plan the evaluations of a gate from a stored one, or from our local models' of a task or all.
+
+    Each of several tasks must pass more often than all of them together.
+    """
+    tasks = shipped_spreads()
+    if word in tasks and not Path(word).exists():
+        tasks = {word: tasks[word]}
+    elif word not in (None, "all"):
+        stored = stages_of(word).items()
+        tasks = {task: measure_spreads(folder, task, margins) for task, folder in stored}
     names = {(task, name): None for task, spreads in tasks.items() for name in spreads.metrics}
     _refuse_unknown(margins, names)
     power = PASSES ** (1 / len(tasks))

@@ -121,7 +121,7 @@ def test_undecided_may_pass_and_is_skipped_in_junit(gate, results, row, tmp_path
 
 def test_a_plan_says_the_replies_of_each_task(gate, results, tmp_path):
     said = gate(f"{results}/a-1:one", "--plan", code=0)
-    assert "equipoise evaluate all --plan" in said
+    assert "equipoise evaluate pubmedqa --plan" in said
     plan = json.loads((tmp_path / "gate" / "plan.json").read_text())
     (planned,) = plan["tasks"].values()
     assert planned["prompts"] == 48 and planned["replies"] > 2

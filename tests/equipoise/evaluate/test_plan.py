@@ -115,6 +115,8 @@ def test_the_shipped_plan_is_taken_by_an_evaluation(tmp_path):
     write_json(tmp_path / "plan.json", asdict(GatePlan(planned)))
     plan = read_plan(tmp_path / "plan.json", "all")
     assert plan == {name: (task.prompts, task.replies) for name, task in planned.items()}
+    for name, planned_alone in ((n, plan_gate(n, {})) for n in planned):
+        assert planned_alone[name].replies < planned[name].replies, "four must pass together"
     assert sorted(plan) == tasks() and not any(task.unknown for task in planned.values())
     planned_audit = task_audit(LOCAL, tmp_path, plan={"dharma": (39, 7)})
     loaded = planned_audit.load_plain(LOCAL)
