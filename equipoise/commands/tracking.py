@@ -53,7 +53,8 @@ class Tracker:
     def __init__(self, loaded: LoadedConfig, run: RunDirectory) -> None:
         self._loaded = loaded
         self._run = run
-        self._off = not loaded.config.logger.wandb_enabled
+        self._by_trl = "wandb" in loaded.config.logger.report_to
+        self._off = not (loaded.config.logger.wandb_enabled or self._by_trl)
         self._wandb: Any = None
 
     def __enter__(self) -> Self:
@@ -75,8 +76,9 @@ class Tracker:
     @contextmanager
     def watching(self, job: Job, total: int, done: int) -> Iterator[Callable[[Row], None]]:
         """Yield what takes each row of the history once it is written."""
-        # Up to the checkpoint that a resumed run goes on from.
-        history = read_history(job.run.history)
+        history = read_history(
+            job.run.history
+        )  # up to the checkpoint that a resumed run goes on from
 
         @cache
         def monitor() -> AlarmMonitor:
@@ -89,6 +91,8 @@ class Tracker:
                 )
             )
 
+        if self._by_trl:  # it goes on in the run that there is
+            self._attempt(self._started)
         with showing_steps(job.display.progress, total, done) as show:
 
             def take(row: Row) -> None:
@@ -96,7 +100,7 @@ class Tracker:
                 if alarm := monitor().add(row):
                     _LOG.warning(alarm.text)
                     self.alert(alarm.text)
-                if job.loaded.engine == "local":  # NeMo-RL sends its own
+                if job.loaded.engine == "local" and not self._by_trl:  # else it has been sent
                     self.log(row)
 
             yield take

@@ -425,8 +425,8 @@ class LoggerConfig(Section):
 
     wandb_enabled: Local[bool]  #: online with a key, offline without one
     wandb: Local[WandbConfig]
-    #: local engine only: TRL's own trackers of each step
-    report_to: Local[list[Literal["tensorboard", "trackio"]]] = []
+    #: local engine only: TRL's own trackers of each step; with wandb, in the run that is ours
+    report_to: Local[list[Literal["tensorboard", "trackio", "wandb"]]] = []
 
 
 class ClusterConfig(Section):

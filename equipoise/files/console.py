@@ -10,6 +10,7 @@ and logs notes and warnings for a person, which `printing_notes` prints.
 import logging
 import math
 import re
+import sys
 import textwrap
 import time
 import unicodedata
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from statistics import fmean
 from threading import Lock
 from typing import Any, Protocol, TextIO
 
@@ -63,6 +65,7 @@ def escaped(text: str) -> str:
 
 
 Advance = Callable[[int], None]
+_BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH_OF_FILES = 160
 _WIDTH_OF_RULE = 80
 #: Seconds without a line in a file after which a stage says how far it is.
@@ -287,12 +290,21 @@ class _NotesHandler(logging.Handler):
         show(record.getMessage())
 
 
+def sparkline(values: Sequence[float]) -> str:
+    """Draw values as at most 40 blocks, each the mean of neighbours where they are many."""
+    width = min(40, len(values))
+    cuts = [n * len(values) // width for n in range(width + 1)]
+    means = [fmean(values[cuts[n] : cuts[n + 1]]) for n in range(width)]
+    low, span = min(means), max(means) - min(means)
+    return "".join(_BLOCKS[round((mean - low) / span * 7) if span else 0] for mean in means)
+
+
 @contextmanager
 def showing_steps(
     progress: ShowProgress, total: int, done: int
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield the function that prints a step's row as a line."""
-    started = time.monotonic()
+    """Yield the function that prints a step's row as a line, and ten times the rewards so far."""
+    started, rewards = time.monotonic(), list[float]()
 
     def show(row: Mapping[str, Any]) -> None:
         step = int(row["step"])
@@ -304,6 +316,12 @@ def showing_steps(
             if (value := row.get(name)) is not None and not math.isnan(value)
         ]
         _NOTES.info("  ".join(parts))
+        reward = row.get("reward")
+        if reward is not None and math.isfinite(reward):
+            rewards.append(reward)
+        due = (step % max(1, total // 10) == 0 or step == total) and len(rewards) > 1
+        if due and (sys.stdout.encoding or "").lower().startswith("utf"):
+            _NOTES.info(f"reward {sparkline(rewards)}  {rewards[0]:.3f} to {rewards[-1]:.3f}")
         advance(step)
 
     with progress("training", total, done) as advance:

@@ -85,7 +85,7 @@ cluster.gpus_per_node=8 --engine local -> -> local.several-gpus | 8 GPUs
     -> local.several-gpus | 4 nodes of 8 GPUs
 policy.precision=float16 -> -> config.invalid-value
 equipoise.load_in_4bit=true -> -> local.trained-4-bits
-logger.report_to=[trackio] -> -> local.missing-package | trackio
+logger.report_to=[trackio,wandb] -> -> local.missing-package | trackio
 policy.optimizer.kwargs.lrr=1 -> policy.optimizer -> config.invalid-value | lrr
 policy.scheduler=[ONE,TWO] -> policy -> config.invalid-value | 1 increasing
 policy.scheduler=[ONE,{"milestones":[3]}] -> policy -> config.invalid-value | 0 increasing

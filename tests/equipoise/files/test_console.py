@@ -19,6 +19,7 @@ from equipoise.files.console import (
     escaped,
     printing_notes,
     showing_steps,
+    sparkline,
 )
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import guarded
@@ -137,7 +138,7 @@ class TestProgress:
             assert shown in out.getvalue()
 
 
-def test_each_step_is_a_line():
+def test_each_step_is_a_line_and_the_rewards_a_sparkline():
     reporter, out = piped()
     with printing_notes(reporter), showing_steps(reporter.progress, 20, 0) as show:
         for step in range(1, 21):
@@ -145,9 +146,11 @@ def test_each_step_is_a_line():
             show({"step": step, "reward": step / 2, "loss": loss, "env/ratio": float("nan")})
     *lines, end = out.getvalue().splitlines()
     assert end.startswith("training: 20 of 20")
-    assert len(lines) == 20
-    assert re.match(r"step    2/20  ETA 0:00:\d\d  reward 1.000  loss 0.250", lines[1])
-    assert "loss" not in lines[2] and "nan" not in out.getvalue()
+    steps = [line for line in lines if line.startswith("step")]
+    assert len(steps) == 20 and len(lines) == 30
+    assert re.match(r"step    2/20  ETA 0:00:\d\d  reward 1.000  loss 0.250", steps[1])
+    assert "loss" not in steps[2] and "nan" not in out.getvalue()
+    assert lines[2] == "reward ▁█  0.500 to 1.000"
 
 
 def test_notes_go_to_others_again_in_whichever_order_two_printers_end():
@@ -157,6 +160,11 @@ def test_notes_go_to_others_again_in_whichever_order_two_printers_end():
     for printer in printers:
         printer.close()
     assert logging.getLogger("equipoise").propagate
+
+
+def test_a_sparkline_of_many_values_is_of_their_means():
+    assert sparkline([1.0, 1.0]) == "▁▁"
+    assert sparkline([float(n // 100) for n in range(800)]) == "".join(b * 5 for b in "▁▂▃▄▅▆▇█")
 
 
 @pytest.mark.parametrize("width", [20, *WIDTHS])
