@@ -202,7 +202,8 @@ def _sample_batch(
     prompts = [render_prompt(tokenizer, record) for record in records]
     inputs, new_tokens = complete(loaded.model, tokenizer, prompts, sampling)
     texts = tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
-    count(n * int(inputs["attention_mask"].sum()), count_tokens(new_tokens, tokenizer.eos_token_id))
+    written = until_end(new_tokens, tokenizer.eos_token_id)
+    count(n * int(inputs["attention_mask"].sum()), int(written.sum()))
     return [
         Rollout(r.id, r.set_id, r.split, prompt, text, r.metadata)
         for i, (r, prompt) in enumerate(zip(records, prompts, strict=True))
@@ -236,13 +237,8 @@ def complete(
     return inputs, output[:, inputs["input_ids"].shape[1] :]
 
 
-def count_tokens(completions: torch.Tensor, end: int) -> int:
-    """Count the tokens of all completions [B, T]; padding follows the first `end`."""
-    return int(until_end(completions, end).sum())
-
-
 def until_end(completions: torch.Tensor, end: int) -> torch.Tensor:
-    """Return a mask [B, T] of the tokens up to each completion's first `end`, which is one."""
+    """Return a mask [B, T] of the tokens up to each completion's first `end`; padding follows."""
     ends = completions == end
     return ends.cumsum(dim=1) - ends.int() == 0
 

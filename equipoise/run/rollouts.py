@@ -232,10 +232,6 @@ def choose(rollouts: Sequence[Rollout], scores: Sequence[Score], limit: int, see
     return [(rollout, score) for rollout, score in pairs if rollout.set_id in names]
 
 
-def nothing(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Sample:  # noqa: ARG001
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class TrainingRollouts:
     """The file of a run of `steps` steps, of which `limit` are kept, at even distances."""

@@ -15,7 +15,7 @@ from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
 from equipoise.run.job import FailureMonitor
 from equipoise.run.ledger import Meter
-from equipoise.run.rollouts import TrainingRollouts, nothing
+from equipoise.run.rollouts import TrainingRollouts
 from equipoise.train.local import (
     StepRecorder,
     build_trainer,
@@ -143,7 +143,7 @@ def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(
 def recording(folder, monitor, rows):
     file = TrainingRollouts(folder / "rollouts.jsonl", limit=1, steps=4)
     history, meter = folder / "history.jsonl", Meter()
-    return StepRecorder(history, file, nothing, monitor, meter, rows.append, lambda: False)
+    return StepRecorder(history, file, lambda *_: (), monitor, meter, rows.append, lambda: False)
 
 
 def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp_path):

@@ -11,7 +11,7 @@ from environments.contract import Environment
 from equipoise.models.template import render
 from equipoise.run.history import step_row
 from equipoise.run.job import score_within_budget
-from equipoise.run.rollouts import Choice, Sample, nothing
+from equipoise.run.rollouts import Choice, Sample
 
 MessageLog = Sequence[Mapping[str, Any]]
 
@@ -97,7 +97,7 @@ class StepScorer:
     One call is of one split, and holds whole groups: a step, one of its batches, or sets of it.
     """
 
-    def __init__(self, environment: Environment, choose: Choice = nothing) -> None:
+    def __init__(self, environment: Environment, choose: Choice = lambda *_: ()) -> None:
         self.environment, self._choose = environment, choose
         self._calls: list[tuple[Sequence[Rollout], Sequence[Score]]] = []
         self._tokens: Counter[str] = Counter()  # of prompts, by split

@@ -26,10 +26,10 @@ from equipoise.models.causal import (
     Sampling,
     _processors,
     complete,
-    count_tokens,
     load_model,
     render_prompt,
     sample,
+    until_end,
 )
 from equipoise.run.ledger import Meter
 from equipoise.train.local import draw_for_training
@@ -175,4 +175,4 @@ def test_the_callers_random_state_is_left_as_it_was(model):
 def test_tokens_of_completions_are_counted_to_their_end():
     end, pad = 7, 0
     drawn = [[1, 2, end, pad], [1, end, end, 5], [1, 2, 3, 4], [end, 1, 1, 1]]
-    assert count_tokens(torch.tensor(drawn), end) == 3 + 2 + 4 + 1
+    assert until_end(torch.tensor(drawn), end).sum(dim=1).tolist() == [3, 2, 4, 1]
