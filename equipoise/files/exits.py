@@ -156,12 +156,12 @@ def _remedied(error: Exception) -> EquipoiseError | None:
     if isinstance(error, DamagedFileError):
         message, remedy = f"a file is damaged: {error}", "Put it back, or start a new run."
         return EquipoiseError(error.code, message, remedy)
-    out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
-    of_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    if of_cpu or isinstance(error, out_of_memory | MemoryError):
-        of_gpu = isinstance(error, out_of_memory) and not of_cpu
+    of_gpu = isinstance(error, getattr(sys.modules.get("torch"), "OutOfMemoryError", ()))
+    of_torch = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    of_cpu = of_torch or isinstance(error, MemoryError)
+    if of_cpu or of_gpu:
         first_line = next(iter(str(error).splitlines()), "")
-        message = f"{'the GPU' if of_gpu else 'this machine'}'s memory is used up. {first_line}"
+        message = f"{'this machine' if of_cpu else 'the GPU'}'s memory is used up. {first_line}"
         return EquipoiseError("machine.full-memory", message.strip(), _MEMORY_REMEDY)
     number = error.errno if isinstance(error, OSError) else None
     if number is None and os.strerror(errno.ENOSPC) in str(error):

@@ -38,7 +38,7 @@ def failing(error):
         (Stopped("stopped; --resume x continues it"), EXIT_STOPPED, "--resume x"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB."), 1, "train_micro_batch_size"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate"), 1, "this machine's"),
-        (MemoryError(), 1, "--lora-rank"),
+        (MemoryError(), 1, "this machine's memory is used up"),
         (
             DamagedFileError("file.cut", Path("x/provenance.json"), "cut off"),
             1,
