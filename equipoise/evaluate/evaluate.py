@@ -55,6 +55,7 @@ from equipoise.run.rollouts import (
 from equipoise.run.seals import check_part
 from equipoise.run.start import record_prompts, reported, start_run
 from equipoise.statistics.evaluation import MANY_UNREADABLE, learning_signal
+from equipoise.statistics.gate import LEAST_CLUSTERS
 from equipoise.statistics.seeds import EntriesComparison
 
 _LOG = logging.getLogger(__name__)
@@ -260,12 +261,16 @@ def _take_baseline(job: Job, writer: Writer, ask: Ask) -> None:
         else:
             generate(job, BASELINE, _apply_ask(writer.draw(job), ask))
         score(job, BASELINE, to_train=False)
-        warn_unreadable(job.run)
+        warn_of_replies(job.run)
 
 
-def warn_unreadable(run: RunDirectory) -> None:
-    """Warn where most replies could not be read, with the commonest ones and what to try."""
-    signal = learning_signal(*read_scored_rollouts(run.rollouts(BASELINE)))
+def warn_of_replies(run: RunDirectory) -> None:
+    """Warn of too few sets, and of unreadable replies: the commonest ones and what to try."""
+    rollouts, scores = read_scored_rollouts(run.rollouts(BASELINE))
+    sets = len({rollout.set_id for rollout in rollouts})
+    if sets < LEAST_CLUSTERS:
+        _LOG.warning(f"{sets} questions or sets show little: a gate needs {LEAST_CLUSTERS}")
+    signal = learning_signal(rollouts, scores)
     if signal.unreadable < MANY_UNREADABLE:
         return
     examples = "".join(f"\n  {reply}" for reply in signal.commonest)

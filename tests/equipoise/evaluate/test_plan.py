@@ -128,7 +128,7 @@ def test_the_shipped_plan_is_taken_by_an_evaluation(tmp_path):
         read_plan(tmp_path / "plan.json", "dharma")
 
 
-def test_replies_that_cannot_be_read_are_shown_with_a_remedy(tmp_path, monkeypatch):
+def test_replies_that_are_few_or_cannot_be_read_are_told_with_a_remedy(tmp_path, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(evaluate._LOG, "warning", said.append)
     run = RunDirectory(tmp_path)
@@ -138,8 +138,9 @@ def test_replies_that_cannot_be_read_are_shown_with_a_remedy(tmp_path, monkeypat
         said.clear()
         scores = [unread] * number + [Score(1.0)] * (4 - number)
         write_rollouts(run.rollouts("baseline"), rollouts, scores)
-        evaluate.warn_unreadable(run)
-        shown = ["--few-shot" in text and "I cannot say." in text for text in said]
+        evaluate.warn_of_replies(run)
+        assert "4 questions" in said[0] and "40" in said[0]
+        shown = ["--few-shot" in text and "I cannot say." in text for text in said[1:]]
         assert shown == [True] * warned
 
 
