@@ -1,4 +1,4 @@
-"""Whole counterfactual sets: how many are taken, and which split each one is in.
+"""Choose whole counterfactual sets, and assign each to a split.
 
 A set is never cut. Sets are ranked within their stratum (the clinical case) by a hash of the seed
 and their id, so that nothing depends on the order of the records or on a library's random
@@ -39,7 +39,7 @@ def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:
 
 
 def sample_names(names: Iterable[str], number: int | None, seed: int) -> set[str]:
-    """`number` of the names, all of them for None; fewer are part of more."""
+    """Choose `number` of the names, or all for None; a smaller choice is part of a larger one."""
     return set(sorted(names, key=lambda name: seeded_digest(seed, name))[:number])
 
 
@@ -76,9 +76,9 @@ def split_sets(
 
 
 def whole_sets(num_samples: int, set_size: int, available: int) -> int:
-    """How many sets are `num_samples` records. Raises `ValueError` with the nearest valid number.
+    """Convert `num_samples` records into sets. Raises `ValueError` with the nearest valid number.
 
-    `available` is how many sets there are.
+    `available` is the number of sets.
     """
     capacity = set_size * available
     if num_samples > capacity:
@@ -96,7 +96,7 @@ def whole_sets(num_samples: int, set_size: int, available: int) -> int:
 
 
 def split_counts(sets: int, fractions: Mapping[str, float]) -> dict[str, int]:
-    """How many sets each split gets: one at least, then whichever lacks most of its fraction."""
+    """Sets per split: at least one each, then to the split furthest below its fraction."""
     if sets < len(fractions):
         raise ValueError(
             f"{len(fractions)} questions or sets are needed at least, one for each of "
@@ -109,7 +109,7 @@ def split_counts(sets: int, fractions: Mapping[str, float]) -> dict[str, int]:
 
 
 def _spread(counts: Mapping[str, int]) -> Iterator[str]:
-    """Every split as often as `counts` says, spread so evenly that any stretch is cut alike."""
+    """Repeat each split `counts` times, spread evenly, so that any stretch is divided alike."""
     total = sum(counts.values())
     tally = dict.fromkeys(counts, 0)
     for position in range(1, total + 1):

@@ -1,4 +1,4 @@
-"""Replies that come one by one, held until their whole set is there, and scored by one call.
+"""Collect replies that arrive one by one, and score each complete set in one call.
 
 A set is what one call of `score` must see: all generations of all variants of a counterfactual set,
 or of one prompt. Its first reply starts the clock. At the limit a set that is not whole fails,
@@ -59,7 +59,7 @@ class _Set:
     timer: asyncio.TimerHandle = field(init=False)
 
     def has_seat(self, seat: tuple[str, Hashable]) -> bool:
-        """Whether a reply can take an older one's seat, or a free one of its prompt."""
+        """Whether a reply can replace an older one, or take a free slot of its prompt."""
         count = sum(prompt_id == seat[0] for prompt_id, _ in self.replies)
         return seat in self.replies or count < self.generations
 
@@ -134,7 +134,7 @@ class AwaitedSets:
         return new_set
 
     def _close(self, closed: _Set) -> None:
-        """Have a set scored, or fail it where a reply is missing that its scores need."""
+        """Score a set, or fail it if a reply that its scores need is missing."""
         loop = asyncio.get_running_loop()
         closed.timer.cancel()
         loop.call_later(KEPT, self._forget, closed.calls)
@@ -142,7 +142,7 @@ class AwaitedSets:
         siblings.remove(closed)
         if not siblings:
             del self._open[closed.name, closed.attempt]
-        # In an order of their own, so that the order of arrival decides nothing.
+        # Sorted, so that the order of arrival has no effect.
         replies = sorted(closed.replies.values(), key=lambda r: (r[0].prompt_id, r[0].completion))
         size = self._variants * closed.generations
         if len(replies) < size and self._scope != "rollout":
@@ -159,7 +159,7 @@ class AwaitedSets:
 
     async def _work(self) -> None:
         while self._closed:
-            # One set of each name: `score` would take two of them for one.
+            # At most one set of each name: `score` would merge two.
             batch = dict(reversed(self._closed))
             self._closed = [(name, s) for name, s in self._closed if s is not batch[name]]
             sets = list(batch.values())
@@ -167,9 +167,9 @@ class AwaitedSets:
             self._answer(sets, await asyncio.to_thread(self._score_sets, rollouts))
 
     def _score_sets(self, sets: Sequence[Sequence[Rollout]]) -> list[list[Score]]:
-        """Score all sets by one call; where that raises, each by its own, so that one alone fails.
+        """Score all sets in one call; if it raises, score them singly, so that only one fails.
 
-        Whoever waits needs an answer whatever `score` raises.
+        Every waiter gets an answer, whatever `score` raises.
         """
         try:
             scores = iter(self._score([rollout for rollouts in sets for rollout in rollouts]))
@@ -182,7 +182,7 @@ class AwaitedSets:
             return [[Score(None, error=failure)] * len(sets[0])]
 
     def _answer(self, sets: Sequence[Sequence[_Reply]], scores: Sequence[Sequence[Score]]) -> None:
-        """Answer all waiters; then tell the listener, which comes before a waiter goes on."""
+        """Answer all waiters, then call the listener, which runs before any waiter resumes."""
         rollouts = [[rollout for rollout, _ in replies] for replies in sets]
         for replies, of_set, scored in zip(sets, rollouts, scores, strict=True):
             numbers = sibling_means(of_set, scored)

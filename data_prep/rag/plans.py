@@ -1,4 +1,4 @@
-"""Plans of a frozen model, which prompts need, kept on disk.
+"""Store a frozen model's plans, which prompts need, on disk.
 
 A plan is a line under a hash of planner, prompt version and question, appended as soon as it comes.
 """
@@ -19,7 +19,7 @@ from environments.chat import MATERIAL, ChatModel, ChatRequest, inert, quote, tr
 from environments.rag.reader import LETTERS
 from environments.replies import UnreadableError, has_text, read_object
 
-#: Changes with the prompt or the schema, and so with what the kept plans are worth.
+#: Changed with the prompt or the schema, which makes stored plans invalid.
 PROMPT_VERSION = "plan-2"
 
 _ASKED_AT_ONCE = 256
@@ -56,7 +56,7 @@ class Plan(BaseModel, extra="forbid", frozen=True, strict=True):
     alternative_if_wrong: Text = Field(max_length=2000)
 
     def to_text(self) -> str:
-        """The plan as the rewriter reads it, without marks that would end its message."""
+        """The plan as the rewriter reads it, without tokens that would end its message."""
         features = ", ".join(self.discriminating_features)
         return inert(
             f"Plan: {self.reasoning} Guess: {self.best_guess}. Confirm: {self.confirming_evidence} "
@@ -73,7 +73,7 @@ class _Kept(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plans by question id, and how many questions have none and why."""
+    """The plans by question id, and the questions without one by reason."""
 
     plans: Mapping[str, Plan]
     failed: int = 0
@@ -94,7 +94,7 @@ def _fits(plan: Plan, *, with_options: bool) -> bool:
 
 
 def request_of(question: Question, *, with_options: bool) -> ChatRequest:
-    """Ask the planner for a plan. Without the options nothing of them can reach a query."""
+    """Ask the planner for a plan. If it sees no options, none can leak into a query."""
     system = _SYSTEM % (_LETTER if with_options else _PHRASE)
     options = [f"{letter}. {quote(text)}" for letter, text in question.options.items()]
     user = "\n".join([quote(question.text), *(options if with_options else [])])
@@ -122,7 +122,7 @@ class PlanCache:
         self._with_options = with_options
 
     def read(self, questions: Sequence[Question]) -> dict[str, Plan]:
-        """The kept plans of these questions; a line that was cut off or damaged is made again."""
+        """The stored plans of these questions; an incomplete or damaged line is made again."""
         kept: dict[str, Plan] = {}
         for line in self._path.read_bytes().splitlines() if self._path.exists() else ():
             with suppress(ValidationError):
@@ -133,9 +133,9 @@ class PlanCache:
         return {name: p for name, p in plans.items() if p and _fits(p, with_options=options)}
 
     def check(self, questions: Sequence[Question], model: ChatModel) -> str | None:
-        """Ask for one plan where some are missing; what is wrong with the planner, if anything.
+        """Try the planner once if plans are missing; return its error, if any.
 
-        The question is none of these, for a planner may rightly fail at one of them.
+        The trial question is not one of these, at which a planner may rightly fail.
         """
         plans = self.read(questions)
         if all(question.id in plans for question in questions):
@@ -146,7 +146,7 @@ class PlanCache:
     def complete(
         self, questions: Sequence[Question], model: ChatModel, say: Callable[[str], None]
     ) -> Planned:
-        """Make the plans that are missing. What failed before is tried again.
+        """Make the missing plans, and retry those that failed.
 
         Another process that completes the same file waits and then finds the plans.
         """
@@ -166,7 +166,7 @@ class PlanCache:
     def _make(
         self, questions: Sequence[Question], model: ChatModel
     ) -> tuple[dict[str, Plan], list[str]]:
-        """Ask for plans and keep those that come; why the others did not."""
+        """Ask for plans and store them; return the reasons for those that failed."""
         replies = model.ask(
             [request_of(question, with_options=self._with_options) for question in questions]
         )
@@ -179,7 +179,7 @@ class PlanCache:
             else:
                 reasons.append(reply.error.text if reply.error else "no plan of the schema")
         with self._path.open("a", encoding="utf-8") as file:
-            # It begins with a new line: a kill may have cut off the last one.
+            # Begin with a new line: a kill may have truncated the last one.
             file.write("".join(f"\n{row}" for row in rows))
         return plans, reasons
 

@@ -71,7 +71,7 @@ HARMFUL = _pattern("harmful")
 _EMPATHY = _pattern("empathy")
 _TELLS = _pattern("tells")
 
-#: So many brackets are for a machine: JSON is nothing that a patient can read.
+#: Text with so many brackets is JSON, which a patient cannot read.
 _MARKUP = re.compile(r"[{}\[\]<>|]")
 _MOST_MARKUP = 3
 
@@ -102,7 +102,7 @@ class Clause:
 
     @property
     def gives_content(self) -> bool:
-        """Whether something of a known scope is said."""
+        """Whether the clause has a known scope."""
         return self.scope is not None and not self.aside
 
 
@@ -142,7 +142,7 @@ def _clause(text: str, words: tuple[str, ...], after_aside: bool, after_address:
 
 
 def _scopes(words: Sequence[str]) -> Counter[DomainScope]:
-    """How many words and phrases of each scope there are."""
+    """Count the words and phrases of each scope."""
     counts: Counter[DomainScope] = Counter()
     for word in words:
         scope = SCOPE_OF_WORD.get(word) or SCOPE_OF_WORD.get(word.removesuffix("s"))
@@ -164,7 +164,7 @@ def outside_named(text: str) -> frozenset[str]:
 
 
 def referral_given(response: str) -> Referral:
-    """The most urgent care that a response sends to, where it does not say that none is needed."""
+    """The most urgent care that a response sends to, unless it says that none is needed."""
     clauses = (clause for clause in read_clauses(response) if not clause.to_judge)
     levels = [care_named(clause.text) for clause in clauses if not _refuses_care(clause)]
     return max(levels, key=REFERRALS.index, default="none")
@@ -200,7 +200,7 @@ _NOT_WORDS = """
     scarcely dont doesnt didnt cant wont shouldnt mustnt aint nope
 """
 _NOT = frozenset(_NOT_WORDS.split())
-#: Words that turn round, doubt or dismiss what stands anywhere in their sentence.
+#: Words that reverse, doubt or dismiss any statement of their sentence.
 _REVERSES_WORDS = """
     against allegedly avoid avoided avoiding bad banned beware cease contrary danger dangerous
     deadly delay disregard except fail false falsely foolish fools forbidden forget harm harmful
@@ -210,13 +210,13 @@ _REVERSES_WORDS = """
     useless without worst wrong
 """
 _REVERSES = frozenset(_REVERSES_WORDS.split())
-#: Words by which advice is only supposed, or is another person's.
+#: Words that mark advice as supposed, or as another person's.
 _SUPPOSES_WORDS = """
     if whether suppose supposing imagine pretend claim claimed claims believe believed believes
     say says said think thinks thought
 """
 _SUPPOSES = frozenset(_SUPPOSES_WORDS.split())
-#: What may stand between a negation and what it negates.
+#: Words that may separate a negation from the word it negates.
 _FILLERS = frozenset({"ever", "even", "just", "really", "please", "to", "do", "be", "so"})
 _REASSURES = re.compile(
     r"\b(?:do not|don't|never|no need to|not) (?:worry|panic|hesitate to|hesitate|forget to|wait|"

@@ -45,7 +45,7 @@ class DecisionSets:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Which replies were parsed, [S, R, G]."""
+        """Mask of the parsed replies, [S, R, G]."""
         valid: NDArray[np.bool_] = self.points[..., 0] != MISSING
         return valid
 
@@ -57,7 +57,7 @@ class DecisionSets:
     def mean_and_noise(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The mean over values of the mean invasiveness, and its variance by sampling, [S] each.
 
-        NaN where a value has not two parsed replies.
+        NaN where a value has fewer than two parsed replies.
         """
         invasiveness, count = self.invasiveness, self.valid.sum(axis=2)
         mean = quotient(np.nansum(invasiveness, axis=2), count)
@@ -82,7 +82,7 @@ class Anchors:
 
 
 class DecisionOutcome(BaseModel, extra="forbid", frozen=True):
-    """A reply as it is measured: `levels` of scored fields, amounts, its words in all.
+    """A measured reply: `levels` of scored fields, amounts, and its number of words.
 
     `levels` are None if it was not parsed.
     """
@@ -162,7 +162,7 @@ def gather_sets(rollouts: Sequence[Rollout], replies: Points, design: Design) ->
 def _generations(
     counts: Mapping[tuple[int, int], int], set_ids: tuple[str, ...], design: Design
 ) -> int:
-    """The one number of generations that all variants of all sets share."""
+    """The number of generations, which all variants of all sets share."""
     expected = max(counts.values(), default=0)
     for s, set_id in enumerate(set_ids):
         generations = [counts.get((s, r), 0) for r in range(len(design.values))]

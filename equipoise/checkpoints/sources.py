@@ -41,7 +41,7 @@ _ONE_ADAPTER = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A checkpoint: what it is called, where it is, and its tensors."""
+    """A checkpoint: its name, its path and its tensors."""
 
     kind: str
     path: Path
@@ -103,7 +103,7 @@ def _step(path: Path) -> Source | None:
 
 
 def _adapter(path: Path) -> Source | None:
-    """The adapter of this folder; PEFT puts others than its default one into folders below."""
+    """The adapter in this folder; PEFT keeps all but its default adapter in subfolders."""
     below = sorted(folder.parent.name for folder in path.glob(f"*/{CONFIG}"))
     if not (path / CONFIG).is_file():
         if len(below) > 1:
@@ -122,7 +122,7 @@ def _adapter(path: Path) -> Source | None:
 
 
 def _weights(path: Path) -> Source | None:
-    """Open what a training backend wrote, at this folder or one below it."""
+    """Open the checkpoint of a training backend in this folder or one below it."""
     for folder in (path, path / "model"):
         for look in (_megatron, _dtensor):
             if source := look(folder):
@@ -173,7 +173,7 @@ def _dtensor(path: Path) -> Source | None:
 
 
 def _nemo(path: Path) -> Source | None:
-    """NeMo 2's weights beside its context, given the folder of both or that of the weights."""
+    """NeMo 2's weights beside its context; the folder of either will do."""
     for weights, context in (path / "weights", path / "context"), (path, path.parent / "context"):
         if (weights / "metadata.json").is_file() and (context / "io.json").is_file():
             settings = context / "model.yaml"
@@ -194,7 +194,7 @@ def _hugging_face(path: Path) -> Source | None:
     return Source("a model of Hugging Face's", path, "hugging_face", tensors, companions=(path,))
 
 
-#: Each kind of folder -> what opens it, in the order in which they are looked for.
+#: Kind of folder -> the function that opens it, in the order of the search.
 _FOLDERS: Mapping[str, Callable[[Path], Source | None]] = {
     "a folder of NeMo 2": _nemo,
     "a step_N of NeMo-RL": _step,
@@ -206,7 +206,7 @@ _NAME_A_SOURCE = f"Name a run directory, {', '.join(_FOLDERS)}."
 
 
 def describe(source: Source) -> str:
-    """One line: what was recognised."""
+    """Describe the source in one line."""
     tensors = source.tensors
     contents = f", {len(tensors):,} tensors, {size(total_bytes(tensors))}" if tensors else ""
     return f"{source.path}: {source.kind}{contents}"

@@ -1,4 +1,4 @@
-"""The prompts of each step and its learning rate, decided before a run starts; all that it samples.
+"""Plan each step's prompts and learning rate, and count all samples, before a run starts.
 
 TRL's sampler and NeMo-RL's shuffling break counterfactual sets apart, and cannot be resumed in a
 later epoch. Here the run is a single pass over a list that depends on the seed alone, so a resumed
@@ -96,7 +96,7 @@ def total_generations(config: Config, engine: Engine, workload: Workload) -> int
 
 
 def generations(config: Config, engine: Engine, workload: Workload) -> dict[str, tuple[int, str]]:
-    """Stage -> its completions, and how they come about."""
+    """Stage -> its completions, and how that number is computed."""
     grpo, evaluation = config.grpo, config.equipoise.evaluation
     steps = workload.steps(config)
     rollouts = grpo.rollouts_per_step
@@ -135,7 +135,7 @@ def _probe(config: Config, workload: Workload) -> tuple[int, str]:
 
 
 def probe_replies(config: Config, workload: Workload) -> int:
-    """The replies that the probe has scored without generating them, about that many at most."""
+    """Upper bound of the replies that the probe scores without generating them."""
     settings = config.equipoise.probe
     tried = settings.constants + _OTHER_CONSTANTS + settings.rounds * PROBE_SENTENCES
     evaluated = workload.prompts.get(config.equipoise.evaluation.split, 0)
@@ -161,7 +161,7 @@ def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, st
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """An optimizer and its chain of schedulers; the rate of a step depends on its number alone."""
+    """An optimizer and its schedulers; a step's rate depends only on its number."""
 
     optimizer: "torch.optim.Optimizer"
     scheduler: "torch.optim.lr_scheduler.LRScheduler"
@@ -193,7 +193,7 @@ class Schedule:
         return cls(optimizer, scheduler, deepcopy(scheduler.state_dict()), rates)
 
     def go_to(self, step: int) -> None:
-        """Set the rate that follows `step` steps, whatever was loaded before."""
+        """Set the rate after `step` steps, regardless of any loaded state."""
         self.scheduler.load_state_dict(deepcopy(dict(self.start)))
         for group, rate in zip(self.optimizer.param_groups, self.first_rates, strict=True):
             group["lr"] = rate
@@ -203,7 +203,7 @@ class Schedule:
 
 
 def learning_rates(policy: PolicyConfig, steps: int) -> list[float]:
-    """The rate of each of the first `steps` steps."""
+    """List the rates of the first `steps` steps."""
     import torch
 
     schedule = Schedule.of(torch.nn.Linear(1, 1), policy)
@@ -217,7 +217,7 @@ def learning_rates(policy: PolicyConfig, steps: int) -> list[float]:
 
 @contextmanager
 def _no_updates() -> Iterator[None]:
-    """Let a scheduler step without an update before each step."""
+    """Silence torch's warning about scheduler steps without an update."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""The policy's model, the task's prompts and what gives reward, by the hooks of the task."""
+"""Checks of the policy's model, the task's prompts and its reward, through the task's hooks."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,18 +41,18 @@ _JUDGE = "Check its address, name and key, and that it runs: docs/judges.md."
 
 
 class NotLoadedError(Exception):
-    """A model would have to be loaded into this process."""
+    """Loading a model into this process would be necessary."""
 
 
 def _prepared(case: Case) -> list[str]:
-    """List what the task would make for its prompts. Raises `EquipoiseError`."""
+    """List the files that the task would make for its prompts. Raises `EquipoiseError`."""
     notes: list[str] = []
     prepare_task(case.configured, notes.append, dry_run=True)
     return notes
 
 
 def prompts_of(case: Case) -> Sequence[PromptRecord] | EquipoiseError:
-    """Make the prompts, or return why there are none."""
+    """Make the prompts, or return the reason why that fails."""
     try:
         case.once(_prepared)
         records = (make_prompts if case.online else prompts_here)(case.configured)
@@ -63,7 +63,7 @@ def prompts_of(case: Case) -> Sequence[PromptRecord] | EquipoiseError:
 
 
 def prompts(case: Case) -> Iterator[Finding]:
-    """Look at the prompts, their parts, and the models that they need."""
+    """Check the prompts, their parts, and the models that make them."""
     notes, records = list(case.once(_prepared)), case.once(prompts_of)
     data, module = case.config.equipoise.data, case.configured.data_module
     if data.data_path and case.job and not case.job.sees(Path(data.data_path)):
@@ -152,7 +152,7 @@ def model(case: Case) -> Iterator[Finding]:
 
 
 def in_folder(name: str, folder: Path, case: Case) -> Iterator[Finding]:
-    """A model on this machine, and the task's prompts in its chat template, as a run renders them.
+    """Check a model on this machine, and render the task's prompts in its chat template.
 
     Raises `EquipoiseError` where a run could not load it.
     """
@@ -175,11 +175,11 @@ def in_folder(name: str, folder: Path, case: Case) -> Iterator[Finding]:
 
 
 def on_hub(name: str, case: Case) -> Finding:
-    """A model that the run would download. Raises `EquipoiseError` where the hub refuses it."""
+    """Check a model to download. Raises `EquipoiseError` where the hub refuses it."""
     gated = "whether it is gated is not known: the hub was not asked"
     if not case.online:
         return unchecked(f"{name} is not on this machine; {gated}")
-    # Known within seconds, where the hub's own client would wait for a silent server for ever.
+    # This fails within seconds; the hub's own client waits for a silent server for ever.
     if reason := offline_reason():
         message = f"{name} is not on this machine, and {reason}"
         if "HF_HUB_OFFLINE" not in reason or case.place == "elsewhere":

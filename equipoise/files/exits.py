@@ -32,7 +32,7 @@ _STOPPING = (
 class Stopped(BaseException):
     """The user stopped the run; what is finished is kept.
 
-    Libraries take every `Exception` for one of their own, and would go on.
+    It is not an `Exception`, because libraries catch those and would carry on.
     """
 
 
@@ -40,8 +40,8 @@ class Stopped(BaseException):
 def raising() -> Iterator[None]:
     """Let SIGINT and SIGTERM raise `Stopped` while the block runs.
 
-    So does an error after one of them: a library that is left in the middle of its work may fail
-    while it tidies up, and that error would hide the signal.
+    An error after a signal becomes `Stopped` too: an interrupted library may fail during its
+    cleanup, and that error would hide the signal.
     """
     signalled = False
 
@@ -61,7 +61,7 @@ def raising() -> Iterator[None]:
 
 @contextmanager
 def deferring(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """Yield whether training is to end after its step; the first signal asks for it and says so.
+    """Yield a check whether to stop after this step; the first signal requests that and says so.
 
     A second one raises `Stopped`.
     """
@@ -109,7 +109,7 @@ _MEMORY_REMEDY = (
 def guarded(action: Callable[[Reporter], None]) -> int:
     """Run `action` and give the exit code: 0, 1 for a failure, 2 for wrong usage, 130 if stopped.
 
-    What a user can put right becomes a few clear lines; a bug keeps its traceback.
+    Errors that a user can fix become a few clear lines; a bug keeps its traceback.
     """
     guard_terminal()
     errors = Reporter.for_errors()
@@ -137,7 +137,7 @@ def guarded(action: Callable[[Reporter], None]) -> int:
 
 
 def _output_is_closed() -> bool:
-    """Whether the reader of this output has gone, as of `| head`; then write to nothing."""
+    """Whether the output's reader has closed, as `| head` does; if so, discard further output."""
     descriptor = sys.stdout.fileno()
     poll = select.poll()
     poll.register(descriptor, 0)
@@ -148,10 +148,10 @@ def _output_is_closed() -> bool:
 
 
 def _remedied(error: Exception) -> EquipoiseError | None:
-    """The clear error for a damaged file and for memory or a disk that is full; None for others.
+    """Explain a damaged file, a full disk or exhausted memory; None for other errors.
 
-    torch and safetensors report a full disk through exceptions of their own, with the system's
-    words in them.
+    torch and safetensors raise exceptions of their own for a full disk, with the system's message
+    inside.
     """
     if isinstance(error, DamagedFileError):
         message, remedy = f"a file is damaged: {error}", "Put it back, or start a new run."

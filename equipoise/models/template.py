@@ -16,12 +16,12 @@ from equipoise.files.errors import EquipoiseError
 
 #: The chat template among the hashes of provenance.json.
 CHAT_TEMPLATE = "chat_template"
-#: What a template of somebody else's may raise.
+#: Exceptions that an untrusted template may raise.
 _ERRORS = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 #: The function by which a template reads the clock, and the variable with which some let it be set.
 _CLOCK, _DATE = "strftime_now", "date_string"
 _OTHER_CLOCK = "{% macro strftime_now(form) %}another day{% endmacro %}"
-#: Of one prompt, which takes milliseconds.
+#: Time limit of one prompt, which takes milliseconds.
 _MOST_SECONDS, _MOST_BYTES = 20, 10**9
 _OUT_OF_MEMORY = 3
 _FOLDED = (
@@ -58,11 +58,11 @@ def _apply(tokenizer: Any, messages: Sequence[Message], how: dict[str, Any]) -> 
 
 
 def _render_with_limits(tokenizer: Any, messages: Sequence[Message]) -> None:
-    """Render once in a process of limited time and memory: loops within loops may have no end.
+    """Render once in a process of limited time and memory: nested loops may never end.
 
-    Raises `EquipoiseError` for a template that goes beyond; what else it does is seen afterwards.
+    Raises `EquipoiseError` for a template that exceeds them; other errors show later.
     """
-    import psutil  # of which NeMo-RL's actor has no need
+    import psutil  # NeMo-RL's actor does not need it
 
     # Linux alone knows how much of the memory is data, and limits that.
     held = getattr(psutil.Process().memory_info(), "data", 0)
@@ -102,7 +102,7 @@ def without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def check_template(tokenizer: Any, records: Iterable[PromptRecord]) -> str:
-    """Render a prompt of each form, and return what a user should know of it; empty for nothing.
+    """Render a prompt of each form, and return a warning for the user, if any.
 
     Raises `EquipoiseError` for a template that refuses one, or that writes today's date into it:
     the baseline, a resumed run and the final evaluation would read different prompts.
@@ -114,7 +114,7 @@ def check_template(tokenizer: Any, records: Iterable[PromptRecord]) -> str:
     for messages in prompts.values():
         text = render(tokenizer, messages)
         template = str(tokenizer.chat_template)
-        # transformers 5.24 passes data alone to a template, and no function.
+        # transformers 5.24 passes a template data only, no functions.
         another_day = {"chat_template": _OTHER_CLOCK + template}
         if _CLOCK in template and render(tokenizer, messages, **another_day) != text:
             raise EquipoiseError(

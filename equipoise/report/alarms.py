@@ -1,4 +1,4 @@
-"""The alarm of a run's steps in words: for the terminal, wandb and the report."""
+"""The alarm over a run's steps, for the terminal, wandb and the report."""
 
 import math
 from collections import deque
@@ -17,15 +17,15 @@ from equipoise.run.history import Row
 # docs/report.md says how often it is right.
 
 
-#: How many of the last steps are looked at: all of them until there are the most.
+#: The trend is taken over the last steps: at least the first number, at most the second.
 FEWEST, MOST = 8, 16
-#: The least trend of the reward, and by how much it exceeds the figure's; from -1 to 1 both.
+#: The reward's least trend, and its least lead over the figure's; trends are from -1 to 1.
 RISE, LEAD = 0.3, 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The last steps at which reward and figure are both known."""
+    """The last steps with both a reward and a figure."""
 
     better: Direction
     _known: deque[tuple[float, float]] = field(
@@ -33,9 +33,9 @@ class Window:
     )
 
     def add(self, reward: float, figure: float) -> bool:
-        """Take a step. Returns whether the reward rose up to it and the figure did not improve.
+        """Add a step. Return whether the reward has risen and the figure has not improved.
 
-        A step at which either is not known is passed over.
+        Skip a step that lacks either.
         """
         if not (math.isfinite(reward) and math.isfinite(figure)):
             return False
@@ -58,7 +58,7 @@ def trend(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """The step at which an alarm spoke, and what it says."""
+    """The step and the message of an alarm."""
 
     step: float
     text: str
@@ -66,9 +66,9 @@ class Alarm:
 
 @dataclass(slots=True)
 class AlarmMonitor:
-    """Speaks once in a run, of whose history it has read the steps so far.
+    """Raises at most one alarm in a run, from the steps of its history so far.
 
-    It never speaks if the run has no metric to compare.
+    It is silent if the run has no metric to compare.
     """
 
     run: RunFiles
@@ -87,7 +87,7 @@ class AlarmMonitor:
             self.add(dict(zip(names, figures, strict=True)))
 
     def add(self, row: Row) -> Alarm | None:
-        """Take the next step of the history. Returns the alarm where it speaks at this one."""
+        """Add the next step of the history. Return the alarm if this step raises it."""
         if self.alarm or not self._window:
             return None
         self._steps += 1

@@ -49,7 +49,7 @@ def step_row(
 
 
 def append_row(path: Path, row: Row) -> None:
-    """Append a row in one write; a figure that is not known or not finite is left out."""
+    """Append a row in one write, without figures that are unknown or not finite."""
     ordered = dict.fromkeys(COLUMNS) | dict(row)
     figures = {name: v for name, v in ordered.items() if v is not None and math.isfinite(v)}
     with path.open("a", encoding="utf-8") as file:
@@ -73,9 +73,9 @@ def read_history(path: Path) -> Mapping[str, Series]:
 
 
 def step_lines(path: Path) -> Iterator[tuple[Mapping[str, Any], bytes]]:
-    """Yield each line that was written to its end, with its object, which names its step.
+    """Yield each complete line with its object, which names its step.
 
-    Raises `EquipoiseError` for another line.
+    Raises `EquipoiseError` for any other line.
     """
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     for number, line in enumerate(lines, start=1):
@@ -91,7 +91,7 @@ def step_lines(path: Path) -> Iterator[tuple[Mapping[str, Any], bytes]]:
 
 
 def restore(path: Path, copy: Path | None) -> None:
-    """Put the file back that a checkpoint has kept; where it has kept none there is none."""
+    """Restore a checkpoint's copy of the file, or delete the file if there is no copy."""
     if copy is None or not copy.exists():
         path.unlink(missing_ok=True)
     else:
@@ -100,7 +100,7 @@ def restore(path: Path, copy: Path | None) -> None:
 
 
 def keep_steps(path: Path, last_step: int) -> None:
-    """Drop the lines after `last_step`, and one that a kill cut off. Raises like `step_lines`."""
+    """Drop the lines after `last_step`, and an incomplete one. Raises like `step_lines`."""
     lines = [line.decode() for row, line in step_lines(path) if row["step"] <= last_step]
     if lines:
         write_lines(path, lines)

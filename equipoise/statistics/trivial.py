@@ -17,7 +17,7 @@ from equipoise.statistics.compare import MetricComparison, compare, with_verdict
 from equipoise.statistics.evaluation import Estimate, headline_figures
 from equipoise.statistics.intervals import TIE, StatisticsSettings
 
-#: It has seen the reward of the very items that it is measured on: a yardstick, no opponent.
+#: It has seen the rewards of its own test items: an upper bound, not a competitor.
 BEST_OF_N = "best_of_n"
 #: The likeliest replies; those of the trained model are what they are compared with.
 GREEDY = "greedy"
@@ -29,13 +29,13 @@ REFUSALS = (
     "I don't know.",
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-#: What a reply that is given to every prompt is worth; minus infinity where that is not known.
+#: The worth of a constant reply; minus infinity where it is unknown.
 Worth = Callable[[str], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A reply that is given to every prompt, what it is `worth`, and how many were `tried`."""
+    """A constant reply, its `worth`, and the number of candidates `tried`."""
 
     reply: str
     worth: float
@@ -45,9 +45,9 @@ class Constant:
 def best_constant(
     worth: Worth, candidates: Sequence[str], rounds: int, sentences: int = 24
 ) -> Constant:
-    """The candidate that is worth most, with up to `rounds` more sentences of candidates behind it.
+    """Extend the best candidate by up to `rounds` sentences of other candidates.
 
-    Greedy: each round adds the one of so many `sentences` that helps most, until none helps.
+    Each round adds the sentence, of `sentences` tried, that helps most, until none helps.
     Raises `ValueError` without candidates.
     """
     best = max((Constant(reply, worth(reply)) for reply in candidates), key=lambda c: c.worth)
@@ -66,7 +66,7 @@ def best_constant(
 
 
 def commonest(replies: Iterable[str], number: int) -> list[str]:
-    """The replies that occur most often, the first of equals first."""
+    """The most frequent replies; ties keep their order."""
     return [reply for reply, _ in Counter(replies).most_common(number)]
 
 
@@ -87,7 +87,7 @@ class Untrained:
     constants: Mapping[str, Constant] = field(default_factory=dict)
 
     def replying(self, replies: Mapping[str, str]) -> list[Rollout]:
-        """Rollouts that give each prompt its one reply; prompts without one are left out."""
+        """Rollouts with one reply to each prompt; skip prompts without one."""
         return [
             replace(rollout, completion=replies[rollout.prompt_id])
             for rollout in first_of_each(self.rollouts, self.copies)
@@ -133,7 +133,7 @@ def vote(rollouts: Sequence[Rollout]) -> dict[str, str]:
 def best_of_n(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str, str]:
     """Prompt id -> the drawn reply with the highest reward; prompts without a score are left out.
 
-    This one has seen the reward: it is what choosing among the untrained model's replies can reach.
+    It has seen the rewards: the most that choosing among the untrained replies can reach.
     """
     best: dict[str, tuple[float, str]] = {}
     for rollout, score in zip(rollouts, scores, strict=True):
@@ -192,7 +192,7 @@ def first_of_each(rollouts: Sequence[Rollout], number: int) -> Iterator[Rollout]
             yield rollout
 
 
-# --- what they are worth -------------------------------------------------------------------------
+# --- their worth ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
