@@ -96,7 +96,7 @@ def whole_sets(num_samples: int, set_size: int, available: int) -> int:
 
 
 def split_counts(sets: int, fractions: Mapping[str, float]) -> dict[str, int]:
-    """Sets per split: at least one each, then to the split furthest below its fraction."""
+    """Sets per split: one each, each further one to the split furthest below its fraction."""
     if sets < len(fractions):
         raise ValueError(
             f"{len(fractions)} questions or sets are needed at least, one for each of "
