@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from equipoise.config.words import (
 )
 from equipoise.doctor.machine import refuse_missing_gpu
 from equipoise.files.console import Column, Reporter, ShowProgress
+from equipoise.files.disk import write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
 from equipoise.models.hub import (
@@ -140,7 +141,7 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
     options.check()
     from equipoise.commands.stages import display_of, report
     from equipoise.evaluate.evaluate import Actions, run_audit
-    from equipoise.evaluate.plan import FILE, read_audit, write_audit
+    from equipoise.evaluate.plan import FILE, read_audit
 
     audit = read_audit(options.resume) if options.resume else make_audit(options)
     root = options.resume or new_root(options)
@@ -150,7 +151,7 @@ def evaluate(options: EvaluateOptions, reporter: Reporter) -> None:
         return
     prepare_torch(threads)
     usable_folder(root, "--output-dir")
-    write_audit(root, audit)
+    write_json(root / FILE, asdict(audit))
     reporter.say(f"audit: {root}")
     as_folder = partial(as_model_folder, progress=reporter.progress)
     actions = Actions(display_of(reporter, audited=True), report, as_folder)

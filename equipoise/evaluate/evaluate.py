@@ -38,7 +38,6 @@ from equipoise.run.job import (
     BASELINE,
     NO_REPLY,
     Display,
-    Draw,
     Job,
     check_environment,
     generate,
@@ -255,11 +254,12 @@ def _take_baseline(job: Job, writer: Writer, ask: Ask) -> None:
     Of an earlier start, replies that never came are asked for again, and all are scored again: what
     an endpoint or a judge answered then is in its cache.
     """
+    draw = writer.draw(job)
     with job.timed(BASELINE):
         if _has_replies(job.run):
             _LOG.info("scoring what was generated before")
-        else:
-            generate(job, BASELINE, _apply_ask(writer.draw(job), ask))
+        else:  # what is recorded of the variant's prompts is that of the plain ones
+            generate(job, BASELINE, lambda rs, *how: draw(list(map(ask, rs)), *how))
         score(job, BASELINE, to_train=False)
         warn_of_replies(job.run)
 
@@ -304,8 +304,3 @@ def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirecto
     audit = AuditRow(subject=row.subject, variant=row.variant)
     run.ledger.update(Provenance(audit=audit, model=row.subject.model))
     return run
-
-
-def _apply_ask(draw: Draw, ask: Ask) -> Draw:
-    """Draw for the variant's prompts; what is recorded of them is that of the plain ones."""
-    return lambda records, generations, stage: draw(list(map(ask, records)), generations, stage)

@@ -4,7 +4,7 @@ import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import Setting
 from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
-from equipoise.files.disk import read_json, seeded_digest, write_json
+from equipoise.files.disk import read_json, seeded_digest
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task import prepare_task, prompts_here
 from equipoise.run.directory import RunDirectory, model_label
@@ -73,7 +73,14 @@ def _read_model(word: str) -> Subject:
     named = NAMED.fullmatch(word)
     name, model = named.groups() if named else ("", word)
     if model.endswith(_YAML):
-        subject = _read_file(Path(model))
+        path = Path(model)
+        try:
+            tree = read_tree(path)
+            endpoint = tree.get("endpoint", tree)  # its keys may stand under `endpoint`
+            settings = check_tree(path, endpoint, EndpointSettings, strict=False)
+        except YamlFileError as error:
+            raise UsageError(error.code, str(error), _HELP) from None
+        subject = Subject(label_of(settings.model), settings.model, dict(endpoint))
     elif match := _AT_URL.fullmatch(model):
         endpoint = {"model": match[1], "url": match[2]}
         served = _check(endpoint, model).model
@@ -81,17 +88,6 @@ def _read_model(word: str) -> Subject:
     else:
         subject = Subject(label_of(model), model)
     return replace(subject, label=name) if name else subject
-
-
-def _read_file(path: Path) -> Subject:
-    """The endpoint in a YAML file: its keys, which may stand under `endpoint`."""
-    try:
-        tree = read_tree(path)
-        endpoint = tree.get("endpoint", tree)
-        settings = check_tree(path, endpoint, EndpointSettings, strict=False)
-    except YamlFileError as error:
-        raise UsageError(error.code, str(error), _HELP) from None
-    return Subject(label_of(settings.model), settings.model, dict(endpoint))
 
 
 def _check(endpoint: Mapping[str, Any], where: str) -> EndpointSettings:
@@ -159,8 +155,10 @@ def make_ask(
 
     def ask(record: PromptRecord) -> PromptRecord:
         messages = environment.blinded(record) if variant.blinded else record.messages
-        if variant.system:
-            messages = _with_system(messages, variant.system)
+        if variant.system:  # as the system message, or after the one that is there
+            has_system = messages[0]["role"] == "system"
+            text = f"{messages[0]['content']}\n\n" * has_system + variant.system
+            messages = ({"role": "system", "content": text}, *messages[has_system:])
         start = 1 if messages[0]["role"] == "system" else 0  # examples come before the question
         return replace(record, messages=(*messages[:start], *examples, *messages[start:]))
 
@@ -188,14 +186,6 @@ def _examples(
         f"fewer than {shots} training prompts have a known good reply",
         "Ask for fewer with --few-shot, or make more prompts with equipoise.data.num_samples.",
     )
-
-
-def _with_system(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
-    """The text as the system message, or after the one that is there."""
-    first, remaining = messages[0], messages[1:]
-    if first["role"] != "system":
-        return ({"role": "system", "content": text}, *messages)
-    return ({"role": "system", "content": f"{first['content']}\n\n{text}"}, *remaining)
 
 
 # --- plan -----------------------------------------------------------------------------------------
@@ -304,10 +294,6 @@ def refuse_equal_names(audit: Audit) -> None:
                 "Give each a name of its own: NAME=MODEL, --system NAME=TEXT.",
             )
         named[row.name.casefold()] = row
-
-
-def write_audit(root: Path, audit: Audit) -> None:
-    write_json(root / FILE, asdict(audit))
 
 
 @dataclass(frozen=True, slots=True)

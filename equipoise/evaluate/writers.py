@@ -88,11 +88,6 @@ _LONGER = (
 )
 
 
-def any_reply(_: str) -> bool:
-    """Accept any text: what a measured model writes is its reply."""
-    return True
-
-
 def requests_of(
     records: Sequence[PromptRecord],
     generations: int,
@@ -100,7 +95,8 @@ def requests_of(
 ) -> list[ChatRequest]:
     """Make this many requests for each prompt, one after the other, as draws that differ."""
     return [
-        ChatRequest(record.messages, None, any_reply, sample=first + number, as_written=True)
+        # Any text is a reply: what a measured model writes.
+        ChatRequest(record.messages, None, lambda _: True, sample=first + number, as_written=True)
         for record in records
         for number in range(generations)
     ]

@@ -151,7 +151,7 @@ def _row(name: str, task: GatedTask, metric: str, gated: GatedMetric) -> tuple[C
         Cell(printable(name)),
         Cell(_label(task, metric)),
         *(Cell(figure(side), kind="number") for side in (comparison.before, comparison.after)),
-        margin_cell(comparison, margin),
+        margin_cell(comparison),
         Cell(signed_margin(margin)),
         Cell(gated.status, kind=f"verdict {gated.status.split(' ')[0]}"),
     )
@@ -171,7 +171,7 @@ def _label(task: GatedTask, metric: str) -> str:
 def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:
     """Explain a metric's status in a line."""
     margin = gated.margin
-    change, interval = change_in_unit(compare.change_in_unit(gated.comparison), margin)
+    change, interval = change_in_unit(gated.comparison)
     between = f" ({interval})" if interval else ""
     text = f"margin {signed_margin(margin)}; measured {change}{between}"
     return "; ".join(filter(None, (text, _reason(task, metric, gated))))

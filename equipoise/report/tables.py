@@ -29,8 +29,7 @@ from equipoise.report.words import (
     signed_margin,
 )
 from equipoise.run.directory import BaselineResult, Evaluation
-from equipoise.statistics import compare
-from equipoise.statistics.compare import GuardMargin, MetricComparison
+from equipoise.statistics.compare import MetricComparison
 from equipoise.statistics.evaluation import Estimate
 from equipoise.statistics.trivial import BEST_OF_N, GREEDY
 
@@ -264,14 +263,14 @@ def _deciding_cells(row: MetricComparison) -> tuple[Cell, ...]:
     verdict: str = (row.verdict != "not measured" and row.guard) or row.verdict
     change = figure_cell(Estimate(row.difference, row.low, row.high), signed=True)
     if row.margin:  # the change and the interval that decide, in the margin's unit
-        change = margin_cell(row, row.margin)
+        change = margin_cell(row)
     kind = f"verdict {verdict.split(' ')[0]}"
     return change, Cell(margin), Cell(verdict, kind=kind)
 
 
-def margin_cell(row: MetricComparison, margin: GuardMargin) -> Cell:
+def margin_cell(row: MetricComparison) -> Cell:
     """A change and the interval that decides, in the unit of the margin."""
-    return Cell(*change_in_unit(compare.change_in_unit(row), margin), kind="number")
+    return Cell(*change_in_unit(row), kind="number")
 
 
 def verdict_table(run: RunFiles) -> Table:

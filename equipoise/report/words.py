@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from environments.presentation import Words
 from equipoise.files.console import is_visible
-from equipoise.statistics.compare import GuardMargin
+from equipoise.statistics import compare
+from equipoise.statistics.compare import GuardMargin, MetricComparison
 from equipoise.statistics.evaluation import Estimate
 
 MISSING = "\N{EN DASH}"
@@ -99,9 +100,10 @@ def _unit_of(margin: GuardMargin) -> tuple[int, str]:
     return (100, "%") if margin.relative else (1, "")
 
 
-def change_in_unit(change: float | None, margin: GuardMargin) -> tuple[str, str]:
-    """A change in the unit of its margin, and its interval with the same decimals."""
-    if change is None:
+def change_in_unit(row: MetricComparison) -> tuple[str, str]:
+    """A guarded change in the unit of its margin, and its interval with the same decimals."""
+    change, margin = compare.change_in_unit(row), row.margin
+    if change is None or margin is None:
         return MISSING, ""
     scale, unit = _unit_of(margin)
     bounds = (None if bound is None else bound * scale for bound in (margin.low, margin.high))

@@ -179,27 +179,18 @@ def learning_signal(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Lea
     several = [values for values in groups.values() if len(values) > 1]
     compared = several or [[value for values in groups.values() for value in values]]
     unreadable = [UNPARSEABLE in score.evidence for score in scores]
+    # The unreadable replies, or else all.
+    replies = Counter(
+        Reply(rollout.completion, score.evidence.get(UNPARSEABLE), score.value)
+        for rollout, score in zip(rollouts, scores, strict=True)
+        if not any(unreadable) or UNPARSEABLE in score.evidence
+    )
     return LearningSignal(
         groups=len(several),
         tied=fmean(not values or max(values) - min(values) <= _TIED for values in compared),
         spread=fmean(pstdev(values) if values else 0.0 for values in compared),
         unreadable=fmean(unreadable),
-        commonest=_commonest(rollouts, scores, broken=any(unreadable)),
-    )
-
-
-def _commonest(
-    rollouts: Sequence[Rollout], scores: Sequence[Score], *, broken: bool
-) -> tuple[Reply, ...]:
-    """The commonest unreadable replies, or else the commonest of all."""
-    replies = Counter(
-        Reply(rollout.completion, score.evidence.get(UNPARSEABLE), score.value)
-        for rollout, score in zip(rollouts, scores, strict=True)
-        if not broken or UNPARSEABLE in score.evidence
-    )
-    return tuple(
-        Reply(reply.text, reply.problem, reply.value, count)
-        for reply, count in replies.most_common(_EXAMPLES)
+        commonest=tuple(replace(r, count=n) for r, n in replies.most_common(_EXAMPLES)),
     )
 
 
