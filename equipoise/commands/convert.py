@@ -1,4 +1,4 @@
-"""`equipoise convert`, and `equipoise merge-lora`, which is the same of an adapter alone."""
+"""`equipoise convert`."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -20,14 +20,16 @@ class ConvertOptions:
 
     A model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
     LoRA), of PEFT, or of NeMo 2; or of any of these, and of Hugging Face's, what NeMo-RL's
-    Megatron backend starts from, which Megatron-Bridge writes. The kind of SOURCE is detected; DEST
-    appears whole or not at all. No GPU is needed, and little more memory than the largest tensor
-    takes (Megatron-Bridge holds the model); a model that fits into free memory is loaded once to
-    check its logits.
+    Megatron backend starts from, which Megatron-Bridge writes. An adapter is merged into its base:
+    W + (alpha / r) B A, in float32 and then in the base's format. The kind of SOURCE is detected;
+    DEST appears whole or not at all. No GPU is needed, and little more memory than the largest
+    tensor takes (Megatron-Bridge holds the model); a model that fits into free memory is loaded
+    once to check its logits.
 
     Examples:
         equipoise convert results/TASK/RUN my-model
         equipoise convert results/TASK/RUN/checkpoints/step_200 my-model
+        equipoise convert my-adapter my-model --base Qwen/Qwen2.5-0.5B-Instruct
         equipoise convert iter_0000200 my-model --base Qwen/Qwen2.5-0.5B-Instruct
         equipoise convert my-model my-model-megatron --to megatron
     """
@@ -44,30 +46,10 @@ class ConvertOptions:
     adapter: Annotated[bool, option("keep a LoRA adapter one, in PEFT's form")] = False
 
 
-@dataclass(frozen=True, slots=True)
-class MergeOptions:
-    """Merge a LoRA adapter into its base.
-
-    W + (alpha / r) B A, in float32 and then in the base's format. ADAPTER is a folder of PEFT's, a
-    step of NeMo-RL's (DTensor or Megatron), or a run. `equipoise convert` does the same for an
-    adapter; this verb refuses anything else.
-
-    Examples:
-        equipoise merge-lora results/TASK/RUN my-model
-        equipoise merge-lora my-adapter my-model --base Qwen/Qwen2.5-0.5B-Instruct
-    """
-
-    adapter: Annotated[Path, Positional, option("what training wrote", "ADAPTER")]
-    destination: Destination
-    base: Annotated[
-        str | None, option("the model that it was trained on, where that is elsewhere now", "MODEL")
-    ] = None
-
-
 def run(options: ConvertOptions, reporter: Reporter) -> None:
     if options.to == "megatron" and options.adapter:
         raise UsageError(
-            "merge-lora.exclusive-options",
+            "convert.exclusive-options",
             "--adapter keeps an adapter in PEFT's form, and --to megatron makes a model",
             "Leave out one of them.",
         )
@@ -87,20 +69,3 @@ def run(options: ConvertOptions, reporter: Reporter) -> None:
         base=options.base,
         progress=reporter.progress,
     )
-
-
-def merge(options: MergeOptions, reporter: Reporter) -> None:
-    """Convert an adapter. Raises `EquipoiseError`, also for anything else."""
-    prepare_torch(threads=None)
-    quiet_transformers()
-    from equipoise.checkpoints.sources import ADAPTERS, describe, open_source
-    from equipoise.checkpoints.tensors import refuse
-
-    source = open_source(checkpoint_at(options.adapter))
-    if source.form not in ADAPTERS:
-        refuse(
-            "merge-lora.no-adapter",
-            f"{describe(source)}: this is not an adapter",
-            "`equipoise convert` converts models.",
-        )
-    run(ConvertOptions(options.adapter, options.destination, base=options.base), reporter)

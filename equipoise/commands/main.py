@@ -48,7 +48,6 @@ VERBS: Mapping[str, Verb] = {
     "view": Verb("open the report of a run", "equipoise.commands.compare", "view"),
     "calibrate": Verb("measure the errors of a judge", "equipoise.commands.compare", "calibrate"),
     "convert": Verb("convert a checkpoint into a model that loads", "equipoise.commands.convert"),
-    "merge-lora": Verb("merge an adapter into its base", "equipoise.commands.convert", "merge"),
     "export gym": Verb("export a task for NeMo Gym", "equipoise.commands.export.task", "gym"),
     "export verifiers": Verb(
         "export a task for verifiers", "equipoise.commands.export.task", "verifiers"

@@ -9,6 +9,7 @@ VERBS = {
     "rescore": "use `equipoise evaluate --resume DIR`, which asks again what has no score",
     "push": "use `hf upload REPOSITORY RUN/final_checkpoint`",
     "--print-completion": "completion is gone; `equipoise VERB --help` shows the words of one",
+    "merge-lora": "use `equipoise convert ADAPTER DEST`, which merges an adapter",
     "cold-start": "use `equipoise prepare TASK --examples FILE` and `trl sft`",
 }
 #: key, or the section it lay in -> what to use
@@ -133,7 +134,7 @@ _VERBS = {
     "use `equipoise compare BEFORE AFTER`": "diff enhanced_analysis analyze analyse",
     "use `equipoise runs`": "ls list ps status jobs",
     "use `equipoise view RUN`": "report open show dashboard tensorboard",
-    "use `equipoise merge-lora ADAPTER DEST`": "merge merge_adapters merge_adapter",
+    "use `equipoise convert ADAPTER DEST`": "merge merge_adapters merge_adapter",
     "use `equipoise prepare TASK`": "data dataset generate_data preprocess",
     "use `equipoise doctor TASK`": "check validate env info debug",
     "use `transformers serve` or `vllm serve RUN/final_checkpoint`": (

@@ -69,7 +69,6 @@ MISSING: list[tuple[str, tuple[str, ...], str]] = [
     ("calibrate", ("PROMPTS", "--run=MISSING"), NO_RUN),
     ("compare", ("MISSING", "MISSING", "--output-dir=NEW"), NO_RUN),
     ("convert", ("MISSING", "NEW"), NOT_THERE),
-    ("merge-lora", ("MISSING", "NEW"), NOT_THERE),
     ("doctor", ("fairness", "--offline", "--config=MISSING"), NOT_THERE),
     ("doctor", ("fairness", "--offline", "--model-name=MISSING"), "there is no folder"),
     ("export gym", ("MISSING", "--output-dir=NEW"), NO_RUN),

@@ -33,7 +33,6 @@ from tests.equipoise.checkpoints.samples import (
     save_adapter,
     weights_of,
 )
-from tests.recipes.audits import started
 from tests.refusals import holds
 
 pytestmark = pytest.mark.deep
@@ -360,14 +359,3 @@ def test_can_stay_an_adapter(model, step, tmp_path):
     assert PeftModel.from_pretrained(base, out).peft_config["default"].base_model_name_or_path == (
         str(model)
     )
-
-
-def test_the_command_merges_adapters_and_nothing_else(model, tmp_path):
-    save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
-    wanted = made(tmp_path / "a", tmp_path / "wanted")
-    started("merge-lora", f"{tmp_path / 'a'}", f"{tmp_path / 'out'}", "--base", f"{model}")
-    own = weights_of(tmp_path / "out")
-    assert all(torch.equal(own[name], wanted[name]) for name in wanted)
-    said = started("merge-lora", f"{model}", f"{tmp_path / 'no'}", code=1)
-    assert "a model of Hugging Face's" in said and "this is not an adapter" in said
-    assert not (tmp_path / "no").exists()

@@ -107,6 +107,6 @@ class TestWithoutMegatronBridge:
 
 def test_an_adapter_is_not_kept_on_the_way_to_megatron():
     options = read_options(ConvertOptions, ["a", "b", "--to", "megatron", "--adapter"])
-    with refusal("merge-lora.exclusive-options"):
+    with refusal("convert.exclusive-options"):
         run(options, Reporter())
     assert read_options(ConvertOptions, ["a", "b"]).to == "hf"
