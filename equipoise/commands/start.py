@@ -65,11 +65,12 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     """Validate everything, then show what would run, or run it."""
     loaded = load_config(task, options)
     label = model_label(loaded.config.policy.model_name)
-    rehearse = options.rehearse or is_rehearsal(options)
-    if rehearse and not options.resume:
-        loaded, label = rehearsal_config(task, options, loaded), f"{label}-rehearsal"
-    if options.resume:
+    rehearse = options.rehearse
+    if options.resume:  # a rehearsal is resumed as one
+        rehearse |= open_run_directory(options.resume).ledger.read().rehearsal
         check_resume(loaded)
+    elif rehearse:
+        loaded, label = rehearsal_config(task, options, loaded), f"{label}-rehearsal"
     usable_folder(Path(loaded.config.equipoise.cache_dir).expanduser(), "equipoise.cache_dir=DIR")
     if options.dry_run:
         announce(loaded, reporter)
@@ -145,13 +146,6 @@ def run_directory(loaded: LoadedConfig, options: Options, label: str) -> RunDire
     new_run = NewRun(Path(settings.output_dir) / settings.task, settings.run_name, label, started)
     new_run.check()
     return new_run
-
-
-def is_rehearsal(options: Options) -> bool:
-    """Whether the run to resume is one."""
-    if not options.resume:
-        return False
-    return open_run_directory(options.resume).ledger.read().rehearsal
 
 
 # --- dry run --------------------------------------------------------------------------------------

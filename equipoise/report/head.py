@@ -35,41 +35,33 @@ _LAST_STEPS = 10
 _MISMATCHED, _MANY_MISMATCHED = 1.05, 0.02
 
 
-def task_title(run: RunFiles) -> str:
-    """Return the task's title, the heading of the page."""
-    name = run.provenance.task or run.latest.task or "run"
-    return printable(run.presentation.title) or plain_name(name)
-
-
 def run_name(run: RunFiles) -> str:
     """The name under which the run was started; its directory may have been renamed."""
     return printable(run.provenance.run_name or run.name)
 
 
 def run_title(run: RunFiles) -> str:
-    return f"{heading(task_title(run))}: {run_name(run)}"
+    task = run.provenance.task or run.latest.task or "run"
+    title = printable(run.presentation.title) or plain_name(task)
+    return f"{heading(title)}: {run_name(run)}"
 
 
 def run_facts(run: RunFiles) -> list[tuple[str, str]]:
     """Return what identifies the run, as far as it is known."""
     origin = run.provenance
+    grown = (
+        f"{growth.steps:,} in place of {growth.steps_before:,}, from step {growth.from_step:,}"
+        for growth in origin.grown
+    )
     facts = [
         ("Model", origin.model or run.evaluations.get("before", run.latest).model),
         ("Engine", origin.engine),
         ("Device", origin.device),
         ("Started", origin.started),
-        ("Steps added", _added_steps(run)),
+        ("Steps added", "; ".join(grown)),
         ("Evaluated on", evaluated_on(run)),
     ]
     return [(name, printable(fact)) for name, fact in facts if fact]
-
-
-def _added_steps(run: RunFiles) -> str:
-    """List by how many steps the run grew, and from which on."""
-    return "; ".join(
-        f"{growth.steps:,} in place of {growth.steps_before:,}, from step {growth.from_step:,}"
-        for growth in run.provenance.grown
-    )
 
 
 def evaluated_on(run: RunFiles) -> str:
@@ -85,7 +77,8 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
     """Return the caveats of every figure: not finished, a stand-in, a tiny local model."""
     notes = []
     if not (run.finished or run.audited):
-        reached = _last_step(run)
+        steps = filter(math.isfinite, run.history.get("step", ()))
+        reached = max(steps, default=None)
         training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
         notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
     if notice := run.provenance.local_model_notice:
@@ -93,10 +86,6 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
     if stand_in := run.provenance.stand_in:
         notes.append(f"{printable(stand_in, _NOTICE_LIMIT)}.")
     return tuple(notes)
-
-
-def _last_step(run: RunFiles) -> float | None:
-    return max((step for step in run.history.get("step", ()) if math.isfinite(step)), default=None)
 
 
 # --- usage ---------------------------------------------------------------------------------------
