@@ -1,4 +1,4 @@
-"""What changed between two measurements of the same clusters."""
+"""Compare two measurements of the same clusters, metric by metric."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -63,7 +63,7 @@ def real():
 
 @pytest.fixture(scope="module", params=["the published rules", "OPA"])
 def expected(request):
-    """What must be decided of an input: by the tables in Python, or by another engine."""
+    """A decision of an input, by the tables in Python or by another engine."""
     if request.param == "the published rules":
         return oracle.decide
     real = request.getfixturevalue("real")
