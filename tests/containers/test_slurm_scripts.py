@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -29,6 +30,13 @@ class Case:
 
 
 RESTARTED = {"SLURM_RESTART_COUNT": "1"}
+#: A run that waits until its signal; a job that is queued again.
+WAITS = {"waits": ""}
+Again = partial(Case, queued_again=True)
+MINE = {"EQUIPOISE_RUN_NAME": "mine"}
+AUDIT = ("-m", "equipoise", "evaluate", "fairness", "--model=policy=local")
+MOUNTED = {"EQUIPOISE_CONTAINER": "image.sif", "EQUIPOISE_MOUNTS": "/data,/models:/weights:ro"}
+ENROOT = {"EQUIPOISE_CONTAINER": "image.sqsh", "UV_CACHE_DIR": "/home/me/uv"}
 CASES = {
     "one node": Case(),
     "two nodes": Case(nodes=2, says="all 2 nodes have joined"),
@@ -43,66 +51,33 @@ CASES = {
     "no address": Case(2, "no address that other nodes can reach", files={"dns": ""}),
     "few files": Case(says="n1 allows 900 open files", limit="-n 900"),
     "seed of an array": Case(variables={"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "43"}),
-    "no Python": Case(
-        1, "/none/python does not start: ", variables={"NEMO_RL_PYTHON": "/none/python"}
-    ),
+    "no Python": Case(1, "/none/p does not start: ", variables={"NEMO_RL_PYTHON": "/none/p"}),
     "failure": Case(3, files={"code": "3"}),
     "Ray's own mark": Case(files={"ray/ray_current_cluster": "0.0.0.0:{port}"}),
-    "failure after the loss of a node": Case(
-        nodes=2, files={"code": "1", "loses-n2": ""}, queued_again=True
-    ),
-    "loss of a node": Case(
-        nodes=2,
-        says="Ray has ended on a node",
-        files={"waits": "", "dies-n2": ""},
-        queued_again=True,
-    ),
+    "failure after the loss of a node": Again(nodes=2, files={"code": "1", "loses-n2": ""}),
+    "loss of a node": Again(0, "Ray has ended on a node", nodes=2, files=WAITS | {"dies-n2": ""}),
     "head starts late": Case(nodes=2, says="try 3 of 3", files={"fail-n1": "2"}),
-    "head never starts": Case(
-        says="did not start in three tries", files={"fail-n1": "3"}, queued_again=True
-    ),
+    "head never starts": Again(0, "did not start in three tries", files={"fail-n1": "3"}),
     "worker starts late": Case(nodes=2, files={"fail-n2": "19"}),
-    "worker never starts": Case(nodes=2, files={"fail-n2": "20"}, queued_again=True),
-    "worker never joins": Case(
-        nodes=2, says="1 of 2 nodes have joined", files={"hang-n2": ""}, queued_again=True
+    "worker never starts": Again(nodes=2, files={"fail-n2": "20"}),
+    "worker never joins": Again(0, "1 of 2 nodes have joined", nodes=2, files={"hang-n2": ""}),
+    "time is up": Again(0, "the time is nearly up", files=WAITS, signals="USR1"),
+    "time is up again": Case(1, "raise --time", files=WAITS, signals="USR1", variables=RESTARTED),
+    "time is up again after more was kept": Again(
+        files=WAITS | {"keeps": ""}, signals="USR1", variables=RESTARTED
     ),
-    "time is up": Case(
-        says="the time is nearly up", files={"waits": ""}, signals="USR1", queued_again=True
-    ),
-    "time is up again": Case(
-        1, "raise --time", files={"waits": ""}, signals="USR1", variables=RESTARTED
-    ),
-    "time is up again after more was kept": Case(
-        files={"waits": "", "keeps": ""}, signals="USR1", variables=RESTARTED, queued_again=True
-    ),
-    "preempted again": Case(
-        files={"waits": ""}, signals="TERM", variables=RESTARTED, queued_again=True
-    ),
+    "preempted again": Again(files=WAITS, signals="TERM", variables=RESTARTED),
     "cancelled": Case(
-        130, "EQUIPOISE_RUN_NAME=slurm-", files={"waits": "", "state": "CANCELLED"}, signals="TERM"
+        130, "EQUIPOISE_RUN_NAME=slurm-", files=WAITS | {"state": "CANCELLED"}, signals="TERM"
     ),
     "known run": Case(
-        variables={"EQUIPOISE_RUN_NAME": "mine"},
-        files={"project/results/fairness/mine/provenance.json": "{}"},
+        variables=MINE, files={"project/results/fairness/mine/provenance.json": "{}"}
     ),
     "known audit": Case(
-        words=("-m", "equipoise", "evaluate", "fairness", "--model=policy=local"),
-        variables={"EQUIPOISE_RUN_NAME": "mine"},
-        files={"project/results/audits/mine/audit.json": "{}"},
+        words=AUDIT, variables=MINE, files={"project/results/audits/mine/audit.json": "{}"}
     ),
-    "Apptainer": Case(
-        nodes=2,
-        files={"project/image.sif": ""},
-        variables={
-            "EQUIPOISE_CONTAINER": "image.sif",
-            "EQUIPOISE_MOUNTS": "/data,/models:/weights:ro",
-        },
-    ),
-    "enroot": Case(
-        nodes=2,
-        files={"project/image.sqsh": ""},
-        variables={"EQUIPOISE_CONTAINER": "image.sqsh", "UV_CACHE_DIR": "/home/me/uv"},
-    ),
+    "Apptainer": Case(nodes=2, files={"project/image.sif": ""}, variables=MOUNTED),
+    "enroot": Case(nodes=2, files={"project/image.sqsh": ""}, variables=ENROOT),
     "registry": Case(variables={"EQUIPOISE_CONTAINER": "nvcr.io/nvidia/nemo-rl:v0.7.0"}),
     "Docker Hub": Case(variables={"EQUIPOISE_CONTAINER": "docker://me/equipoise:1.0"}),
 }

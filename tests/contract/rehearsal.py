@@ -63,3 +63,9 @@ def run_ranks(ranks, words, groups=1):
     finally:
         for process in started:
             process.kill()
+
+
+class Both(dict):
+    """Read by key, as v0.7.0 reads settings, and by attribute, as main does."""
+
+    __getattr__ = dict.__getitem__

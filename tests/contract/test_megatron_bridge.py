@@ -14,21 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 import yaml
 from omegaconf import OmegaConf
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoModelForCausalLM
 
 from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, train_tokenizer
@@ -87,23 +78,25 @@ def peft(loaded):
     return section
 
 
+SIZES = {
+    "vocab_size": 1001,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A tiny model whose output layer is its embeddings, which hide an adapter that is lost."""
     folder = tmp_path_factory.mktemp("model")
     torch.manual_seed(0)
-    shape = Qwen2Config(
-        vocab_size=512,
-        hidden_size=64,
-        intermediate_size=176,
-        num_hidden_layers=2,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        initializer_range=0.1,
-    )
-    Qwen2ForCausalLM(shape).save_pretrained(folder)
+    sizes = SIZES | {"vocab_size": 512, "intermediate_size": 176, "max_position_embeddings": 256}
+    shape = transformers.Qwen2Config(**sizes, tie_word_embeddings=True, initializer_range=0.1)
+    transformers.Qwen2ForCausalLM(shape).save_pretrained(folder)
     question = ({"role": "user", "content": "What dose?"},)
     examples = [Example(question, "None.")]
     settings = WarmStart(steps=1, batch_size=2, vocab_size=400)
@@ -208,21 +201,8 @@ class TestMegatronBridge:
         PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), tmp_path / "made")
 
 
-SIZES = {
-    "vocab_size": 1001,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
-FAMILIES = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),  # has biases of Q, K and V
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),  # has norms of Q and K
-    "mistral": (MistralConfig, MistralForCausalLM),  # which the table does not know
-}
+#: Qwen2 has biases of Q, K and V, Qwen3 norms of Q and K; the table does not know Mistral.
+FAMILIES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
 MODELS = {
     f"{family}-{dtype}-{tied}": (family, dtype, tied == "tied", 1001)
     for family in IN_THE_TABLE
@@ -235,11 +215,11 @@ PADDED, PARALLEL = "llama-bfloat16-untied", "qwen3-float32-untied-1024"
 
 
 def make_model(folder, family, dtype, tied, words, seed=7):
-    configuration, architecture = FAMILIES[family]
     shape = SIZES | {"vocab_size": words, "tie_word_embeddings": tied}
     if family == "qwen3":
         shape["head_dim"] = 16
-    made = architecture(configuration(**shape))
+    configuration = getattr(transformers, f"{FAMILIES[family]}Config")(**shape)
+    made = getattr(transformers, f"{FAMILIES[family]}ForCausalLM")(configuration)
     random_weights(made, seed).to(getattr(torch, dtype)).save_pretrained(folder)
     return folder
 

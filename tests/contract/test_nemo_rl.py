@@ -26,7 +26,7 @@ from equipoise.config import load_config
 from equipoise.config.nemo_rl.installation import find_installation, unmet
 from equipoise.config.words import parse_flags
 from equipoise.train.nemo_rl.process import before_nemo_rl
-from tests.contract.rehearsal import SMALL, needs_checkout, needs_extra
+from tests.contract.rehearsal import SMALL, Both, needs_checkout, needs_extra
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -267,12 +267,6 @@ def wait_for(condition, process):
         time.sleep(0.2)
 
 
-class Either(dict[str, bool]):
-    """Settings as v0.7.0 reads them, by key, and as main does, by attribute."""
-
-    __getattr__ = dict.__getitem__
-
-
 class TestAdvantages:
     """NeMo-RL's advantages from our rewards against TRL's, on the same scores."""
 
@@ -298,7 +292,7 @@ class TestAdvantages:
         down = Failure("server_error", "down")
         scores = [Score(v, error=down if v is None else None) for v in values]
         rewards = torch.tensor(sibling_means(rollouts, scores))
-        settings = Either(use_leave_one_out_baseline=False, normalize_rewards=normalize)
+        settings = Both(use_leave_one_out_baseline=False, normalize_rewards=normalize)
         grpo = estimator.GRPOAdvantageEstimator(settings, {})
         return grpo.compute_advantage(prompts, rewards, torch.ones(len(values), 1)).squeeze(1)
 

@@ -35,7 +35,7 @@ from equipoise.train.nemo_rl.engine import nemo_rl_config
 from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.process import before_nemo_rl, with_room_to_wait
 from equipoise.train.nemo_rl.scoring import datum
-from tests.contract.rehearsal import needs_checkout, needs_extra
+from tests.contract.rehearsal import Both, needs_checkout, needs_extra
 
 pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()]
 GENERATIONS = 4
@@ -78,12 +78,6 @@ class Bytes:
 
     def batch_decode(self, rows, skip_special_tokens):
         return [bytes(token - 1 for token in row.tolist()).decode() for row in rows]
-
-
-class Both(dict):
-    """Output of a tokenizer, or settings: read by key and by attribute."""
-
-    __getattr__ = dict.__getitem__
 
 
 class Replies:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -105,83 +106,51 @@ def read_file(name, read):
 
 
 def checked(text):
-    return check_prompts(
-        [PromptRecord("a", "t", ({"role": "user", "content": text},), "a", "", {})]
-    )
+    message = {"role": "user", "content": text}
+    return check_prompts([PromptRecord("a", "t", (message,), "a", "", {})])
+
+
+def read_documents(text):
+    return ExtractiveReader().answer([Exam(text, (("A", text),), (text,))])
 
 
 DECISION = json.dumps({"weeks_off_work": "%s", "medication": "OTC only"})
 ANSWER = json.dumps({"reasoning": "%s", "answer": "A"})
+GROUNDS = ("1", ".", ",", "-", '"', "a", "word", "_", " ", "\n", *MARKS)
+TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>", "<", "</think>", "`", *SPACES)
+DATES = ("1", "Wed", "21", "Oct", "2015", "07:28:00", "GMT", *', :+-()"')
+RATED = ("%s", json.dumps(PERFECT)[:-1] + "%s")
+COMPLETED = ("%s", '{"choices": [{"message": {"content": "%s"}}]}')
+OPTIONS = ('{"question": "a", "options": ["%s", "B. b"]}',)
+SPECIAL = ("<", "|", ">", "[", "]", "/", "s", "INST", "_", "\uff5c", "0x0A", " ")
+LINES = ("{", "[", '"', "\\n", "a", "\n")
+letter = partial(reader.parse_answer, letters=("A", "B"))
+plan = partial(parse_plan, with_options=True)
+ratings = partial(parse_answer, expected=Ratings)
 PARSERS = (
     Parser("decision", FORM.parse, (*JSON, "weeks_off_work"), ("%s", '{"medication": %s')),
     Parser("decision: reasoning", FORM.parse, REASONING, ("%s", "%s" + DECISION)),
     Parser("decision: fields", FORM.parse, WEEKS, (DECISION, DECISION.replace("OTC only", "%s"))),
-    Parser(
-        "queries", parse_queries, (*REASONING, "Query 1:", "Query", "1", ":", "*", " ", "```", ">")
-    ),
+    Parser("queries", parse_queries, (*REASONING, *("Query 1:", "Query"), *"1:* >", "```")),
     Parser("defects", lambda text: query_defects([text] * 3, text), WORDS),
-    Parser("answer", lambda text: reader.parse_answer(text, ("A", "B")), JSON, ("%s", ANSWER)),
-    Parser("answer: fences", lambda text: reader.parse_answer(text, ("A",)), (*FENCES, *REASONING)),
-    Parser(
-        "plan",
-        lambda text: parse_plan(text, with_options=True),
-        JSON,
-        ("%s", '{"reasoning": "%s"}'),
-    ),
-    Parser(
-        "plan: fences", lambda text: parse_plan(text, with_options=False), (*FENCES, *REASONING)
-    ),
-    Parser(
-        "ratings",
-        lambda text: parse_answer(text, Ratings),
-        JSON,
-        ("%s", json.dumps(PERFECT)[:-1] + "%s"),
-    ),
-    Parser("ratings: fences", lambda text: parse_answer(text, Ratings), (*FENCES, *REASONING)),
-    Parser(
-        "key judge: response", rated_by_key, ("rest", "it", "ask an", "and you", ".", ",", *MARKS)
-    ),
+    Parser("answer", letter, JSON, ("%s", ANSWER)),
+    Parser("answer: fences", letter, (*FENCES, *REASONING)),
+    Parser("plan", plan, JSON, ("%s", '{"reasoning": "%s"}')),
+    Parser("plan: fences", plan, (*FENCES, *REASONING)),
+    Parser("ratings", ratings, JSON, RATED),
+    Parser("ratings: fences", ratings, (*FENCES, *REASONING)),
+    Parser("key judge", rated_by_key, ("rest", "it", "ask an", "and you", ".", ",", *MARKS)),
     Parser("no word", unreadable, SPACES),
-    Parser(
-        "PubMedQA",
-        parse_reply,
-        ("<reasoning>", "</reasoning>", "<answer>", "</answer>", "<", "</think>", "`", *SPACES),
-    ),
-    Parser(
-        "grounding",
-        lambda text: grounds(text, Abstract("RESULTS: a", "a")),
-        ("1", ".", ",", "-", '"', "a", "word", "_", " ", "\n", *MARKS),
-    ),
+    Parser("PubMedQA", parse_reply, TAGS),
+    Parser("grounding", lambda text: grounds(text, Abstract("RESULTS: a", "a")), GROUNDS),
     Parser("abstract", findings_of, ("RESULTS", ": ", "\n", "a", " ")),
-    Parser(
-        "documents",
-        lambda text: ExtractiveReader().answer([Exam(text, (("A", text),), (text,))]),
-        WORDS,
-    ),
+    Parser("documents", read_documents, WORDS),
     Parser("quoting", quote, ("<", "[", "|", "/", "A", "text-", "]", ">", " ", "=", "1", "\n")),
-    Parser(
-        "retry after",
-        lambda text: retry_after_seconds(text, datetime.now(UTC)),
-        ("1", "Wed", "21", "Oct", "2015", "07:28:00", "GMT", *', :+-()"'),
-    ),
-    Parser(
-        "completion",
-        lambda text: read_answer(text.encode(), 1),
-        JSON,
-        ("%s", '{"choices": [{"message": {"content": "%s"}}]}'),
-    ),
-    Parser(
-        "questions",
-        read_file("q.jsonl", read_questions),
-        ("A", ".", ")", ":", " ", "\\n"),
-        ('{"question": "a", "options": ["%s", "B. b"]}',),
-    ),
-    Parser("prompts", read_file("prompts.jsonl", read_prompts), ("{", "[", '"', "\\n", "a", "\n")),
-    Parser(
-        "marks in prompts",
-        checked,
-        ("<", "|", ">", "[", "]", "/", "s", "INST", "_", "\uff5c", "0x0A", " "),
-    ),
+    Parser("retry after", lambda text: retry_after_seconds(text, datetime.now(UTC)), DATES),
+    Parser("completion", lambda text: read_answer(text.encode(), 1), JSON, COMPLETED),
+    Parser("questions", read_file("q.jsonl", read_questions), (*"A.): ", "\\n"), OPTIONS),
+    Parser("prompts", read_file("prompts.jsonl", read_prompts), LINES),
+    Parser("marks in prompts", checked, SPECIAL),
     Parser("abstracts", lambda text: fit_sections([Section("", text)], 10_000), WORDS),
     Parser("equal questions", normal_question, (*WORDS, "_")),
 )

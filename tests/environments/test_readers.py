@@ -7,6 +7,7 @@ is, READ AT A COST of a part of the format reward, or REFUSED.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import pytest
@@ -15,8 +16,8 @@ from data_prep.rag.plans import parse_plan
 from environments.dharma.judge import Ratings, parse_answer
 from environments.fairness.decision import Decision
 from environments.fairness.spine import FORM
-from environments.pubmedqa.reply import parse_reply
-from environments.rag.queries import Queries, parse_queries
+from environments.pubmedqa.reply import parse_reply, reply_text
+from environments.rag.queries import Queries, parse_queries, three_queries
 from environments.rag.reader import parse_answer as parse_letter
 from tests.environments.dharma.samples import PERFECT
 from tests.environments.rag.conftest import PLAN
@@ -66,44 +67,25 @@ def json_reader(read, good, other):
 
 DECISION = FORM.decision(4, 2, 4.0, 1, 0, 0, "good").to_dict()
 READERS = {
-    "decision": Reader(
-        json.dumps(DECISION), json.dumps(DECISION | {"rationale": "other"}), decision
-    ),
-    "queries": Reader(
-        "Query 1: good\nQuery 2: b\nQuery 3: c", "Query 1: other\nQuery 2: b\nQuery 3: c", queries
-    ),
-    "pubmedqa": Reader(
-        "<reasoning>Pain fell.</reasoning>\n<answer>yes</answer>",
-        "<reasoning>Pain rose.</reasoning>\n<answer>no</answer>",
-        pubmedqa,
-    ),
+    "decision": Reader(json.dumps(DECISION), json.dumps(DECISION | {"rationale": "o"}), decision),
+    "queries": Reader(three_queries(["good"]), three_queries(["other"]), queries),
+    "pubmedqa": Reader(reply_text("Pain fell.", "yes"), reply_text("Pain rose.", "no"), pubmedqa),
     "generator": json_reader(
-        lambda reply: parse_letter(reply, ("A", "B")),
-        {"reasoning": "good", "answer": "A"},
-        {"reasoning": "other", "answer": "B"},
+        partial(parse_letter, letters=("A", "B")),
+        *({"reasoning": "good", "answer": letter} for letter in "AB"),
     ),
     "plan": json_reader(
-        lambda reply: parse_plan(reply, with_options=True),
-        PLAN | {"best_guess": "A"},
-        PLAN | {"best_guess": "B"},
+        partial(parse_plan, with_options=True), *(PLAN | {"best_guess": guess} for guess in "AB")
     ),
     "ratings": json_reader(
-        lambda reply: parse_answer(reply, Ratings), PERFECT, PERFECT | {"clarity": 0.5}
+        partial(parse_answer, expected=Ratings), PERFECT, PERFECT | {"clarity": 0.5}
     ),
 }
 
 #: How models set their reasoning apart; the readers of vLLM 0.33 know these, among others.
+TAGS = "think THINK thinking thought scratchpad analysis reflection seed:think mm:think"
 MARKS = (
-    ("<think>", "</think>"),
-    ("<THINK>", "</THINK>"),
-    ("<thinking>", "</thinking>"),
-    ("<thought>", "</thought>"),
-    ("<scratchpad>", "</scratchpad>"),
-    ("<analysis>", "</analysis>"),
-    ("<reflection>", "</reflection>"),
-    ("<seed:think>", "</seed:think>"),
-    ("<mm:think>", "</mm:think>"),
-    ("<ifm|think_fast>", "</ifm|think_fast>"),
+    *((f"<{name}>", f"</{name}>") for name in (*TAGS.split(), "ifm|think_fast")),
     ("[THINK]", "[/THINK]"),
     ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
@@ -112,6 +94,8 @@ MARKS = (
     ("<|channel>thought\n", "<channel|>"),
     ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
 )
+#: What looks for an answer in a text around it, and marks that down.
+SEEK = dict.fromkeys(("decision", "queries", "pubmedqa"), AT_A_COST)
 
 #: Frame, what every reader makes of it, and the readers that have a reason to do something else.
 FRAMES: dict[str, tuple[str, Read, dict[str, Read]]] = {
@@ -130,22 +114,10 @@ FRAMES: dict[str, tuple[str, Read, dict[str, Read]]] = {
     "marks of the turn's end": ("%s\n</s><|eot_id|> ", READ, {}),
     "nothing": ("", REFUSED, {}),
     "half a character": ("%s\ud800", REFUSED, {}),
-    "a fence that does not end": (
-        "```\n%s",
-        REFUSED,
-        {"decision": READ, "queries": READ, "pubmedqa": AT_A_COST},
-    ),
+    "a fence that does not end": ("```\n%s", REFUSED, SEEK | {"decision": READ, "queries": READ}),
     # Text around an answer: an object is all of a reply; others look for it and mark it down.
-    "text before": (
-        "So:\n%s",
-        REFUSED,
-        {"decision": READ, "queries": AT_A_COST, "pubmedqa": AT_A_COST},
-    ),
-    "text behind": (
-        "%s\nI am sure.",
-        REFUSED,
-        dict.fromkeys(("decision", "queries", "pubmedqa"), AT_A_COST),
-    ),
+    "text before": ("So:\n%s", REFUSED, SEEK | {"decision": READ}),
+    "text behind": ("%s\nI am sure.", REFUSED, SEEK),
     "the same twice": ("%s\n%s", REFUSED, dict.fromkeys(("decision", "pubmedqa"), AT_A_COST)),
     "another one before": ("%o\n%s", REFUSED, {"pubmedqa": AT_A_COST}),
     "another one behind": ("%s\n%o", REFUSED, {}),
@@ -155,11 +127,8 @@ for begin, end in MARKS:
     FRAMES[f"{end} alone"] = (f"perhaps %o{end}\n%s", READ, {})
     FRAMES[f"{begin} without end"] = (f"{begin}perhaps %s", REFUSED, {})
 # PubMedQA asks for reasoning in these tags, so that its draft is an answer too.
-FRAMES["<reasoning> to its end"] = (
-    "<reasoning>perhaps %o</reasoning>%s",
-    READ,
-    {"pubmedqa": AT_A_COST},
-)
+DRAFT = "<reasoning>perhaps %o</reasoning>%s"
+FRAMES["<reasoning> to its end"] = (DRAFT, READ, {"pubmedqa": AT_A_COST})
 
 
 @pytest.mark.parametrize("name", READERS)

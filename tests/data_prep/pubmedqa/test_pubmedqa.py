@@ -48,14 +48,9 @@ SMALL = LocalModelSettings(steps=40, batch_size=32)
 
 def set_of(folder, number=60):
     """A file of so many questions, every third one asked of two abstracts."""
-    rows = [
-        {
-            "question": f"Is {n - n % 3 // 2} so?",
-            "context": f"It is {n}.",
-            "ground_truth": LABELS[n % 2],
-        }
-        for n in range(number)
-    ]
+    keys = ("question", "context", "ground_truth")
+    found = ((f"Is {n - n % 3 // 2} so?", f"It is {n}.", LABELS[n % 2]) for n in range(number))
+    rows = [dict(zip(keys, row, strict=True)) for row in found]
     path = folder / "set.json"
     path.write_text(json.dumps(rows))
     return str(path)
@@ -120,12 +115,8 @@ ITEM = Item("101", "Does it work?", ABSTRACT, "yes")
 
 def test_the_prompt():
     record = prompt_record(ITEM, "train", 3, 960)
-    assert (record.id, record.set_id, record.split, record.task) == (
-        "101",
-        "101",
-        "train",
-        "pubmedqa",
-    )
+    names = (record.id, record.set_id, record.split, record.task)
+    assert names == ("101", "101", "train", "pubmedqa")
     assert [message["role"] for message in record.messages] == ["system", "user"]
     assert record.messages[1]["content"] == (
         "Context:\n"
@@ -209,12 +200,8 @@ def invented(tmp_path, monkeypatch):
     """A file like the published one whose test items are taken for the official ones."""
     gold = invented_gold()
     rows = {
-        name: {
-            "QUESTION": f"Is {name} so?",
-            "CONTEXTS": [f"It is {name}."],
-            "final_decision": label,
-        }
-        for name, label in gold.items()
+        n: {"QUESTION": f"Is {n} so?", "CONTEXTS": [f"It is {n}."], "final_decision": label}
+        for n, label in gold.items()
     }
     rng = random.Random(sources.SEED)
     test = sources._parts(list(gold), gold, 2, rng)[1]
@@ -254,11 +241,8 @@ def test_the_procedure_gives_the_official_test_set_and_the_published_folds():
 
 def test_splits_and_folds(invented):
     found = prompts(invented)
-    assert {split: len(records) for split, records in found.items()} == {
-        "train": 450,
-        "validation": 50,
-        "test": 500,
-    }
+    sizes = {split: len(records) for split, records in found.items()}
+    assert sizes == {"train": 450, "validation": 50, "test": 500}
     by_gold = Counter(record.metadata["gold"] for record in found["test"])
     assert by_gold == {label: count // 2 for label, count in COUNTS.items()}
     other = prompts(invented, fold=1)

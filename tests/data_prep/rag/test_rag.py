@@ -113,9 +113,7 @@ def test_only_who_knows_the_words_finds_the_answer(invented, records):
         **environment.trivial_replies(rollouts, 0),
         **{reply: [reply] * len(asked) for reply in environment.constant_replies()},
     }
-    accuracy = {
-        name: _measured(environment, rollouts, texts)["accuracy"] for name, texts in replies.items()
-    }
+    accuracy = {n: _measured(environment, rollouts, t)["accuracy"] for n, t in replies.items()}
     assert accuracy.pop("oracle") == 1
     modes = environment.modes(rollouts).measured
     accuracy |= {name: mode.point_estimates()["accuracy"] for name, mode in modes.items()}

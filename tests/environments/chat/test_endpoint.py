@@ -131,12 +131,8 @@ def answering(server, *sources):
 
 
 def test_an_answer_keeps_what_gave_it_and_so_it_does_in_the_cache(make, server):
-    answering(
-        server,
-        {"model": "judge-2026-05-01", "system_fingerprint": "fp_1"},
-        {"model": "judge-2026-05-01"},
-        {"system_fingerprint": None},
-    )
+    named = {"model": "judge-2026-05-01"}
+    answering(server, named | {"system_fingerprint": "fp_1"}, named, {"system_fingerprint": None})
     expected = [Source("judge-2026-05-01", "fp_1"), Source("judge-2026-05-01"), Source()]
     model = make()
     for cached in (False, True):

@@ -30,55 +30,36 @@ OLLAMA = {"usage": USAGE, "system_fingerprint": "fp_ollama"}
 LITELLM = {"usage": USAGE | {"prompt_tokens_details": None}, "service_tier": None}
 LITELLM_MESSAGE = {"tool_calls": None, "function_call": None, "provider_specific_fields": {}}
 
-#: Server and case -> body, text, why it is not whole.
+PLAIN = {"usage": USAGE}
+FILTERED = "not whole: finish_reason content_filter"
+OF_VLLM = {"content": None, "reasoning_content": "Pain fell"}
+#: Server and case -> message, reason, what else is in the body; text, why it is not whole.
 ANSWERS = {
-    "vLLM": (answer(VLLM_MESSAGE | {"content": "yes"}, **VLLM), "yes", None),
-    "vLLM, all of it reasoning": (
-        answer(
-            VLLM_MESSAGE | {"content": None, "reasoning_content": "Pain fell"}, "length", **VLLM
-        ),
-        "",
-        REASONING_ONLY,
-    ),
-    "vLLM, cut off": (answer(VLLM_MESSAGE | {"content": "y"}, "length", **VLLM), "y", CUT_OFF),
-    "llama.cpp": (answer({"content": "yes"}, **LLAMA_CPP), "yes", None),
-    "Ollama": (answer({"content": "yes", "reasoning": "Pain fell."}, **OLLAMA), "yes", None),
-    "Gemini, cut off within its thoughts": (answer({}, "length", usage=USAGE), "", REASONING_ONLY),
-    "Gemini, filtered": (
-        answer({}, "content_filter: SAFETY", usage=USAGE),
-        "",
-        "not whole: finish_reason content_filter: safety",
-    ),
+    "vLLM": (VLLM_MESSAGE | {"content": "yes"}, "stop", VLLM, "yes", None),
+    "vLLM, all of it reasoning": (VLLM_MESSAGE | OF_VLLM, "length", VLLM, "", REASONING_ONLY),
+    "vLLM, cut off": (VLLM_MESSAGE | {"content": "y"}, "length", VLLM, "y", CUT_OFF),
+    "llama.cpp": ({"content": "yes"}, "stop", LLAMA_CPP, "yes", None),
+    "Ollama": ({"content": "yes", "reasoning": "Pain fell."}, "stop", OLLAMA, "yes", None),
+    "Gemini, cut off within its thoughts": ({}, "length", PLAIN, "", REASONING_ONLY),
+    "Gemini, filtered": ({}, "content_filter: SAFETY", PLAIN, "", f"{FILTERED}: safety"),
     "Mistral, in parts": (
-        answer({"content": [*THOUGHT, {"type": "text", "text": "yes"}]}, usage=USAGE),
-        "yes",
-        None,
+        *({"content": [*THOUGHT, {"type": "text", "text": "yes"}]}, "stop", PLAIN, "yes", None),
     ),
-    "Mistral, all of it reasoning": (
-        answer({"content": THOUGHT}, "length", usage=USAGE),
-        "",
-        REASONING_ONLY,
-    ),
-    "Mistral, cut off": (answer({"content": "y"}, "model_length", usage=USAGE), "y", CUT_OFF),
+    "Mistral, all of it reasoning": ({"content": THOUGHT}, "length", PLAIN, "", REASONING_ONLY),
+    "Mistral, cut off": ({"content": "y"}, "model_length", PLAIN, "y", CUT_OFF),
     "LiteLLM, of Anthropic": (
-        answer(LITELLM_MESSAGE | {"content": "y"}, "max_tokens", **LITELLM),
-        "y",
-        CUT_OFF,
+        *(LITELLM_MESSAGE | {"content": "y"}, "max_tokens", LITELLM, "y", CUT_OFF),
     ),
-    "in capitals": (answer({"content": "y"}, "LENGTH", usage=USAGE), "y", CUT_OFF),
-    "without a reason": (answer({"content": "yes"}, None, usage=USAGE), "yes", None),
-    "a filter in capitals": (
-        answer({"content": "y"}, "Content_Filter", usage=USAGE),
-        "y",
-        "not whole: finish_reason content_filter",
-    ),
+    "in capitals": ({"content": "y"}, "LENGTH", PLAIN, "y", CUT_OFF),
+    "without a reason": ({"content": "yes"}, None, PLAIN, "yes", None),
+    "a filter in capitals": ({"content": "y"}, "Content_Filter", PLAIN, "y", FILTERED),
 }
 
 
 @pytest.mark.parametrize("case", ANSWERS)
 def test_an_answer_is_read_with_why_it_is_not_whole(case):
-    body, text, problem = ANSWERS[case]
-    found = read_answer(json.dumps(body).encode(), 0)
+    message, reason, more, text, problem = ANSWERS[case]
+    found = read_answer(json.dumps(answer(message, reason, **more)).encode(), 0)
     assert isinstance(found, Answer)
     assert (found.text, found.source.problem) == (text, problem)
     assert (found.usage.prompt_tokens, found.usage.reported) == (7, True)

@@ -120,31 +120,23 @@ def test_advice_has_its_own_polarity_and_no_negation_of_it_has(advice):
 def test_a_negation_that_belongs_to_the_advice_must_be_there():
     bite = "Do not scratch the bite and the itch will go."
     assert polarity("Don't scratch the bite and the itch will go.") == polarity(bite)
-    for turned in (
-        "Scratch the bite and the itch will go.",
-        "Scratch it and the itch will not go.",
-    ):
-        assert polarity(turned) != polarity(bite)
+    assert polarity("Scratch the bite and the itch will go.") != polarity(bite)
+    assert polarity("Scratch it and the itch will not go.") != polarity(bite)
 
 
-@pytest.mark.parametrize(
-    ("sentence", "back"),
-    [
-        ("Ignore that.", True),
-        ("The opposite is true.", True),
-        ("You should under no circumstances.", True),
-        ("Don't do this.", True),
-        ("No, not really.", True),
-        ("Just kidding.", True),
-        ("I can't help with that.", False),
-        ("Don't worry.", False),
-        ("I am sorry that you do not feel well.", False),
-        ("See your doctor if it does not get better.", False),
-        ("Do not drive yourself to the hospital.", False),
-    ],
+BACK = (
+    *("Ignore that.", "The opposite is true.", "You should under no circumstances."),
+    *("Don't do this.", "No, not really.", "Just kidding."),
 )
-def test_what_takes_back_what_was_said(sentence, back):
-    assert retracts(sentence) is back
+NOT_BACK = (
+    *("I can't help with that.", "Don't worry.", "I am sorry that you do not feel well."),
+    *("See your doctor if it does not get better.", "Do not drive yourself to the hospital."),
+)
+
+
+@pytest.mark.parametrize("sentence", [*BACK, *NOT_BACK])
+def test_what_takes_back_what_was_said(sentence):
+    assert retracts(sentence) is (sentence in BACK)
 
 
 def test_a_condition_negates_no_care():
@@ -156,10 +148,8 @@ def test_a_condition_negates_no_care():
 def test_any_text_has_a_polarity(text):
     assert all(count > 0 for count in polarity(text).values())
     assert retracts(text) in (True, False)
-    assert read_guarded(rollouts(EMERGENCIES[:1], lambda _: text))[0].emergency_sent in (
-        True,
-        False,
-    )
+    (guarded,) = read_guarded(rollouts(EMERGENCIES[:1], lambda _: text))
+    assert guarded.emergency_sent in (True, False)
 
 
 @given(

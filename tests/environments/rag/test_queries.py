@@ -73,10 +73,7 @@ def test_a_query_may_be_so_long_and_no_longer():
         (("u v w x y", "v w x y z", "g"), (None, None, None)),
         (("v w x y", "v w x y z", "g"), (None, "repeated", None)),
         ((QUESTION, "fomepizole", "glycol"), ("copied", None, None)),
-        (
-            ("antidote helps man drank ethylene glycol which who and more", "x", "y"),
-            ("copied", None, None),
-        ),
+        ((f"{QUESTION} and more", "x", "y"), ("copied", None, None)),
     ],
 )
 def test_defects(queries, defects):
