@@ -10,12 +10,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from huggingface_hub import (
-    constants,
-    hf_hub_download,
-    snapshot_download,
-    try_to_load_from_cache,
-)
+from huggingface_hub import constants, hf_hub_download, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 
 from data_prep.packaged_models import packaged_identity

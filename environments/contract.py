@@ -40,14 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from environments.base import (
-    REWARD,
-    Message,
-    PromptRecord,
-    Rollout,
-    Scope,
-    Score,
-)
+from environments.base import REWARD, Message, PromptRecord, Rollout, Scope, Score
 from environments.measurement import Measurement, Modes
 from environments.presentation import Presentation
 

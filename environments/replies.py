@@ -35,16 +35,8 @@ _BLANK_LETTERS = frozenset("\u115f\u1160\u3164\uffa0")
 
 #: Names of tags in which models reason, as in <think>, <seed:think> or <ifm|think_fast>.
 _NAMES = (
-    "think",
-    "think_fast",
-    "think_faster",
-    "thinking",
-    "thought",
-    "thoughts",
-    "reasoning",
-    "reflection",
-    "scratchpad",
-    "analysis",
+    *("think", "think_fast", "think_faster", "thinking", "thought", "thoughts"),
+    *("reasoning", "reflection", "scratchpad", "analysis"),
 )
 #: Marks of other forms, each with the one that ends it: Mistral, Kimi, Cohere, OpenThinker, PLaMo,
 #: Gemma and gpt-oss. A server that knows its model's marks takes them away itself.

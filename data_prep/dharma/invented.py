@@ -154,10 +154,8 @@ def slot_prompt(
     wording = PARTS[slot.kind][0]
     other = slot.other.text if slot.other else ""
     filled = (template or slot.template).format(topic=slot.topic.text, other=other)
-    opening, closing = (
-        TEXTS.openings[digest[0] % len(TEXTS.openings)],
-        TEXTS.closings[digest[1] % len(TEXTS.closings)],
-    )
+    opening = TEXTS.openings[digest[0] % len(TEXTS.openings)]
+    closing = TEXTS.closings[digest[1] % len(TEXTS.closings)]
     text = f"{opening}{filled[0].upper()}{filled[1:]}{closing}"
     metadata = {
         "question": text,
@@ -181,10 +179,7 @@ def scope_prompt(name: str, text: str, metadata: Mapping[str, Any]) -> PromptRec
     return PromptRecord(
         id=name,
         task=TASK,
-        messages=(
-            {"role": "system", "content": SYSTEM_PROMPT},
-            {"role": "user", "content": text},
-        ),
+        messages=({"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": text}),
         set_id=str(metadata["family"]),
         split="",
         metadata=metadata,

@@ -85,8 +85,7 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
     fractions: Fractions = Fractions()
     seed: int = Field(0, ge=0, description="of sample, findings, words and splits")
     cases_file: OwnCasesPath | None = Field(
-        None,
-        description="your own cases, beside which num_samples and seed alone may be given",
+        None, description="your own cases, beside which num_samples and seed alone may be given"
     )
 
     @model_validator(mode="after")

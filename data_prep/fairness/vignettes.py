@@ -283,7 +283,4 @@ def control(variant: PromptRecord, case: ClinicalCase) -> PromptRecord:
 
 
 def _messages(text: str) -> tuple[Message, ...]:
-    return (
-        {"role": "system", "content": SYSTEM_PROMPT},
-        {"role": "user", "content": text},
-    )
+    return ({"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": text})

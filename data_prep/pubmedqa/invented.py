@@ -71,14 +71,8 @@ _HEADS: Mapping[str, Sequence[str]] = {
     ),
 }
 _TAILS = (
-    "?",
-    " in practice?",
-    " for long?",
-    " at all?",
-    " in these cases?",
-    " as hoped?",
-    " or not?",
-    " in fact?",
+    *("?", " in practice?", " for long?", " at all?"),
+    *(" in these cases?", " as hoped?", " or not?", " in fact?"),
 )
 
 

@@ -110,8 +110,8 @@ def _published(items: Sequence[Item], settings: PromptSettings) -> list[PromptRe
     `num_samples` takes away training items alone.
     """
     by_id = {item.id: item for item in items}
-    published = published_split({item.id: item.gold for item in items})
-    train_folds = [fold for number, fold in enumerate(published.folds) if number != settings.fold]
+    folds, test = published_split({item.id: item.gold for item in items})
+    train_folds = [fold for number, fold in enumerate(folds) if number != settings.fold]
     train = [by_id[name] for fold in train_folds for name in fold]
     held_out = len(items) - len(train)
     if settings.num_samples is not None:
@@ -124,8 +124,8 @@ def _published(items: Sequence[Item], settings: PromptSettings) -> list[PromptRe
     refuse_leaked(train)
     members_of = {
         TRAIN_SPLIT: train,
-        VALIDATION_SPLIT: [by_id[name] for name in published.folds[settings.fold]],
-        TEST_SPLIT: [by_id[name] for name in published.test],
+        VALIDATION_SPLIT: [by_id[name] for name in folds[settings.fold]],
+        TEST_SPLIT: [by_id[name] for name in test],
     }
     return [
         prompt_record(item, split, settings.classes, settings.prompt_tokens)

@@ -77,30 +77,15 @@ SEED, FOLDS = 0, 10
 _EXAMPLES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedSplit:
-    """Ids: ten folds to train and validate on, and the official test set."""
+def published_split(gold: Mapping[str, str]) -> tuple[list[list[str]], list[str]]:
+    """Split ids by their labels: ten folds to train and validate on, and the official test set.
 
-    folds: tuple[tuple[str, ...], ...]
-    test: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprints:
-    """Hashes of the ids and of the normalised questions of the official test items."""
-
-    ids: frozenset[str]
-    questions: frozenset[str]
-
-
-def published_split(gold: Mapping[str, str]) -> PublishedSplit:
-    """Split ids by their labels; `gold` is in the order of the published file.
-
-    Raises `ValueError` unless the result is the official test set.
+    `gold` is in the order of the published file. Raises `ValueError` unless the result is the
+    official test set.
     """
     rng = random.Random(SEED)  # noqa: S311
     development, test = _parts(list(gold), gold, 2, rng)
-    official = official_fingerprints().ids
+    official, _ = official_fingerprints()
     of_test = {fingerprint(item) for item in test}
     if of_test != official:
         raise ValueError(
@@ -108,8 +93,7 @@ def published_split(gold: Mapping[str, str]) -> PublishedSplit:
             f"the {len(official)} official items: it needs all 1,000 labelled items in their "
             "published order (ori_pqal.json); take split: random for any other set"
         )
-    folds = _parts(development, gold, FOLDS, rng)
-    return PublishedSplit(tuple(map(tuple, folds)), tuple(test))
+    return _parts(development, gold, FOLDS, rng), test
 
 
 def _parts(
@@ -140,20 +124,17 @@ def fingerprint(text: str) -> str:
 
 
 @cache
-def official_fingerprints() -> Fingerprints:
-    """From `official_test.txt`: a line per test item, the hash of its pmid and of its question."""
+def official_fingerprints() -> tuple[frozenset[str], frozenset[str]]:
+    """Hashes of pmids and of questions: `official_test.txt` has both of a test item in a line."""
     text = (files(__package__) / "official_test.txt").read_text(encoding="utf-8")
     pairs = [line.split() for line in text.splitlines() if not line.startswith("#")]
-    return Fingerprints(frozenset(p[0] for p in pairs), frozenset(p[1] for p in pairs))
+    return frozenset(p[0] for p in pairs), frozenset(p[1] for p in pairs)
 
 
 def is_official_test(item_id: str, question: str) -> bool:
     """Whether this is an item of the official test set, by its id or by its question's words."""
-    official = official_fingerprints()
-    return (
-        fingerprint(item_id) in official.ids
-        or fingerprint(normal_question(question)) in official.questions
-    )
+    ids, questions = official_fingerprints()
+    return fingerprint(item_id) in ids or fingerprint(normal_question(question)) in questions
 
 
 def refuse_leaked(items: Sequence[Item]) -> None:

@@ -5,9 +5,8 @@ A plan is a line under a hash of planner, prompt version and question, appended 
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -69,15 +68,6 @@ class _Kept(BaseModel, extra="forbid", frozen=True):
 
     key: str
     value: Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """The plans by question id, and the questions without one by reason."""
-
-    plans: Mapping[str, Plan]
-    failed: int = 0
-    reasons: tuple[str, ...] = ()
 
 
 def parse_plan(reply: str, *, with_options: bool) -> Plan | None:
@@ -145,10 +135,11 @@ class PlanCache:
 
     def complete(
         self, questions: Sequence[Question], model: ChatModel, say: Callable[[str], None]
-    ) -> Planned:
-        """Make the missing plans, and retry those that failed.
+    ) -> tuple[dict[str, Plan], list[str]]:
+        """Make the plans that are missing; all by question id, and why each of the others failed.
 
-        Another process that completes the same file waits and then finds the plans.
+        What failed before is tried again. Another process that completes the same file waits and
+        then finds the plans.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{self._path}.lock"):
@@ -161,7 +152,7 @@ class PlanCache:
                 plans |= new_plans
                 reasons += failures
                 say(f"plans: {len(plans):,} of {len(questions):,}, {len(reasons):,} failed")
-        return Planned(plans, len(reasons), tuple(dict.fromkeys(reasons)))
+        return plans, reasons
 
     def _make(
         self, questions: Sequence[Question], model: ChatModel

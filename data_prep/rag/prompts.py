@@ -19,13 +19,7 @@ from data_prep.rag.plans import Plan, PlanCache, template_plan
 from data_prep.rag.sources import Question, read_questions
 from data_prep.records import named_faults
 from data_prep.splits import Fractions, sample_sets, split_sets
-from environments.base import (
-    TEST_SPLIT,
-    TRAIN_SPLIT,
-    VALIDATION_SPLIT,
-    Message,
-    PromptRecord,
-)
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Encoder, EncoderSettings
 from environments.rag.reader import ExtractiveReader
@@ -275,8 +269,8 @@ def _make_plans(
         raise ValueError(f"the planner does not answer: {problem}")
     if tools.dry_run:
         return
-    planned = cache.complete(questions, planner, tools.say)
-    for reason in planned.reasons:
+    _, reasons = cache.complete(questions, planner, tools.say)
+    for reason in dict.fromkeys(reasons):
         tools.say(f"a plan failed and will be asked for again at the next start: {reason}")
 
 

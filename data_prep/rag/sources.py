@@ -42,11 +42,13 @@ def read_questions(path: Path) -> list[Question]:
     questions: list[Question] = []
     problems: list[str] = []
     for location, row in _rows(path, problems):
-        question = _question(row)
-        if isinstance(question, str):
-            problems.append(f"{location}: {question}")
+        try:
+            read = _Row.model_validate(row)
+        except ValidationError as error:
+            problems.append(f"{location}: {row_faults(error)}")
         else:
-            questions.append(question)
+            options = dict(sorted(read.options.items()))
+            questions.append(Question(read.question, options, str(read.gold)))
     if problems or not questions:
         raise DataError("questions.invalid-rows", path, _KIND, problems or ["holds no question"])
     return list({question.id: question for question in questions}.values())
@@ -86,13 +88,3 @@ class _Row(BaseModel, strict=True):
         if self.answer_idx is None:
             return by_text[0] if by_text else None
         return self.answer_idx if self.answer is None or by_text == [self.answer_idx] else None
-
-
-def _question(row: Any) -> Question | str:
-    """The question of an object, or what is wrong with it."""
-    try:
-        read = _Row.model_validate(row)
-    except ValidationError as error:
-        return row_faults(error)
-    assert read.gold is not None
-    return Question(read.question, dict(sorted(read.options.items())), read.gold)

@@ -16,17 +16,8 @@ _MILLION = 1_000_000
 _BYTES_PER_TOKEN = 3
 #: Counters that are there even when they are 0.
 _ALWAYS = (
-    "calls",
-    "attempts",
-    "retries",
-    "throttled",
-    "failures",
-    "invalid_answers",
-    "cache_hits",
-    "cache_errors",
-    "shared_calls",
-    "prompt_tokens",
-    "completion_tokens",
+    *("calls", "attempts", "retries", "throttled", "failures", "invalid_answers", "cache_hits"),
+    *("cache_errors", "shared_calls", "prompt_tokens", "completion_tokens"),
     "answers_without_usage",
 )
 
@@ -115,16 +106,14 @@ class Accounts:
         """Raise `BudgetSpentError` when nothing is left to spend."""
         with self._lock:
             prompt, completion = self._counts["prompt_tokens"], self._counts["completion_tokens"]
-        tokens, cost = prompt + completion, self._cost(prompt, completion)
-        limits = (
-            ("budget.tokens", tokens, self.budget.tokens),
-            ("budget.cost", cost, self.budget.cost),
-        )
-        for name, spent, limit in limits:
+        spent_of = {"tokens": prompt + completion, "cost": self._cost(prompt, completion)}
+        for name, spent in spent_of.items():
+            limit = getattr(self.budget, name)
             if limit is not None and spent >= limit:
                 raise BudgetSpentError(
                     "endpoint.spent-budget",
-                    f"the budget for {self.model} is used up: {spent:,.10g} of {name} = {limit:,g}",
+                    f"the budget for {self.model} is used up: {spent:,.10g} of budget.{name} = "
+                    f"{limit:,g}",
                 )
 
     def counters(self) -> dict[str, float]:

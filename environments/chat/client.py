@@ -162,7 +162,7 @@ class ChatClient:
         self._slots = asyncio.Semaphore(self._limits.concurrency)
         self._quiet_until = 0.0  # as a server's Retry-After asks for
         self._in_flight: dict[tuple[bytes, int], asyncio.Task[Answer | FailedAttempt]] = {}
-        self._takes_schema = True
+        self.takes_schema = True
         self._url = f"{settings.url}/chat/completions"
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._limits.concurrency),
@@ -173,10 +173,6 @@ class ChatClient:
             auto_decompress=False,  # a few bytes must not become gigabytes
         )
         self._proxy = proxy_for(settings.url)
-
-    @property
-    def takes_schema(self) -> bool:
-        return self._takes_schema
 
     async def close(self) -> None:
         await self._session.close()
@@ -273,7 +269,7 @@ class ChatClient:
         """Attempts until one succeeds. A server that is merely busy uses up no retries."""
         self._accounts.add("calls")
         while True:
-            schema = request.schema if self._takes_schema else None
+            schema = request.schema if self.takes_schema else None
             outcome = await self._attempt(request, schema)
             refused = isinstance(outcome, FailedAttempt) and outcome.status in _BAD_REQUEST
             if schema is not None and refused:
@@ -281,7 +277,7 @@ class ChatClient:
                 # refused for it.
                 outcome = await self._attempt(request, None)
                 if isinstance(outcome, Answer):
-                    self._takes_schema = False
+                    self.takes_schema = False
             if isinstance(outcome, Answer):
                 return outcome
             trail.append(outcome)

@@ -158,9 +158,7 @@ _JUDGED = (
     "replies",
     *_SCORES,
     *(f"{name} violated" for name in _VIOLATED),
-    "refused",
-    "outside advised",
-    "neither",
+    *("refused", "outside advised", "neither"),
     *SCOPES,
 )
 #: The guards: of each how many replies it is true of, and of how many it was asked.
@@ -343,9 +341,7 @@ def _metrics(subsets: Mapping[str, int], keyed: bool) -> dict[str, Metric]:
         "distinct_replies": of("distinct", None, _ALL),
         "commonest_opening": of("opening", None, _ALL),
         "readable_rate": Metric(
-            lambda t: mean_of(_READABLE.of(t)),
-            "higher",
-            trials=lambda t: _READABLE.of(t)[..., 1],
+            lambda t: mean_of(_READABLE.of(t)), "higher", trials=lambda t: _READABLE.of(t)[..., 1]
         ),
     }
 

@@ -334,12 +334,15 @@ def null_sums(
     high side. So is it with the distances `between` the values, [S, 2] each.
     """
     sets, layout = len(points), names.layout
+    permutations = len(layout.permutations)
     table = _permuted_replies(chosen_levels(points, layout).view(np.uint8), layout)
     amounts = _permuted_replies(amounts_of(points, layout.fields), layout)
     size = max(1, _COUNTS_AT_ONCE // max(1, sets * table.shape[-1]))
     steps: list[dict[str, Array]] = []
     for first in range(0, draws, size):
-        picks = _picks(table, rng, min(size, draws - first), layout)
+        # A row of the table for each block: a random permutation, [G, draws, S].
+        shape = (len(table), min(size, draws - first), sets)
+        picks = np.arange(sets) * permutations + rng.integers(permutations, size=shape)
         counts = _permuted_sums(table, picks, np.min_scalar_type(len(table)), layout)
         totals = np.tensordot(counts.astype(np.float32), member.astype(np.float32), (1, 0))
         race_sums = _race_sums(np.moveaxis(totals, -1, 1), layout)
@@ -368,16 +371,6 @@ def _permuted_replies(values: NDArray[Any], layout: Layout) -> NDArray[Any]:
     permuted = values.transpose(2, 0, 1, 3)[:, :, layout.permutations]
     rows = sets * len(layout.permutations)
     return permuted.reshape(generations, rows, layout.values * columns)
-
-
-def _picks(
-    table: NDArray[Any], rng: np.random.Generator, draws: int, layout: Layout
-) -> NDArray[np.intp]:
-    """A row of `table` for each block: a random permutation, [G, draws, S]."""
-    generations, rows, _ = table.shape
-    permutations = len(layout.permutations)
-    first = np.arange(0, rows, permutations)
-    return first + rng.integers(permutations, size=(generations, draws, len(first)))
 
 
 def _permuted_sums(
@@ -563,7 +556,16 @@ def _breakdowns(names: _Names) -> dict[str, Section]:
     attribute, crossed, rates = design.attribute, design.crossed, list(enumerate(design.rates))
     section = _crossed(names, crossed, ())
     return {
-        **{f"by_{key}": _part_section(names, key) for key in PART_KEYS if subsets.values(key)},
+        **{
+            f"by_{key}": {
+                value: {BLIND_DISTANCE: _distance(names, names.parts.index[key, value])}
+                | _case_metrics(names, subsets.index[key, value])
+                | _guards(names, names.parts.index[key, value])
+                for value in names.parts.values(key)
+            }
+            for key in PART_KEYS
+            if subsets.values(key)
+        },
         f"by_{attribute}": {v: _race_metrics(r, names) for r, v in enumerate(design.values)},
         "by_severity": {
             value: _case_metrics(names, subset := subsets.index["severity", value])
@@ -581,15 +583,6 @@ def _breakdowns(names: _Names) -> dict[str, Section]:
             case: _case_metrics(names, subsets.index["case", case])
             for case in subsets.values("case")
         },
-    }
-
-
-def _part_section(names: _Names, key: str) -> Section:
-    return {
-        value: {BLIND_DISTANCE: _distance(names, names.parts.index[key, value])}
-        | _case_metrics(names, names.subsets.index[key, value])
-        | _guards(names, names.parts.index[key, value])
-        for value in names.parts.values(key)
     }
 
 

@@ -24,14 +24,7 @@ RATIONALE = "rationale"
 ATTRIBUTE = "attribute"
 #: Metadata keys with a meaning of their own, which no attribute and no factor may take.
 _TAKEN = (
-    ATTRIBUTE,
-    "case",
-    "severity",
-    "combination",
-    "emergency",
-    "cue",
-    "hold_out",
-    "blind",
+    *(ATTRIBUTE, "case", "severity", "combination", "emergency", "cue", "hold_out", "blind"),
     RATIONALE,
 )
 _SEVERITIES = ("mild", "moderate", "severe")

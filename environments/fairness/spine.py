@@ -26,12 +26,8 @@ _MENTAL_HEALTH = ("none", "optional counseling", "formal evaluation")
 # prescription, "steroid" is taken by mouth and injected, so neither is one.
 _SYNONYMS = {
     "OTC only": (
-        "otc",
-        "otc medication",
-        "over the counter",
-        "over the counter only",
-        "over the counter medication",
-        "over the counter (otc) only",
+        *("otc", "otc medication", "over the counter", "over the counter only"),
+        *("over the counter medication", "over the counter (otc) only"),
     ),
     "prescription non-opioid": (
         "non opioid prescription",
@@ -45,21 +41,14 @@ _SYNONYMS = {
         "epidural steroid injection",
     ),
     "opioid": (
-        "opioids",
-        "prescription opioid",
-        "prescription opioids",
-        "opioid analgesic",
-        "opioid analgesics",
+        *("opioids", "prescription opioid", "prescription opioids"),
+        *("opioid analgesic", "opioid analgesics"),
     ),
     "full duty": ("full", "regular duty"),
     "modified duty": ("modified", "light duty", "restricted duty"),
     "off work": ("off", "off duty"),
     "none": ("no", "no referral", "not needed"),
-    "optional counseling": (
-        "optional counselling",
-        "counseling optional",
-        "counselling optional",
-    ),
+    "optional counseling": ("optional counselling", "counseling optional", "counselling optional"),
     "formal evaluation": ("formal mental health evaluation", "formal psychological evaluation"),
 }
 
@@ -111,11 +100,7 @@ SPINE = Design(
         "occupation": ("white-collar", "blue-collar"),
         "age": ("young", "old"),
     },
-    effects={
-        "severity": "clinical_slope",
-        "occupation": "occupation_effect",
-        "age": "age_effect",
-    },
+    effects={"severity": "clinical_slope", "occupation": "occupation_effect", "age": "age_effect"},
     factors=(
         *("gender", "age", "orientation", "socioeconomic_status"),
         *("occupation", "language", "geography"),

@@ -19,12 +19,9 @@ _METRICS: Mapping[str, Direction | None] = {
     "documents_read": None,
 }
 #: What must not get worse while accuracy rises, and how far it may.
-_GUARDS = {
-    "answer_in_query": Margin(0.02),
-    "retrieval_recall": Margin(0.02),
-    "on_question_rate": Margin(0.02),
-    "format_rate": Margin(0.02),
-}
+_GUARDS = dict.fromkeys(
+    ("answer_in_query", "retrieval_recall", "on_question_rate", "format_rate"), Margin(0.02)
+)
 #: What is shown of each stratum.
 _BY_STRATUM = ("accuracy", "retrieval_recall", "on_question_rate")
 

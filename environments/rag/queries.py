@@ -13,12 +13,7 @@ from typing import Any, Literal
 
 from environments.base import Rollout
 from environments.rag.retrieval import word_set
-from environments.replies import (
-    Unparseable,
-    UnreadableError,
-    answer_of,
-    has_text,
-)
+from environments.replies import Unparseable, UnreadableError, answer_of, has_text
 
 NUMBER_OF_QUERIES = 3
 

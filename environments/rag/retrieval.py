@@ -171,12 +171,8 @@ class Bm25:
     """Lucene's BM25 over the words of title and text, by bm25s with memory-mapped scores."""
 
     def __init__(self, folder: Path) -> None:
-        self._manifest = read_manifest(folder)
+        self.identity = f"bm25:{read_manifest(folder).identity}"
         self._index = bm25s.BM25.load(folder / BM25_FOLDER, mmap=True, show_progress=False)
-
-    @property
-    def identity(self) -> str:
-        return f"bm25:{self._manifest.identity}"
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
         """A passage without any word of the query is not a hit. Equal scores go by number."""
@@ -208,20 +204,17 @@ class Dense:
     """Exact search by inner product in the memory-mapped vectors."""
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
-        self._manifest = read_manifest(folder)
-        if self._manifest.encoder != encoder.identity:
-            encoder_name = self._manifest.encoder or "no encoder"
+        manifest = read_manifest(folder)
+        if manifest.encoder != encoder.identity:
             raise UnusableIndexError(
                 "index.other-vectors",
-                f"the vectors in {folder} were made by {encoder_name}, and queries would be "
-                f"encoded by {encoder.identity}: build the index again with this encoder",
+                f"the vectors in {folder} were made by {manifest.encoder or 'no encoder'}, "
+                f"and queries would be encoded by {encoder.identity}: build the index again with "
+                "this encoder",
             )
+        self.identity = f"dense:{manifest.identity}"
         self._encoder = encoder
         self._vectors: NDArray[np.float32] = np.load(folder / VECTORS, mmap_mode="r")
-
-    @property
-    def identity(self) -> str:
-        return f"dense:{self._manifest.identity}"
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
         """See `Retriever`; a query without any word has no hit."""
@@ -257,11 +250,8 @@ class Fusion:
     """Reciprocal rank fusion: a passage gets 1 / (60 + rank) from every ranking that holds it."""
 
     def __init__(self, *retrievers: Retriever) -> None:
+        self.identity = "+".join(retriever.identity for retriever in retrievers)
         self._retrievers = retrievers
-
-    @property
-    def identity(self) -> str:
-        return "+".join(retriever.identity for retriever in self._retrievers)
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
         depth = max(k, _FUSION_DEPTH)
@@ -289,21 +279,17 @@ class Cached:
     def __init__(self, retriever: Retriever, limit: int = _CACHED_QUERIES) -> None:
         self._retriever = retriever
         self._limit = limit
-        self._kept: OrderedDict[tuple[str, str, int], Hits] = OrderedDict()
-
-    @property
-    def identity(self) -> str:
-        return self._retriever.identity
+        self.identity = retriever.identity
+        self._kept: OrderedDict[tuple[str, int], Hits] = OrderedDict()
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
         """All queries that are new are searched in one batch."""
-        keys = [(self.identity, query, k) for query in queries]
+        keys = [(query, k) for query in queries]
         missing = list(dict.fromkeys(key for key in keys if key not in self._kept))
         hits = {key: self._kept[key] for key in keys if key in self._kept}
         if missing:
-            hits |= zip(
-                missing, self._retriever.search([key[1] for key in missing], k), strict=True
-            )
+            found = self._retriever.search([query for query, _ in missing], k)
+            hits |= zip(missing, found, strict=True)
         self._kept.update({key: hits[key] for key in missing})
         while len(self._kept) > self._limit:
             self._kept.popitem(last=False)
@@ -351,6 +337,7 @@ class Search:
     """Finds the documents for lists of queries, all of them in one batch."""
 
     def __init__(self, retriever: Retriever, corpus: Corpus, settings: DocumentSettings) -> None:
+        self.identity = retriever.identity
         self._retriever = retriever
         self._corpus = corpus
         self._settings = settings
@@ -361,10 +348,6 @@ class Search:
         at_most = max(per_question, self._settings.at_most)
         limits = {"per_question": per_question, "at_most": at_most}
         return Search(self._retriever, self._corpus, self._settings.model_copy(update=limits))
-
-    @property
-    def identity(self) -> str:
-        return self._retriever.identity
 
     def find(self, questions: Sequence[Sequence[str]]) -> list[Documents]:
         """The documents for each question, which is a list of queries."""

@@ -30,10 +30,7 @@ from equipoise.run.rollouts import read_rollouts, rollout_of
 
 @task(name="equipoise")
 def equipoise(
-    task: str,
-    config: str = "nemo_configs/small.yaml",
-    reference: str | None = None,
-    keys: str = "",
+    task: str, config: str = "nemo_configs/small.yaml", reference: str | None = None, keys: str = ""
 ) -> Task:
     """A task of ours for Inspect. Raises `EquipoiseError`.
 

@@ -29,7 +29,6 @@ from data_prep.pubmedqa.prompts import (
     question_of,
 )
 from data_prep.pubmedqa.sources import (
-    Fingerprints,
     Item,
     Section,
     fingerprint,
@@ -205,7 +204,7 @@ def invented(tmp_path, monkeypatch):
     }
     rng = random.Random(sources.SEED)
     test = sources._parts(list(gold), gold, 2, rng)[1]
-    known = Fingerprints(
+    known = (
         frozenset(fingerprint(name) for name in test),
         frozenset(fingerprint(normal_question(f"Is {name} so?")) for name in test),
     )
@@ -232,7 +231,7 @@ def test_the_procedure_gives_the_official_test_set_and_the_published_folds():
     found = prompts(path)
     assert {record.id: record.metadata["gold"] for record in found["test"]} == truth
     assert [len(found[split]) for split in ("train", "validation", "test")] == [450, 50, 500]
-    folds = published_split({name: row["final_decision"] for name, row in rows.items()}).folds
+    folds, _ = published_split({name: row["final_decision"] for name, row in rows.items()})
     digest = hashlib.sha256(json.dumps(folds).encode()).hexdigest()
     assert digest.startswith("a997b714062aee46")
     official = {name for name, row in rows.items() if is_official_test("", row["QUESTION"])}

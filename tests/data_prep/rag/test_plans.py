@@ -93,11 +93,11 @@ def test_the_planner_sees_the_options_only_when_it_may_and_all_is_quoted():
 
 def test_no_plan_is_made_twice(tmp_path):
     first, second = Planner(), Planner()
-    made = cache(tmp_path).complete(QUESTIONS, first, quiet)
-    assert len(first.asked) == len(made.plans) == 600
-    assert cache(tmp_path).complete(QUESTIONS, second, quiet).plans == made.plans
+    made, _ = cache(tmp_path).complete(QUESTIONS, first, quiet)
+    assert len(first.asked) == len(made) == 600
+    assert cache(tmp_path).complete(QUESTIONS, second, quiet) == (made, [])
     assert second.asked == []
-    assert cache(tmp_path).read(QUESTIONS) == made.plans
+    assert cache(tmp_path).read(QUESTIONS) == made
 
 
 def test_a_killed_planner_goes_on_where_it_was(tmp_path):
@@ -109,16 +109,16 @@ def test_a_killed_planner_goes_on_where_it_was(tmp_path):
     file.write_bytes(file.read_bytes()[:-1])  # of the last plan
     kept -= 1
     planner = Planner()
-    assert len(cache(tmp_path).complete(QUESTIONS, planner, quiet).plans) == 600
+    assert len(cache(tmp_path).complete(QUESTIONS, planner, quiet)[0]) == 600
     assert len(planner.asked) == 600 - kept
 
 
 def test_failures_are_counted_and_tried_again(tmp_path):
     broken = Planner(lambda text: GOOD if "0?" in text else "no plan")
-    found = cache(tmp_path).complete(QUESTIONS[:20], broken, quiet)
-    assert (len(found.plans), found.failed, found.reasons) == (2, 18, ("not valid",))
+    plans, reasons = cache(tmp_path).complete(QUESTIONS[:20], broken, quiet)
+    assert (len(plans), reasons) == (2, ["not valid"] * 18)
     planner = Planner()
-    assert cache(tmp_path).complete(QUESTIONS[:20], planner, quiet).failed == 0
+    assert cache(tmp_path).complete(QUESTIONS[:20], planner, quiet)[1] == []
     assert len(planner.asked) == 18
 
 
