@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ NAMES = ("WANDB_", "EQUIPOISE_", "SLURM_", "HF_TOKEN", "OPENAI_API_KEY", "UV_PRO
 OF_CONTRACTS = ("NEMO_RL_", "EQUIPOISE_CONTRACT_PACKAGES")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Without a path and a mark, deep tests are left out and properties have fewer examples."""
     option = config.option
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not option.markexpr:
@@ -40,31 +39,31 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("quick" if option.markexpr == "not deep" else "deep")
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(collection_path, config):
     """Do not import other libraries for tests that are left out: Automodel's take half a minute."""
     return True if collection_path == CONTRACT and config.option.markexpr == "not deep" else None
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+def pytest_itemcollected(item):
     """Tests of other libraries are deep, all of them."""
     if CONTRACT in item.path.parents:
         item.add_marker("deep")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """The recipes, which take longest, first: so both processes end together."""
     items.sort(key=lambda item: "recipes" not in item.path.parts)
 
 
 @pytest.fixture(scope="module")
-def only_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def only_ray(tmp_path_factory):
     """No other test's Ray runs meanwhile: it looks for clusters in all of a machine's processes."""
     with FileLock(tmp_path_factory.getbasetemp().parent / "ray.lock"):
         yield
 
 
 @pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
+def one_thread():
     """More would only wait for each other over a model this small."""
     import torch
 
@@ -75,7 +74,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _nothing_of_the_users(request: pytest.FixtureRequest) -> Iterator[None]:
+def _nothing_of_the_users(request):
     """Without the user's variables, `.env` and account with wandb."""
     contract = not {CONTRACT, GPU}.isdisjoint(request.path.parents)
     with pytest.MonkeyPatch.context() as patch:

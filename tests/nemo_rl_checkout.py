@@ -1,7 +1,5 @@
 """A folder that looks like a checkout of NeMo-RL to whoever reads it without running it."""
 
-from pathlib import Path
-
 _FILES = {
     "nemo_rl/algorithms/grpo.py": "raise RuntimeError('nothing may import it')\n",
     "nemo_rl/package_info.py": '__version__ = "0.7.0"\n',
@@ -9,7 +7,7 @@ _FILES = {
 }
 
 
-def write_checkout(root: Path) -> None:
+def write_checkout(root):
     """Write the files that are looked at."""
     for name, text in _FILES.items():
         path = root / name

@@ -1,7 +1,6 @@
 """Refusals: tests name the code, and the values that the message must hold."""
 
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -10,7 +9,7 @@ from environments.base import CodedError
 
 
 @contextmanager
-def refusal(expected: str, *values: object) -> Iterator[pytest.ExceptionInfo[CodedError]]:
+def refusal(expected, *values):
     """Expect the refusal of a code, `code` or `code | value`, whose message names the values."""
     with pytest.raises(CodedError) as caught:
         yield caught
@@ -21,7 +20,7 @@ def refusal(expected: str, *values: object) -> Iterator[pytest.ExceptionInfo[Cod
     assert not absent, f"{absent} is not in: {message}"
 
 
-def holds(line: str, expected: str) -> bool:
+def holds(line, expected):
     """Whether a problem has the code and, in this order, the values: `code | value | value`."""
     code, *values = expected.split(" | ")
     words = [rf"(?<!\w){re.escape(value)}(?!\w)" for value in values]

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MAX_LINES = 25
 
 
-def example() -> dict[str, str]:
+def example():
     """The files of the example: path -> content."""
     text = (ROOT / "docs" / "own-task.md").read_text(encoding="utf-8")
     block = re.search(r"```python\n(# brief.*?)```", text, re.DOTALL)
@@ -33,7 +33,7 @@ def example() -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def test_a_share_that_is_none_of_the_examples_prompts_has_an_upper_bound() -> None:
+def test_a_share_that_is_none_of_the_examples_prompts_has_an_upper_bound():
     names: dict[str, Any] = {}
     exec(example()["brief.py"], names)
     brief = names["Brief"](names["Brief"].Settings(limit=1))
@@ -44,7 +44,7 @@ def test_a_share_that_is_none_of_the_examples_prompts_has_an_upper_bound() -> No
     assert rate.high is not None and rate.high > 0.2  # the exact bound is .37, Wilson's .32
 
 
-def names_for_the_report() -> str:
+def names_for_the_report():
     """The lines that name the example's metric."""
     text = (ROOT / "docs" / "own-task.md").read_text(encoding="utf-8")
     block = re.search(r"```python\n(from environments.presentation.*?)```", text, re.DOTALL)
@@ -53,7 +53,7 @@ def names_for_the_report() -> str:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     """A folder with the example's files, and one whose name is that of a folder of ours."""
     (tmp_path / "environments").mkdir()
     for name, content in example().items():
@@ -64,13 +64,13 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_example_is_short() -> None:
+def test_the_example_is_short():
     lines = [line for content in example().values() for line in content.splitlines()]
     assert len([line for line in lines if line.strip()]) <= MAX_LINES
 
 
 @pytest.mark.deep
-def test_the_example_trains(project: Path) -> None:
+def test_the_example_trains(project):
     words = ("Well, as to this case there is a lot that one could say.", "Fine.")
     examples = [
         Example(({"role": "user", "content": f"Describe case {i}."},), words[i % 2])
@@ -109,19 +109,19 @@ class TestTheFirstCommand:
     """It needs a Python and nothing that a system's own Python forbids."""
 
     @staticmethod
-    def lines() -> list[str]:
+    def lines():
         text = (ROOT / "README.md").read_text(encoding="utf-8")
         start = re.search(r"## Start\n.*?```bash\n(.*?)```", text, re.DOTALL)
         assert start is not None
         return start[1].splitlines()
 
-    def test_starts_a_recipe_with_a_configuration_that_exist(self) -> None:
+    def test_starts_a_recipe_with_a_configuration_that_exist(self):
         words = self.lines()[1].split()
         assert words[:2] == ["uv", "run"]
         assert all((ROOT / word).is_file() for word in words if "/" in word)
 
     @pytest.mark.deep
-    def test_installs_where_python_is_externally_managed(self, tmp_path: Path) -> None:
+    def test_installs_where_python_is_externally_managed(self, tmp_path):
         """Into a folder of its own: pip refuses the system's one, and would not be asked."""
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "python3").symlink_to(sys._base_executable)
@@ -141,7 +141,7 @@ class TestTheFirstCommand:
         assert result.stdout.splitlines()[-1] == "uv of the test"
 
 
-def write_wheel(path: Path) -> None:
+def write_wheel(path):
     """A package with a command `uv`, for a test has no network."""
     files = {
         "uv_of_the_test.py": "def main():\n    print('uv of the test')\n",

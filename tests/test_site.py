@@ -2,11 +2,9 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +20,7 @@ NO_SPHINX = "needs the group docs: uv run --group docs pytest tests/test_site.py
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The site, with warnings as errors: links between pages and to headings are right."""
     if not (find_spec("furo") and find_spec("myst_parser")):
         pytest.skip(NO_SPHINX)
@@ -33,14 +31,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def parsed(page: Path) -> Any:
+def parsed(page):
     from bs4 import BeautifulSoup  # furo has it
 
     return BeautifulSoup(page.read_text("utf-8"), "html.parser")
 
 
 @pytest.fixture(scope="module")
-def reference(site: Path) -> dict[str, str]:
+def reference(site):
     """Key -> meaning, of every table in the reference of the configuration."""
     keys = {}
     for table in parsed(site / "docs" / "generated" / "keys.html").find_all("table"):
@@ -52,7 +50,7 @@ def reference(site: Path) -> dict[str, str]:
     return keys
 
 
-def task_models() -> Iterator[tuple[str, Any]]:
+def task_models():
     """Section -> class of what tasks add."""
     for path in DOCS.parent.glob("nemo_configs/*/*.yaml"):
         ours = yaml.safe_load(path.read_text("utf-8")).get("equipoise", {})
@@ -68,22 +66,20 @@ def task_models() -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.deep
 class TestTheSite:
-    def test_every_key_of_the_schema_is_in_the_reference_with_its_meaning(
-        self, reference: dict[str, str]
-    ) -> None:
+    def test_every_key_of_the_schema_is_in_the_reference_with_its_meaning(self, reference):
         wanted = set(known_keys(Config))
         assert len(wanted) > 150 and not wanted - reference.keys()
 
-    def test_so_is_every_key_that_a_task_adds(self, reference: dict[str, str]) -> None:
+    def test_so_is_every_key_that_a_task_adds(self, reference):
         wanted = {
             f"{section}.{key}" for section, model in task_models() for key in model.model_fields
         }
         assert len(wanted) > 50 and not wanted - reference.keys()
 
-    def test_every_key_has_a_meaning(self, reference: dict[str, str]) -> None:
+    def test_every_key_has_a_meaning(self, reference):
         assert not [key for key, meaning in reference.items() if not meaning]
 
-    def test_every_verb_is_in_the_reference_with_its_help(self, site: Path) -> None:
+    def test_every_verb_is_in_the_reference_with_its_help(self, site):
         page = parsed(site / "docs" / "generated" / "commands.html")
         helps = {
             section.h2.find(string=True): section.pre.get_text()
@@ -94,14 +90,14 @@ class TestTheSite:
         for title, text in helps.items():
             assert text.lower().startswith(f"usage: {title}"), title
 
-    def test_the_folder_leads_to_the_readme(self, site: Path) -> None:
+    def test_the_folder_leads_to_the_readme(self, site):
         assert "url=README.html" in (site / "index.html").read_text()
         front = parsed(site / "README.html")
         assert front.h1.find(string=True) == "Equipoise"
         assert front.find("img", src=lambda source: "report.png" in source)
         assert (site / "_images" / "report.png").is_file()
 
-    def test_every_page_is_in_the_navigation(self, site: Path) -> None:
+    def test_every_page_is_in_the_navigation(self, site):
         links = parsed(site / "README.html").find(class_="sidebar-tree").find_all("a")
         shown = {link["href"] for link in links}
         pages = {f"docs/{page.stem}.html" for page in DOCS.glob("*.md")}

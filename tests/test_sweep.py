@@ -11,7 +11,7 @@ from equipoise.config.words import parse_flags
 SWEEP = yaml.safe_load((CONFIG_FOLDER / "sweeps" / "fairness.yaml").read_text())
 
 
-def test_a_cell_of_the_sweep_is_a_configuration() -> None:
+def test_a_cell_of_the_sweep_is_a_configuration():
     values = {key: p.get("values", [p.get("value")]) for key, p in SWEEP["parameters"].items()}
     start = SWEEP["command"].index("${program}") + 1
     for cell in product(*values.values()):

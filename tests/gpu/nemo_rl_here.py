@@ -13,9 +13,7 @@ os.environ[LAUNCHED] = "1"
 find_installation().make_importable()
 before_nemo_rl()
 
-from nemo_rl.distributed.ray_actor_environment_registry import (  # noqa: E402
-    ACTOR_ENVIRONMENT_REGISTRY,
-)
+from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY  # noqa: E402
 from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES  # noqa: E402
 
 system = PY_EXECUTABLES.SYSTEM

@@ -15,7 +15,7 @@ from equipoise.config.memory import ModelShape, model_shape
 TINY = ModelShape(2, 64, 128, 4, 2, 4_096, tied=True, head_size=16)
 
 
-def make(folder: Path, tokenizer_folder: str, shape: ModelShape, device: str) -> None:
+def make(folder, tokenizer_folder, shape, device):
     """Write weights in bfloat16 and a copy of the tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
     config = Qwen2Config(

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,14 +58,14 @@ needs_nemo_rl = pytest.mark.skipif(
 needs_gpu = pytest.mark.skipif(not CUDA, reason="only a GPU can do it")
 
 
-def used_memory() -> int:
+def used_memory():
     """Return the bytes that the fullest GPU holds, by the driver."""
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     done = subprocess.run(query, capture_output=True, text=True, check=True)
     return max(int(line) for line in done.stdout.split()) * 2**20
 
 
-def python(*words: str, code: int = 0, until: Callable[[], bool] = lambda: False) -> str:
+def python(*words, code=0, until=lambda: False):
     """Run Python with these words, which must end with `code`; return what it said.
 
     It gets SIGKILL, with its children, once `until` is true, and at the time limit.
@@ -107,11 +106,11 @@ def python(*words: str, code: int = 0, until: Callable[[], bool] = lambda: False
     return output
 
 
-def run_folder(task: str, name: str) -> Path:
+def run_folder(task, name):
     return FOLDER / "runs" / task / name
 
 
-def training(task: str, name: str, *words: str) -> tuple[str, ...]:
+def training(task, name, *words):
     """Return the words that start a run, or go on with what an earlier attempt left."""
     module = "tests.gpu.nemo_rl_here" if name.startswith("nemo-rl") and CUDA else "equipoise"
     if run_folder(task, name).exists() and "--dry-run" not in words:
@@ -122,12 +121,12 @@ def training(task: str, name: str, *words: str) -> tuple[str, ...]:
     )
 
 
-def history(run: Path) -> list[dict[str, float]]:
+def history(run):
     path = run / "training_history.jsonl"
     return [json.loads(row) for row in path.open()] if path.exists() else []
 
 
-def train(task: str, name: str, *words: str) -> Path:
+def train(task, name, *words):
     """Train, and say how long a step took after the first, which warms up."""
     python(*training(task, name, *words))
     run = run_folder(task, name)
@@ -137,7 +136,7 @@ def train(task: str, name: str, *words: str) -> Path:
     return run
 
 
-def kill_and_resume(name: str, *words: str) -> Path:
+def kill_and_resume(name, *words):
     """Train four steps, with SIGKILL after the third."""
     run = run_folder("fairness", name)
     if not run.exists():
@@ -146,7 +145,7 @@ def kill_and_resume(name: str, *words: str) -> Path:
     return train("fairness", name)
 
 
-def random_model(shape: str) -> str:
+def random_model(shape):
     """Return the folder of random weights with a shape, or with a tiny one on a CPU."""
     shape = shape if CUDA else "tiny"
     folder, run = FOLDER / "models" / shape, run_folder("fairness", "smoke")
@@ -160,7 +159,7 @@ def random_model(shape: str) -> str:
     return str(folder)
 
 
-def counted(label: str, task: str, name: str, *words: str) -> None:
+def counted(label, task, name, *words):
     """Print the number in a row of what a dry run counts."""
     table = python(*training(task, name, *words, "--dry-run"))
     number = re.search(rf"{label}[^\w\n]+(\d[\d.,]*)", table)

@@ -257,10 +257,7 @@ def test_tied_embeddings_that_were_replaced_together(tied, tmp_path):
         ({"target_modules": ["q_proj", "lm_head"]}, "lora.tied-output | lm_head.weight"),
         ({"target_modules": ["q_proj", "embed_tokens"]}, "verify.other-logits"),
         ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, "verify.untied-copy"),
-        (
-            {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
-            "verify.untied-copy",
-        ),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, "verify.untied-copy"),
     ],
 )
 @pytest.mark.parametrize("twice", [False, True])

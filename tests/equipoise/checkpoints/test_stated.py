@@ -12,11 +12,7 @@ from equipoise.checkpoints.convert import convert
 from equipoise.checkpoints.megatron import MegatronConfig, refuse_difference
 from equipoise.files.errors import EquipoiseError
 from tests.equipoise.checkpoints.large import save_megatron, shape
-from tests.equipoise.checkpoints.samples import (
-    change_json,
-    conversion,
-    weights_of,
-)
+from tests.equipoise.checkpoints.samples import change_json, conversion, weights_of
 from tests.refusals import refusal
 
 #: As Megatron-Bridge 0.5.1 writes it of the same model; what says nothing of it is left out.

@@ -48,9 +48,6 @@ def test_code_of_others_is_neither_copied_nor_named(source, tmp_path):
     assert not list((tmp_path / "out").glob("*.py"))
 
 
-# --- to Megatron, without the bridge --------------------------------------------------------------
-
-
 @pytest.fixture
 def no_bridge(monkeypatch, tmp_path):
     monkeypatch.delenv("MEGATRON_PYTHON", raising=False)

@@ -100,9 +100,6 @@ def test_a_run_whose_reference_lacks_a_set_that_is_trained_on_is_refused(tmp_pat
         export("gym", run, tmp_path / "gym")
 
 
-# --- settings -------------------------------------------------------------------------------------
-
-
 def settings(tmp_path, **changes):
     words = {"environment": "m.C", "settings": {}, "run": tmp_path, "cache_dir": tmp_path}
     return RewardSettings.model_validate(words | {"generations": 3} | changes)

@@ -51,9 +51,6 @@ def failure(capsys, *words):
     return code, capsys.readouterr().err
 
 
-# --- making prompts ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("task", "words", "chosen"),
     [
@@ -159,9 +156,6 @@ def test_a_task_alone_has_every_key_listed_with_its_default(task, capsys):
     said = capsys.readouterr().out
     for name in find_task(task).PromptSettings.model_fields:
         assert re.search(rf"^  {name}[=.]", said, re.MULTILINE), name
-
-
-# --- sealing -------------------------------------------------------------------------------------
 
 
 def lines(path, *rows):

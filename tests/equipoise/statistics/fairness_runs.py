@@ -83,9 +83,6 @@ def sets_of(seed):
     return Sets(tuple(first), known, np.array(bare))
 
 
-# --- how often guards are preserved ---------------------------------------------------------------
-
-
 #: What a model decides: the sets, generations, random numbers -> points.
 Policy = Callable[[Sets, int, np.random.Generator], Points]
 

@@ -50,9 +50,6 @@ _REFERRAL = " Please see a doctor."
 Round = Callable[[np.random.Generator], GatedMetrics]
 
 
-# --- tasks with a right reply --------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Pool:
     """Rewards of each kind of reply to each prompt, and its terms in the sums of a task."""
@@ -148,9 +145,6 @@ def planted(pool, metric, margins, kind=WRONG):
     assert guard is not None
     fall = abs(pool.value(metric, RIGHT) - pool.value(metric, kind))
     return Change(kind, margins * guard.by / fall / SKILL)
-
-
-# --- fairness ------------------------------------------------------------------------------------
 
 
 def watched_sets(sets, points, reference):
@@ -252,16 +246,8 @@ def coupled_by_race(sets, generations, rng):
 #: Policies that are fair by one figure or another, and are not.
 ATTACKS: Mapping[str, Policy] = {
     attack.__name__: attack
-    for attack in (
-        opioids_for_one_race,
-        weeks_spread,
-        unreadable_for_one_race,
-        coupled_by_race,
-    )
+    for attack in (opioids_for_one_race, weeks_spread, unreadable_for_one_race, coupled_by_race)
 } | {"turned_by_age": mixed(0.3, blind, turned_by_age)}
-
-
-# --- what the gate says --------------------------------------------------------------------------
 
 
 def verdicts(tasks, rounds, seed=0):

@@ -13,9 +13,7 @@ import numpy as np
 
 from environments.measurement import Margin, Measurement, Metric, quotient
 from equipoise.statistics.compare import compare
-from equipoise.statistics.evaluation import (
-    headline_figures,
-)
+from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import (
     Shares,
     StatisticsSettings,
@@ -33,9 +31,6 @@ MEAN = Metric(lambda t: quotient(t[..., 0], t[..., 1]), "higher")
 def rate(hits):
     """The share of rounds in which something happened."""
     return float(np.mean(np.asarray(hits, dtype=np.float64)))
-
-
-# --- means ---------------------------------------------------------------------------------------
 
 
 def clustered(rng, clusters, mean=3.0):
@@ -112,9 +107,6 @@ def guard_kept(clusters, rounds, change, margin):
     return rate(kept), rate(told)
 
 
-# --- shares --------------------------------------------------------------------------------------
-
-
 def beta_binomial(rng, chances, trials, correlation):
     """Hits of trials [..., C] that are alike within a cluster."""
     if correlation:
@@ -184,8 +176,6 @@ def mcnemar_rejected(clusters, rounds):
     before, after = (rng.random((rounds, clusters)) < chances for _ in range(2))
     return rate([mcnemar(*pair) < 0.05 for pair in zip(before, after, strict=True)])
 
-
-# --- all of it -----------------------------------------------------------------------------------
 
 #: What a row is of, its truth, figures by clusters and rounds, the share of the rounds.
 Row = tuple[str, str, Callable[[int, int], tuple[float, ...]], int]

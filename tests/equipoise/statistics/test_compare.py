@@ -8,13 +8,7 @@ import pytest
 
 from environments.base import Rollout, Score
 from environments.measurement import Margin, Measurement, Metric, quotient
-from equipoise.statistics.compare import (
-    GuardMargin,
-    Halves,
-    MetricComparison,
-    compare,
-    power_of,
-)
+from equipoise.statistics.compare import GuardMargin, Halves, MetricComparison, compare, power_of
 from equipoise.statistics.intervals import StatisticsSettings, holm
 
 SETTINGS = StatisticsSettings(bootstrap_draws=2_000)

@@ -68,9 +68,6 @@ class TestEstimates:
         assert {key: effect.p_holm for key, effect in effects.items()} == holm(p_values)
 
 
-# --- the learning signal --------------------------------------------------------------------------
-
-
 BROKEN = {UNPARSEABLE: "no JSON"}
 
 

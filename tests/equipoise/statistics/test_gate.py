@@ -162,9 +162,6 @@ def test_a_planned_gate_passes_an_unchanged_model_in_most_cases(name, tasks):
     assert passed >= 0.7
 
 
-# --- attacks on tasks ----------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory):
     return cache(lambda name: of_local_scale(name, tmp_path_factory.mktemp(name), 1_000))
@@ -291,9 +288,6 @@ def test_a_seed_of_the_draws_decides_nothing():
         assert {gate({("fairness", "d"): each})["fairness", "d"].status for each in found} == {
             verdict
         }
-
-
-# --- margins -------------------------------------------------------------------------------------
 
 
 class Plain(Environment):

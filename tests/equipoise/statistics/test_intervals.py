@@ -182,9 +182,6 @@ class TestHolm:
         assert holm({}) == {}
 
 
-# --- shares ---------------------------------------------------------------------------------------
-
-
 def shares(hits, trials=1.0):
     array: Array = np.asarray(hits, dtype=np.float64)
     one_stratum = np.zeros(array.shape[-1], dtype=np.intp)

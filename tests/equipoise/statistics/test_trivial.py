@@ -153,9 +153,6 @@ def test_holm_is_over_the_policies():
     assert of_five.p_holm == pytest.approx(min(1.0, 5 * one.p))
 
 
-# --- the objective --------------------------------------------------------------------------------
-
-
 TASKS = ("dharma", "pubmedqa", "rag")
 
 
