@@ -8,30 +8,15 @@ import sys
 import pytest
 import torch
 from peft import PeftModel
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, Qwen2ForCausalLM
 
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.train.local import with_adapter
+from tests.equipoise.checkpoints.samples import SIZES
 
 pytest.importorskip("nemo_automodel", reason="nemo-automodel is in the group dev")
-SIZES = {
-    "vocab_size": 32,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": True,
-}
 MODELS = (Qwen2ForCausalLM, LlamaForCausalLM)
-CONFIGS = {Qwen2ForCausalLM: Qwen2Config, LlamaForCausalLM: LlamaConfig}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -52,7 +37,7 @@ def lora(**changes):
 
 def tiny(model):
     torch.manual_seed(0)
-    built = model(CONFIGS[model](**SIZES))
+    built = model(model.config_class(**SIZES, tie_word_embeddings=True))
     built.config.architectures = [model.__name__]
     return built
 

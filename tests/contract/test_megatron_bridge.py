@@ -39,6 +39,7 @@ from equipoise.train.nemo_rl.engine import nemo_rl_config
 from tests.command import finished
 from tests.contract.packages import MEGATRON, missing
 from tests.contract.rehearsal import needs_checkout, run_ranks
+from tests.equipoise.checkpoints import samples
 from tests.equipoise.checkpoints.samples import (
     change_json,
     random_weights,
@@ -78,15 +79,8 @@ def peft(loaded):
     return section
 
 
-SIZES = {
-    "vocab_size": 1001,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
+SIZES = samples.SIZES | {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8}
+SIZES |= {"max_position_embeddings": 128}
 
 
 @pytest.fixture(scope="module")

@@ -16,37 +16,17 @@ from tests.equipoise.checkpoints.samples import change_json, conversion, weights
 from tests.refusals import refusal
 
 #: As Megatron-Bridge 0.5.1 writes it of the same model; what says nothing of it is left out.
-STATED = {
-    "_target_": "megatron.bridge.models.gpt_provider.GPTModelProvider",
-    "activation_func": {"_call_": False, "_target_": "torch.nn.functional.silu"},
-    "activation_func_clamp_value": None,
-    "add_bias_linear": False,
-    "add_qkv_bias": False,
-    "attention_output_gate": False,
-    "ffn_hidden_size": 128,
-    "gated_linear_unit": True,
-    "glu_linear_offset": 0.0,
-    "hidden_size": 256,
-    "kv_channels": 64,
-    "layernorm_epsilon": 1e-06,
-    "normalization": "RMSNorm",
-    "num_attention_heads": 4,
-    "num_layers": 2,
-    "num_moe_experts": None,
-    "num_query_groups": 1,
-    "position_embedding_type": "rope",
-    "rope_scaling": False,
-    "rope_scaling_factor": 1.0,
-    "rotary_base": 10000.0,
-    "rotary_interleaved": False,
-    "rotary_percent": 1.0,
-    "seq_len_interpolation_factor": None,
-    "share_embeddings_and_output_weights": False,
-    "softmax_type": "vanilla",
-    "vocab_size": 61,
-    "window_size": None,
-    "yarn_rotary_scaling_factor": None,
-}
+STATED = yaml.safe_load("""
+{_target_: megatron.bridge.models.gpt_provider.GPTModelProvider, hidden_size: 256, num_layers: 2,
+ activation_func: {_call_: false, _target_: torch.nn.functional.silu}, add_bias_linear: false,
+ activation_func_clamp_value: null, add_qkv_bias: false, attention_output_gate: false,
+ ffn_hidden_size: 128, gated_linear_unit: true, glu_linear_offset: 0.0, kv_channels: 64,
+ layernorm_epsilon: 1.0e-6, normalization: RMSNorm, num_attention_heads: 4, num_moe_experts: null,
+ num_query_groups: 1, position_embedding_type: rope, rope_scaling: false, rotary_base: 10000.0,
+ rope_scaling_factor: 1.0, rotary_interleaved: false, rotary_percent: 1.0, softmax_type: vanilla,
+ seq_len_interpolation_factor: null, share_embeddings_and_output_weights: false, vocab_size: 61,
+ window_size: null, yarn_rotary_scaling_factor: null}
+""")
 LLAMA_3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0}
 LLAMA_3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
