@@ -74,8 +74,7 @@ def test_an_interpolation_sees_what_a_later_source_sets():
 
 
 @pytest.mark.parametrize(
-    "value",
-    ["${nope}", "${nope:1}", "${x}", "${mul:a,2}", "${mul:true,2}", "${div:1,0}", "???"],
+    "value", ["${nope}", "${nope:1}", "${x}", "${mul:a,2}", "${mul:true,2}", "${div:1,0}", "???"]
 )
 def test_what_cannot_be_resolved_is_refused_with_its_key(value):
     with refusal("config.unresolvable-value", "x = "):

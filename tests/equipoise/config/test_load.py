@@ -143,9 +143,7 @@ class TestProblems:
     def test_all_of_the_schema_is_reported_at_once_with_its_file_or_flag(self, problems, tmp_path):
         mine = tmp_path / "mine.yaml"
         mine.write_text("grpo: {sed: 1}\nloss_fn: {ratio_clip_min: low}")
-        found = problems(
-            *("--config", str(LOCAL), "--config", str(mine), "--batch-size", "0"),
-        )
+        found = problems(*("--config", str(LOCAL), "--config", str(mine), "--batch-size", "0"))
         assert sorted(line.partition(" [")[0] for line in found) == sorted(
             [
                 f"{mine}: grpo.sed: unknown key, did you mean grpo.seed?",
@@ -159,7 +157,7 @@ class TestProblems:
         words = ("grpo.num_prompts_per_step=6", "policy.train_micro_batch_size=7")
         found = problems(*words, "data.shuffle=true")
         assert [line.split(": ")[1] for line in found] == [
-            *("grpo.num_prompts_per_step", "policy.train_micro_batch_size", "data.shuffle"),
+            *("grpo.num_prompts_per_step", "policy.train_micro_batch_size", "data.shuffle")
         ]
 
     def test_a_missing_file_names_the_shipped_one(self, load, tmp_path):

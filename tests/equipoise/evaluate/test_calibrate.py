@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 
-from equipoise.evaluate.calibrate import (
-    ErrorRates,
-    corrected_bounds,
-    corrected_rate,
-)
+from equipoise.evaluate.calibrate import ErrorRates, corrected_bounds, corrected_rate
 from equipoise.statistics.intervals import share_bounds
 from tests.equipoise.statistics.simulation import beta_binomial, rate, shares_of
 

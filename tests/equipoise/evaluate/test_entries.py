@@ -6,12 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from environments.contract import Environment
-from equipoise.evaluate.compare import (
-    Checks,
-    Pair,
-    drawn_differently,
-    shared_items,
-)
+from equipoise.evaluate.compare import Checks, Pair, drawn_differently, shared_items
 from equipoise.evaluate.gate import _watched
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Provenance

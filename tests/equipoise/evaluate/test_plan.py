@@ -159,11 +159,7 @@ def test_a_row_is_called_after_its_model(word, label):
 
 @pytest.mark.parametrize(
     ("models", "variants", "name"),
-    [
-        (["a/m", "b/m"], [], "m"),
-        (["x=a", "X=b"], [], "X"),
-        (["a", "a--few=b"], ["few"], "a--few"),
-    ],
+    [(["a/m", "b/m"], [], "m"), (["x=a", "X=b"], [], "X"), (["a", "a--few=b"], ["few"], "a--few")],
 )
 def test_rows_of_one_name_are_refused(models, variants, name):
     """Else one model's figures would stand for both."""

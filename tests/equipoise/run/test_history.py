@@ -3,9 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,14 +18,14 @@ from tests.refusals import refusal
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Path:
+def history(tmp_path):
     path = tmp_path / "training_history.jsonl"
     for step in range(1, 6):
         append_row(path, {"step": step, "reward": step / 3, "env/gini": 0.1 * step, "kl": None})
     return path
 
 
-def test_figures_read_back_as_the_same_numbers(history: Path):
+def test_figures_read_back_as_the_same_numbers(history):
     append_row(history, {"step": 6, "reward": float("nan"), "failures/budget": 1.0})
     series = read_history(history)
     assert series["reward"][:5] == tuple(step / 3 for step in range(1, 6))
@@ -40,7 +38,7 @@ class Toy(Environment):
 
     name, score = "toy", None
 
-    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+    def measure(self, rollouts, scores):
         return Measurement(("all",), np.zeros((1, 1)), {})
 
 
@@ -52,7 +50,7 @@ def test_failures_are_counted_by_kind():
     assert row["failures/rate_limit"] == 2 and row["failures/budget"] == 1
 
 
-def test_resume_drops_what_came_after_the_checkpoint_and_what_was_cut_off(history: Path):
+def test_resume_drops_what_came_after_the_checkpoint_and_what_was_cut_off(history):
     whole = history.read_bytes()
     history.write_bytes(whole[:-4])
     assert read_history(history)["step"] == (1, 2, 3, 4)
@@ -64,7 +62,7 @@ def test_resume_drops_what_came_after_the_checkpoint_and_what_was_cut_off(histor
 
 
 @pytest.mark.parametrize("bad", ["\0\0", "[1]", '{"step": NaN}', '{"a": 1}'])
-def test_a_line_that_is_none_is_named(history: Path, bad: str):
+def test_a_line_that_is_none_is_named(history, bad):
     lines = history.read_text().splitlines()
     history.write_text("\n".join([*lines[:2], bad, *lines[3:]]) + "\n")
     for action in (lambda: keep_steps(history, 5), lambda: read_history(history)):
@@ -72,7 +70,7 @@ def test_a_line_that_is_none_is_named(history: Path, bad: str):
             action()
 
 
-def test_a_figure_that_is_not_a_number_is_refused(history: Path):
+def test_a_figure_that_is_not_a_number_is_refused(history):
     history.write_text('{"step": 1, "reward": "high"}\n')
     with refusal("history.no-figure", "high"):
         read_history(history)
@@ -81,7 +79,7 @@ def test_a_figure_that_is_not_a_number_is_refused(history: Path):
 SETS = [f"set {number}" for number in range(40)]
 
 
-def scored(*set_ids: str) -> tuple[list[Rollout], list[Score]]:
+def scored(*set_ids):
     """Two generations of two prompts of each set."""
     rollouts = [
         Rollout(f"{set_id}/{prompt}", set_id, "train", "Q", f"A{number}", {"prompt": prompt})
@@ -92,21 +90,21 @@ def scored(*set_ids: str) -> tuple[list[Rollout], list[Score]]:
     return rollouts, [Score(float(number)) for number in range(len(rollouts))]
 
 
-def step_of(set_id: str, value: float | None = 0.5) -> list[tuple[Rollout, Score]]:
+def step_of(set_id, value=0.5):
     error = Failure("verifier_error", "empty") if value is None else None
     return [(rollout, Score(value, error=error)) for rollout in scored(set_id)[0]]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "training" / "rollouts.jsonl"
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
+def rows(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_whole_sets_are_chosen_in_their_order_with_the_scores_they_got() -> None:
+def test_whole_sets_are_chosen_in_their_order_with_the_scores_they_got():
     rollouts, scores = scored(*SETS[:6])
     sample = choose(rollouts, scores, limit=2, seed=7)
     names = Counter(rollout.set_id for rollout, _ in sample)
@@ -117,7 +115,7 @@ def test_whole_sets_are_chosen_in_their_order_with_the_scores_they_got() -> None
     assert choose(rollouts, scores, limit=0, seed=7) == []
 
 
-def test_a_set_that_was_kept_is_kept_again_in_other_company() -> None:
+def test_a_set_that_was_kept_is_kept_again_in_other_company():
     """In steps of four of forty sets, the first of the order is kept whenever it comes."""
     (first,) = chosen_sets(SETS, 1, seed=7)
     for start in range(len(SETS)):
@@ -127,7 +125,7 @@ def test_a_set_that_was_kept_is_kept_again_in_other_company() -> None:
 
 
 @pytest.mark.parametrize(("most", "steps"), [(200, 100), (4, 10), (10, 10), (1, 7), (3, 1000)])
-def test_so_many_steps_are_kept_at_even_distances_and_the_last_one(most: int, steps: int) -> None:
+def test_so_many_steps_are_kept_at_even_distances_and_the_last_one(most, steps):
     file = TrainingRollouts(Path("x"), most, steps)
     kept = [step for step in range(1, steps + 1) if file.keeps(step)]
     assert len(kept) == min(most, steps)
@@ -136,7 +134,7 @@ def test_so_many_steps_are_kept_at_even_distances_and_the_last_one(most: int, st
     assert max(gaps) - min(gaps) <= 1
 
 
-def test_a_line_is_that_of_a_stage_with_its_step(path: Path) -> None:
+def test_a_line_is_that_of_a_stage_with_its_step(path):
     file = TrainingRollouts(path, limit=1, steps=2)
     file.append(1, step_of("s"))
     assert not path.exists(), "a step that is not kept"
@@ -151,7 +149,7 @@ def test_a_line_is_that_of_a_stage_with_its_step(path: Path) -> None:
     assert row["error"] == {"kind": "verifier_error", "text": "empty"}
 
 
-def test_a_step_that_is_taken_again_comes_once_and_the_file_is_the_same(path: Path) -> None:
+def test_a_step_that_is_taken_again_comes_once_and_the_file_is_the_same(path):
     file = TrainingRollouts(path, limit=9, steps=3)
     for step in (1, 2, 3):
         file.append(step, step_of(f"s{step}"))
@@ -165,7 +163,7 @@ def test_a_step_that_is_taken_again_comes_once_and_the_file_is_the_same(path: Pa
     assert path.read_bytes() == whole
 
 
-def test_what_a_checkpoint_has_kept_takes_the_place_of_what_is_there(path: Path) -> None:
+def test_what_a_checkpoint_has_kept_takes_the_place_of_what_is_there(path):
     file = TrainingRollouts(path, limit=9, steps=3)
     file.append(1, step_of("s"))
     kept = path.parent.parent / "kept.jsonl"

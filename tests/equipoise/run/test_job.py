@@ -1,11 +1,9 @@
 """A run at work: its stages, kept before they are scored, its sources, and its failures."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from equipoise.run import job as evaluation
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import (
     FailureMonitor,
-    Job,
     begin_training,
     check_environment,
     evaluate,
@@ -37,7 +34,7 @@ from tests.refusals import refusal
 Capture = pytest.CaptureFixture[str]
 
 
-def test_a_reference_is_drawn_once_and_is_that_of_the_first_start(job: Job) -> None:
+def test_a_reference_is_drawn_once_and_is_that_of_the_first_start(job):
     model = Model()
     take_reference(job, model)
     resumed = replace(job, environment=type(job.environment)())
@@ -54,17 +51,17 @@ class Judged(Environment):
 
     name, scope = "judged", "rollout"
 
-    def __init__(self, problem: str | None = None) -> None:
+    def __init__(self, problem=None):
         self.problem = problem
 
-    def check(self) -> str | None:
+    def check(self):
         return self.problem
 
-    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+    def score(self, rollouts):
         failed = Score(None, error=Failure("transport_unreachable", str(self.problem)))
         return [failed if self.problem else Score(0.1) for _ in rollouts]
 
-    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+    def measure(self, rollouts, scores):
         rate = Metric(lambda total: total[..., 0], "higher")
         return Measurement(
             tuple(r.prompt_id for r in rollouts), np.ones((len(rollouts), 1)), {"n": rate}
@@ -74,22 +71,22 @@ class Judged(Environment):
 ROLLOUTS = [Rollout(f"p{i}", "s", "test", "Q", f"A{i}", {"gold": "A"}) for i in range(4)]
 
 
-def drawn(*_: object) -> list[Rollout]:
+def drawn(*_):
     return ROLLOUTS
 
 
-def killed(*_: object, **__: object) -> None:
+def killed(*_, **__):
     raise KeyboardInterrupt
 
 
-def never(*_: object) -> list[Rollout]:
+def never(*_):
     raise AssertionError("nothing is generated twice")
 
 
 class TestAKillAtTheEndOfAStage:
     """The stage counts once it is sealed; what it was made of goes after that."""
 
-    def test_a_stage_that_was_not_sealed_is_scored_again(self, job: Job, monkeypatch) -> None:
+    def test_a_stage_that_was_not_sealed_is_scored_again(self, job, monkeypatch):
         judged = replace(job, environment=Judged())
         monkeypatch.setattr(evaluation, "seal", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -105,9 +102,7 @@ class TestAKillAtTheEndOfAStage:
             "baseline/rollouts.jsonl",
         }
 
-    def test_a_sealed_stage_that_has_its_generations_is_scored_again(
-        self, job: Job, monkeypatch
-    ) -> None:
+    def test_a_sealed_stage_that_has_its_generations_is_scored_again(self, job, monkeypatch):
         judged = replace(job, environment=Judged())
         monkeypatch.setattr(Path, "unlink", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -124,7 +119,7 @@ class TestAKillAtTheEndOfAStage:
 class TestAJudgeThatIsDown:
     """Replies that were generated for the judge are not generated again."""
 
-    def test_what_was_generated_is_scored_when_it_is_back(self, job: Job, capsys: Capture) -> None:
+    def test_what_was_generated_is_scored_when_it_is_back(self, job, capsys):
         down = replace(job, environment=Judged("connection refused"))
         with refusal("evaluation.failed-scores", "4 of 4", "unreachable: connection"):
             evaluate(down, "baseline", drawn)
@@ -143,16 +138,14 @@ class TestSignal:
     ANSWERS = ("yes", "no", "yes", "no")
 
     @staticmethod
-    def baseline(
-        job: Job, replies: Sequence[str], values: Sequence[float], broken: str = ""
-    ) -> Job:
+    def baseline(job, replies, values, broken=""):
         rollouts = [Rollout("p", "p", "test", "Q", text) for text in replies]
         evidence = {UNPARSEABLE: broken} if broken else {}
         scores = [Score(value, evidence=evidence) for value in values]
         write_rollouts(job.run.rollouts("baseline"), rollouts, scores)
         return job
 
-    def test_a_model_that_never_keeps_the_format_is_not_trained(self, job: Job) -> None:
+    def test_a_model_that_never_keeps_the_format_is_not_trained(self, job):
         replies = ("Well,\nwell", "Hm", "Well,\nwell", "As an AI")
         with refusal(
             "training.no-signal",
@@ -161,7 +154,7 @@ class TestSignal:
         ):
             begin_training(self.baseline(job, replies, (-5,) * 4, "no JSON object"))
 
-    def test_little_is_a_warning_with_examples(self, job: Job, capsys: Capture) -> None:
+    def test_little_is_a_warning_with_examples(self, job, capsys):
         begin_training(self.baseline(job, self.ANSWERS, (0, 1, 0, 1), "too short"))
         printed = capsys.readouterr().out
         assert "warning: there is little to learn from" in printed
@@ -177,25 +170,25 @@ class Plain(Environment):
 class Sourced(Plain):
     """Scores by what it says."""
 
-    def __init__(self, sources: dict[str, str]) -> None:
+    def __init__(self, sources):
         self.by_name = sources
 
-    def sources(self) -> dict[str, str]:
+    def sources(self):
         return self.by_name
 
 
-def sourced(root: Path, sources: dict[str, str] | None) -> Any:
+def sourced(root, sources):
     environment = Plain() if sources is None else Sourced(sources)
     return SimpleNamespace(run=RunDirectory(root), environment=environment)
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     RunDirectory(tmp_path).ledger.create(Provenance(task="any"))
     return tmp_path
 
 
-def test_sources_are_kept_and_may_stay_as_they_are(root: Path) -> None:
+def test_sources_are_kept_and_may_stay_as_they_are(root):
     record_sources(sourced(root, {"policy/tables.rego": "sha256:1"}))
     record_sources(sourced(root, {"policy/tables.rego": "sha256:1"}))
     kept = read_json(RunDirectory(root).provenance)
@@ -204,14 +197,14 @@ def test_sources_are_kept_and_may_stay_as_they_are(root: Path) -> None:
 
 
 @pytest.mark.parametrize("now", [{"judge": "b"}, {}, {"judge": "a", "policy": "p"}], ids=str)
-def test_a_run_does_not_go_on_with_another_reward(root: Path, now: dict[str, str]) -> None:
+def test_a_run_does_not_go_on_with_another_reward(root, now):
     record_sources(sourced(root, {"judge": "a"}))
     with refusal("run.changed-reward"):
         record_sources(sourced(root, now))
     assert read_json(RunDirectory(root).provenance)["sources"] == {"judge": "a"}
 
 
-def test_it_is_told_before_anything_is_generated(job: Job) -> None:
+def test_it_is_told_before_anything_is_generated(job):
     with refusal("environment.no-answer", "judge: HTTP 401"):
         check_environment(Judged("judge: HTTP 401"))
     check_environment(Judged())
@@ -219,9 +212,7 @@ def test_it_is_told_before_anything_is_generated(job: Job) -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_score_that_is_not_a_number_ends_the_run_with_the_environment_s_name(
-    job: Job, number: float
-) -> None:
+def test_a_score_that_is_not_a_number_ends_the_run_with_the_environment_s_name(job, number):
     class Broken(type(job.environment)):
         def score(self, rollouts):
             return [Score(1.0, {"part": number}) for _ in rollouts]

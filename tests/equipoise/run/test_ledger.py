@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +27,7 @@ with owning(Path(sys.argv[1])):
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+def other(tmp_path):
     """Another process that owns the run until it reads a line."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)],
@@ -45,7 +43,7 @@ def other(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     process.communicate()
 
 
-def test_a_second_process_is_refused_also_while_the_first_is_suspended(tmp_path: Path, other):
+def test_a_second_process_is_refused_also_while_the_first_is_suspended(tmp_path, other):
     other.send_signal(signal.SIGSTOP)
     os.waitpid(other.pid, os.WUNTRACED)
     for number in (signal.SIGSTOP, signal.SIGCONT):
@@ -55,7 +53,7 @@ def test_a_second_process_is_refused_also_while_the_first_is_suspended(tmp_path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_run_of_a_dead_process_is_free(tmp_path: Path, other, number):
+def test_the_run_of_a_dead_process_is_free(tmp_path, other, number):
     other.send_signal(number)
     other.wait(timeout=30)
     with owning(tmp_path):
@@ -63,7 +61,7 @@ def test_the_run_of_a_dead_process_is_free(tmp_path: Path, other, number):
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkout(tmp_path, monkeypatch):
     """A repository of one commit in the place of ours."""
     monkeypatch.setattr(ledger, "_ROOT", tmp_path)
     git(tmp_path, "init", "-q")
@@ -74,15 +72,13 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def git(folder: Path, *words: str) -> bytes:
+def git(folder, *words):
     done = subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
     return done.stdout
 
 
 @pytest.mark.parametrize("settings", [{}, {"color.ui": "always", "diff.external": "false"}])
-def test_a_file_that_is_not_utf_8_can_be_put_back_from_the_diff(
-    checkout: Path, settings: dict[str, str]
-) -> None:
+def test_a_file_that_is_not_utf_8_can_be_put_back_from_the_diff(checkout, settings):
     for name, value in settings.items():
         git(checkout, "config", name, value)
     changed = b"th\xe9\xff\nsame\n"
@@ -95,13 +91,13 @@ def test_a_file_that_is_not_utf_8_can_be_put_back_from_the_diff(
     assert (checkout / "notes.txt").read_bytes() == changed
 
 
-def test_a_key_on_the_command_line_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_on_the_command_line_is_masked(monkeypatch):
     monkeypatch.setattr(ledger.sys, "argv", ["x.py", "url=http://me:hunter2@host"])
     about = ledger.describe_run(load_config("fairness", parse_flags("x", [])), "r")
     assert about.command == ("python", "x.py", "url=http://***@host")
 
 
-def test_the_change_of_another_ledger_is_read_and_kept(tmp_path: Path) -> None:
+def test_the_change_of_another_ledger_is_read_and_kept(tmp_path):
     first, second = (Ledger(tmp_path / "provenance.json") for _ in range(2))
     first.create(Provenance(task="any"))
     assert second.read().task == "any"
@@ -114,19 +110,19 @@ def test_the_change_of_another_ledger_is_read_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def provenance(tmp_path: Path) -> Path:
+def provenance(tmp_path):
     path = tmp_path / "provenance.json"
     Ledger(path).create(Provenance(task="any"))
     return path
 
 
-def asked(model: str, calls: int = 1, tokens: tuple[int, int] = (100, 20)) -> None:
+def asked(model, calls=1, tokens=(100, 20)):
     accounts = Accounts(model, Budget(prompt_price=2.0, completion_price=10.0))
     accounts.add("calls", calls)
     accounts.spend(Usage(*tokens))
 
 
-def process(provenance: Path, prompt: int, completion: int, calls: int) -> dict:
+def process(provenance, prompt, completion, calls):
     meter = Meter()
     asked("judge", calls)
     with meter.writing(Ledger(provenance), print):
@@ -134,7 +130,7 @@ def process(provenance: Path, prompt: int, completion: int, calls: int) -> dict:
     return read_json(provenance)["usage"]
 
 
-def test_a_process_writes_what_it_took_itself(provenance: Path) -> None:
+def test_a_process_writes_what_it_took_itself(provenance):
     process(provenance, 10, 4, calls=3)
     second = process(provenance, 5, 2, calls=2)
     assert (second["prompt_tokens"], second["completion_tokens"]) == (5, 2)
@@ -143,7 +139,7 @@ def test_a_process_writes_what_it_took_itself(provenance: Path) -> None:
     assert second["peak_memory_bytes"] > 1e7
 
 
-def answered(provenance: Path, meter: Meter, *sources: Source) -> list[str]:
+def answered(provenance, meter, *sources):
     """The warnings of a process of a run whose judge was answered by these."""
     warnings: list[str] = []
     with meter.writing(Ledger(provenance), warnings.append):
@@ -154,7 +150,7 @@ def answered(provenance: Path, meter: Meter, *sources: Source) -> list[str]:
     return warnings
 
 
-def test_what_answered_is_in_the_provenance_and_a_change_is_told_once(provenance: Path) -> None:
+def test_what_answered_is_in_the_provenance_and_a_change_is_told_once(provenance):
     first, second = Source("judge-1", "fp_1"), Source("judge-2", "fp_1")
     (warning,) = answered(provenance, Meter(), first, first, second, first)
     assert warning.startswith(
@@ -168,12 +164,12 @@ def test_what_answered_is_in_the_provenance_and_a_change_is_told_once(provenance
     }
 
 
-def test_a_server_that_names_no_fingerprint_has_changed_nothing(provenance: Path) -> None:
+def test_a_server_that_names_no_fingerprint_has_changed_nothing(provenance):
     sources = Source("judge-1", "fp_1"), Source("judge-1"), Source(), Source("judge-1", "fp_1")
     assert not answered(provenance, Meter(), *sources)
 
 
-def test_several_models_of_one_name_and_other_processes_are_one_sum(provenance: Path) -> None:
+def test_several_models_of_one_name_and_other_processes_are_one_sum(provenance):
     meter = Meter()
     with meter.writing(Ledger(provenance), print):
         asked("judge of two", 2)
@@ -185,7 +181,7 @@ def test_several_models_of_one_name_and_other_processes_are_one_sum(provenance: 
     assert "seconds_waited" not in counts
 
 
-def test_a_run_that_dies_has_what_it_used(provenance: Path) -> None:
+def test_a_run_that_dies_has_what_it_used(provenance):
     meter = Meter()
     with pytest.raises(RuntimeError), meter.writing(Ledger(provenance), print):
         meter.add_tokens(3, 1)
@@ -194,13 +190,13 @@ def test_a_run_that_dies_has_what_it_used(provenance: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems forget what a launcher held")
-def test_what_a_launcher_held_is_not_memory_of_its_run() -> None:
+def test_what_a_launcher_held_is_not_memory_of_its_run():
     held = bytearray(600_000_000)
     code = "from equipoise.run.ledger import peak_memory; print(peak_memory())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert 1_000_000 < int(done.stdout) < len(held)
 
 
-def test_what_was_asked_before_the_run_is_not_its_own(provenance: Path) -> None:
+def test_what_was_asked_before_the_run_is_not_its_own(provenance):
     asked("judge", 7)
     assert process(provenance, 1, 1, calls=2)["calls"]["judge"]["calls"] == 2

@@ -9,7 +9,6 @@ from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
-from equipoise.run.job import Job
 from equipoise.run.policy import load_policy, record_policy
 from equipoise.train.local import grpo_arguments, with_adapter
 
@@ -19,7 +18,7 @@ WHOLE = "policy.dtensor_cfg.lora_cfg.enabled=false"
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory) -> str:
+def tiny(tmp_path_factory):
     shown = [Example(({"role": "user", "content": "Q"},), "A")] * 4
     size = WarmStart(vocab_size=300, hidden_size=16, layers=1, steps=1, batch_size=4)
     return str(warm_start(shown, size, tmp_path_factory.mktemp("cache")))
@@ -36,8 +35,8 @@ def tiny(tmp_path_factory) -> str:
     ],
 )
 def test_a_cpu_computes_in_bfloat16_where_it_can(
-    words, instructions, in_half, tiny, job: Job, tmp_path, monkeypatch, capsys
-) -> None:
+    words, instructions, in_half, tiny, job, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
     config = load_config("fairness", parse_flags("x", words)).config
     loaded = load_policy(config, tiny, torch.device("cpu"))
@@ -48,7 +47,7 @@ def test_a_cpu_computes_in_bfloat16_where_it_can(
     assert ("in float32 here" in capsys.readouterr().out) is (HALF in words and not in_half)
 
 
-def test_a_base_in_bfloat16_has_an_adapter_in_float32(tiny, tmp_path, monkeypatch) -> None:
+def test_a_base_in_bfloat16_has_an_adapter_in_float32(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     config = load_config("fairness", parse_flags("x", (HALF, LORA))).config
     loaded = load_policy(config, tiny, torch.device("cpu"))

@@ -8,7 +8,7 @@ import pytest
 
 from data_prep.records import write_prompts
 from environments.base import PromptRecord
-from equipoise.config import LoadedConfig, load_config
+from equipoise.config import load_config
 from equipoise.config.words import parse_flags
 from equipoise.files.disk import remove_abandoned, write_json, write_text
 from equipoise.run.directory import RunDirectory
@@ -22,7 +22,7 @@ RECORDS = [PromptRecord(f"p{n}", "fairness", ASK, f"p{n}", "train") for n in ran
 PROMPTS = ("prompts.jsonl", "prompts.manifest.json")
 
 
-def start(root: Path, *words: str, scale: str = "local") -> RunDirectory:
+def start(root, *words, scale="local"):
     """A run directory as a start with these words leaves it."""
     run = RunDirectory(root)
     root.mkdir()
@@ -36,7 +36,7 @@ def start(root: Path, *words: str, scale: str = "local") -> RunDirectory:
     return run
 
 
-def trained(run: RunDirectory, step: int, *, finished: bool = False) -> RunDirectory:
+def trained(run, step, *, finished=False):
     (run.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
     run.history.write_text("")
     if finished:
@@ -47,18 +47,18 @@ def trained(run: RunDirectory, step: int, *, finished: bool = False) -> RunDirec
     return run
 
 
-def result(run: RunDirectory) -> tuple[Path, ...]:
+def result(run):
     return run.evaluation("final").parent, run.final_checkpoint, run.comparison
 
 
-def asked(run: RunDirectory, *words: str) -> LoadedConfig:
+def asked(run, *words):
     loaded = load_config("fairness", parse_flags("x", [f"--resume={run.root}", *words]))
     check_resume(loaded)
     return loaded
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
+def run(tmp_path):
     return start(tmp_path / "run", "--iterations=100")
 
 
@@ -70,21 +70,15 @@ KEYS = {
 
 
 @pytest.mark.parametrize(
-    "word",
-    [
-        *KEYS,
-        "env.fairness.reward=distance",
-        "equipoise.threads=2",
-        "grpo.max_num_epochs=1",
-    ],
+    "word", [*KEYS, "env.fairness.reward=distance", "equipoise.threads=2", "grpo.max_num_epochs=1"]
 )
-def test_every_key_but_the_number_of_steps_is_refused_by_name(run: RunDirectory, word: str) -> None:
+def test_every_key_but_the_number_of_steps_is_refused_by_name(run, word):
     with refusal("resume.fixed-keys", KEYS.get(word, word.partition("=")[0])):
         asked(run, word)
 
 
 class TestMoreSteps:
-    def test_the_result_of_fewer_goes_and_the_schedule_follows(self, run: RunDirectory) -> None:
+    def test_the_result_of_fewer_goes_and_the_schedule_follows(self, run):
         trained(run, 100, finished=True)
         said: list[str] = []
         grow(run, asked(run, "--iterations=200"), said.append)
@@ -98,9 +92,7 @@ class TestMoreSteps:
         seal(run, run.config)
         assert Manifest.read(run.root).parts() == {"config.yaml", *PROMPTS}
 
-    def test_a_kill_at_any_file_operation_leaves_a_run_that_grows_again(
-        self, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_kill_at_any_file_operation_leaves_a_run_that_grows_again(self, run, monkeypatch):
         trained(run, 100, finished=True)
         for number in range(99):
             copy = RunDirectory(run.root.with_name(f"copy{number}"))
@@ -117,19 +109,17 @@ class TestMoreSteps:
             open_run(copy.root)
         assert number > 8
 
-    def test_fewer_are_refused(self, run: RunDirectory) -> None:
+    def test_fewer_are_refused(self, run):
         with refusal("resume.fewer-steps", "100", "99"):
             asked(run, "--iterations=99")
 
-    def test_a_finished_run_without_checkpoints_has_nothing_to_go_on_from(
-        self, run: RunDirectory
-    ) -> None:
+    def test_a_finished_run_without_checkpoints_has_nothing_to_go_on_from(self, run):
         trained(run, 100, finished=True)
         (run.checkpoints / "checkpoint-100").rmdir()
         with refusal("resume.no-checkpoint"):
             asked(run, "--iterations=200")
 
-    def test_steps_that_would_train_nothing_are_refused(self, tmp_path: Path) -> None:
+    def test_steps_that_would_train_nothing_are_refused(self, tmp_path):
         linear = (
             "policy.scheduler=[{name: torch.optim.lr_scheduler.LinearLR, kwargs: "
             "{start_factor: 1.0, end_factor: 0.0, total_iters: 100}}]"
@@ -145,9 +135,7 @@ class TestMoreSteps:
             asked(run, "--iterations=20")
 
 
-def killed_at(
-    number: int, run: RunDirectory, loaded: LoadedConfig, monkeypatch: pytest.MonkeyPatch
-) -> bool:
+def killed_at(number, run, loaded, monkeypatch):
     """Whether growing came to its operation of this number, before which its process ended."""
     calls = []
 

@@ -1,8 +1,6 @@
 """rollouts.jsonl: what is written is read again, and what is not one is refused by its line."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,18 +23,18 @@ SCORES = [
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     path = tmp_path / "rollouts.jsonl"
     write_rollouts(path, [ROLLOUT, ROLLOUT], SCORES)
     return path
 
 
-def test_what_is_written_is_read_again(path: Path) -> None:
+def test_what_is_written_is_read_again(path):
     assert read_scored_rollouts(path) == ([ROLLOUT, ROLLOUT], SCORES)
     assert read_rollouts(path) == [ROLLOUT, ROLLOUT]
 
 
-def test_what_recurs_is_held_once(tmp_path: Path) -> None:
+def test_what_recurs_is_held_once(tmp_path):
     path = tmp_path / "rollouts.jsonl"
     other = Score(0.0, {}, None, {"reply": "A"}, {"answer": "yes"})
     write_rollouts(path, [ROLLOUT] * 4, [SCORES[0], SCORES[0], other, SCORES[0]])
@@ -47,14 +45,14 @@ def test_what_recurs_is_held_once(tmp_path: Path) -> None:
         assert first is second is fourth != third
 
 
-def test_a_generation_that_never_came_says_why(tmp_path: Path) -> None:
+def test_a_generation_that_never_came_says_why(tmp_path):
     path, failures = tmp_path / "generations.jsonl", [None, Failure("rejected", "too long")]
     write_generations(path, [ROLLOUT, ROLLOUT], failures)
     assert read_generations(path) == ([ROLLOUT, ROLLOUT], failures)
     assert "error" not in json.loads(path.read_text().splitlines()[0])
 
 
-def line(**changes: Any) -> str:
+def line(**changes):
     whole = {
         "prompt_id": "p",
         "set_id": "s",
@@ -93,7 +91,7 @@ def line(**changes: Any) -> str:
     ],
     ids=lambda value: value[:30],
 )
-def test_a_line_that_is_no_scored_rollout_is_named(bad: str, said: str, path: Path) -> None:
+def test_a_line_that_is_no_scored_rollout_is_named(bad, said, path):
     path.write_text(f"{line()}\n{bad}\n")
     with pytest.raises(EquipoiseError) as error:
         read_scored_rollouts(path)
@@ -102,7 +100,7 @@ def test_a_line_that_is_no_scored_rollout_is_named(bad: str, said: str, path: Pa
     assert len(str(error.value)) < 400
 
 
-def test_bytes_that_are_no_text_are_named(path: Path) -> None:
+def test_bytes_that_are_no_text_are_named(path):
     path.write_bytes(line().encode() + b"\n\xff\xfe\n")
     with refusal("file.refused-json", "line 2"):
         read_rollouts(path)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 from transformers import (
@@ -73,7 +72,7 @@ def monitor():
 
 
 @pytest.fixture
-def recorder(tmp_path: Path, monitor):
+def recorder(tmp_path, monitor):
     file = TrainingRollouts(tmp_path / "run" / "rollouts.jsonl", limit=9, steps=9)
     choice = partial(choose, limit=1, seed=7)
     history, meter = tmp_path / "history.jsonl", Meter()
@@ -85,7 +84,7 @@ END = Failure("verifier_error", "empty")
 
 
 @pytest.mark.parametrize(("error", "asked"), [(None, False), (None, True), (END, False)])
-def test_a_request_and_too_many_failures_save_and_stop(recorder, tmp_path: Path, error, asked):
+def test_a_request_and_too_many_failures_save_and_stop(recorder, tmp_path, error, asked):
     recorder.stop_requested = lambda: asked
     recorder.record([ROLLOUT], [Score(None if error else 1.0, error=error)], {})
     control, arguments = TrainerControl(), TrainingArguments(str(tmp_path), use_cpu=True)
@@ -94,7 +93,7 @@ def test_a_request_and_too_many_failures_save_and_stop(recorder, tmp_path: Path,
     assert (control.should_save, control.should_training_stop) == (stops, stops)
 
 
-def test_a_checkpoint_holds_the_rollouts_of_its_own_step(recorder, tmp_path: Path):
+def test_a_checkpoint_holds_the_rollouts_of_its_own_step(recorder, tmp_path):
     arguments = TrainingArguments(str(tmp_path), use_cpu=True)
     for step in (1, 2):
         recorder.record([replace(ROLLOUT, completion=f"reply {step}")], [Score(1.0)], {})
@@ -109,7 +108,7 @@ def test_a_checkpoint_holds_the_rollouts_of_its_own_step(recorder, tmp_path: Pat
     ]
 
 
-def save(folder: Path, step: int, *, complete: bool) -> Path:
+def save(folder, step, *, complete):
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     (path / "model.safetensors").write_text("weights")
@@ -120,7 +119,7 @@ def save(folder: Path, step: int, *, complete: bool) -> Path:
     return path
 
 
-def test_the_newest_complete_checkpoint_is_taken(tmp_path: Path):
+def test_the_newest_complete_checkpoint_is_taken(tmp_path):
     save(tmp_path, 9, complete=True)
     newest = save(tmp_path, 10, complete=True)
     save(tmp_path, 20, complete=False)
@@ -129,7 +128,7 @@ def test_the_newest_complete_checkpoint_is_taken(tmp_path: Path):
     assert (found.path, found.step) == (newest, 10)
 
 
-def test_the_history_comes_back_as_the_checkpoint_knew_it(tmp_path: Path):
+def test_the_history_comes_back_as_the_checkpoint_knew_it(tmp_path):
     history = tmp_path / "history.jsonl"
     for step in (1, 2):
         save(tmp_path, step, complete=True)
@@ -149,7 +148,7 @@ RECORDS = [
 ]
 
 
-def test_trl_gets_values_in_order_and_none_for_what_failed() -> None:
+def test_trl_gets_values_in_order_and_none_for_what_failed():
     steps = []
     score = reward_function(Toy(), RECORDS, lambda *step: steps.append(step))
     prompts, logged = ["<A>", "<B>", "<B>", "<B>"], {}
@@ -169,7 +168,7 @@ def test_trl_gets_values_in_order_and_none_for_what_failed() -> None:
     assert [score.value for score in scores] == values
 
 
-def test_a_step_in_which_nothing_could_be_scored_has_no_reward() -> None:
+def test_a_step_in_which_nothing_could_be_scored_has_no_reward():
     rows = []
     score = reward_function(Toy(), RECORDS, lambda *step: rows.append(step[-1]))
     assert score(prompts=["<A>", "<B>"], completions=["", ""], index=[0, 1]) == [None, None]
@@ -177,7 +176,7 @@ def test_a_step_in_which_nothing_could_be_scored_has_no_reward() -> None:
     assert rows[0]["failures"] == 2
 
 
-def test_components_are_means_over_the_rollouts_that_have_them() -> None:
+def test_components_are_means_over_the_rollouts_that_have_them():
     scores = [Score(1.0, {"x": 1.0, "y": 3.0}), Score(0.0, {"x": 0.0})]
     row = step_row(Toy(), [], scores)
     assert (row["reward/x"], row["reward/y"]) == (0.5, 3.0)

@@ -11,7 +11,6 @@ from data_prep.splits import sample_names
 from environments.base import Failure, PromptRecord, Score
 from environments.measurement import Measurement, Metric, Modes
 from equipoise.files.disk import read_json
-from equipoise.run.job import Job
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import damage_of
 from equipoise.statistics.intervals import StatisticsSettings, holm, mcnemar
@@ -50,16 +49,16 @@ class Skilled(Toy):
 
 
 @pytest.fixture
-def skilled(job: Job) -> Job:
+def skilled(job):
     return replace(job, environment=Skilled())
 
 
-def probed(job: Job, model: Model) -> dict:
+def probed(job, model):
     before_training(job, model)
     return read_json(job.run.probe / "probe.json")
 
 
-def test_the_stages_of_both_engines_draw_in_this_order(job: Job) -> None:
+def test_the_stages_of_both_engines_draw_in_this_order(job):
     model = Model()
     before_training(job, model)
     assert not is_drawn(job)
@@ -82,7 +81,7 @@ def test_the_stages_of_both_engines_draw_in_this_order(job: Job) -> None:
         assert evaluation["watched"] == {"metric": "accuracy", "better": "higher"}
 
 
-def test_another_process_scores_what_the_trained_model_wrote_last(job: Job) -> None:
+def test_another_process_scores_what_the_trained_model_wrote_last(job):
     before_training(job, Model())
     for reply in "BA":  # the first process was lost
         after_training(job, Model(reply))
@@ -95,7 +94,7 @@ def test_another_process_scores_what_the_trained_model_wrote_last(job: Job) -> N
         assert damage_of(job.run, "final") == []
 
 
-def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None:
+def test_every_policy_is_measured_like_the_untrained_model(skilled):
     baselines = probed(skilled, Model("a A"))["baselines"]
     rewards = {name: baseline["metrics"]["reward"]["value"] for name, baseline in baselines.items()}
     assert rewards == {
@@ -114,14 +113,14 @@ def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None
     assert [n for n, p in baselines.items() if not p["note"]] == ["../shouting, loud"], "the task's"
 
 
-def test_the_policies_of_all_tasks_are_on_the_page(skilled: Job) -> None:
+def test_the_policies_of_all_tasks_are_on_the_page(skilled):
     baselines = [n for n, p in probed(skilled, Model())["baselines"].items() if p["note"]]
     page = (Path(__file__).parents[3] / "docs" / "report.md").read_text("utf-8")
     bold = ", ".join(re.findall(r"^- \*\*(.+?)\*\*:", page, re.MULTILINE)).split(", ")
     assert sorted(bold) == sorted(name.replace("_", " ") for name in baselines)
 
 
-def test_the_constant_is_searched_on_training_prompts(skilled: Job) -> None:
+def test_the_constant_is_searched_on_training_prompts(skilled):
     model = Model()
     content = probed(skilled, model)
     assert content["constants"]["constant"]["reply"] == "AB"
@@ -129,7 +128,7 @@ def test_the_constant_is_searched_on_training_prompts(skilled: Job) -> None:
     assert content["constants"]["constant"]["tried"] > 3
 
 
-def test_training_prompts_are_sampled_apart_from_what_chose_them() -> None:
+def test_training_prompts_are_sampled_apart_from_what_chose_them():
     """The hash that thinned a task's prompts out would leave out the kind with most of them."""
     few = [f"few {n}" for n in range(40)]
     many = sorted(sample_names((f"many {n}" for n in range(4000)), 40, seed=1))
@@ -138,7 +137,7 @@ def test_training_prompts_are_sampled_apart_from_what_chose_them() -> None:
     assert sum(record.id in many for record in taken) == pytest.approx(20, abs=9)
 
 
-def test_the_scored_replies_are_kept(skilled: Job) -> None:
+def test_the_scored_replies_are_kept(skilled):
     probed(skilled, Model())
     kept, scores = read_scored_rollouts(skilled.run.probe / "constant.jsonl")
     assert {rollout.completion for rollout in kept} == {"AB"}
@@ -149,7 +148,7 @@ def test_the_scored_replies_are_kept(skilled: Job) -> None:
     assert (skilled.run.probe / "-shouting-loud.jsonl").is_file()
 
 
-def test_what_earns_more_without_reading_is_told_before_training(skilled: Job, capsys) -> None:
+def test_what_earns_more_without_reading_is_told_before_training(skilled, capsys):
     many = [replace(skilled.records[-1], id=f"q{n}", set_id=f"q{n}") for n in range(40)]
     skilled = replace(skilled, records=[*skilled.records, *many])  # they want an A
     assert probed(skilled, Model("B"))["ahead"] == ["constant"]
@@ -157,7 +156,7 @@ def test_what_earns_more_without_reading_is_told_before_training(skilled: Job, c
     assert "worse in reward than baselines that ignore the prompt: constant." in told
 
 
-def test_none_is_made_where_none_is_wanted(job: Job) -> None:
+def test_none_is_made_where_none_is_wanted(job):
     section = job.config.equipoise
     none = section.probe.model_copy(update={"prompts": 0})
     config = job.config.model_copy(update={"equipoise": section.model_copy(update={"probe": none})})
@@ -168,7 +167,7 @@ def test_none_is_made_where_none_is_wanted(job: Job) -> None:
     assert compare_with_trained(job.run, job.environment, statistics) is None
 
 
-def test_what_cannot_be_scored_is_refused(skilled: Job) -> None:
+def test_what_cannot_be_scored_is_refused(skilled):
     class Fails(Skilled):
         def score(self, rollouts):
             failure = Failure("server_error", "500")
@@ -184,7 +183,7 @@ def test_what_cannot_be_scored_is_refused(skilled: Job) -> None:
 
 class TestBesideTheTrainedModel:
     @staticmethod
-    def trained(job: Job, reply: str, greedy: str = "") -> dict:
+    def trained(job, reply, greedy=""):
         probed(job, Model())
         model = Model(reply, greedy=greedy)
         after_training(job, model)
@@ -192,9 +191,7 @@ class TestBesideTheTrainedModel:
         write_modes(job)
         return read_json(job.run.modes)
 
-    def test_greedy_is_compared_with_the_trained_model_at_temperature_0(
-        self, skilled: Job, capsys
-    ) -> None:
+    def test_greedy_is_compared_with_the_trained_model_at_temperature_0(self, skilled, capsys):
         """Its samples are right in half of the prompts, and the likeliest replies in all."""
         trivial = self.trained(skilled, "A", greedy="AB")["trivial"]
         assert trivial["trained"]["reward"]["value"] == 0.5
@@ -213,7 +210,7 @@ class TestBesideTheTrainedModel:
 SETTINGS = StatisticsSettings(bootstrap_draws=500)
 
 
-def answered(outcomes: list[int]) -> Measurement:
+def answered(outcomes):
     right = np.array(outcomes, dtype=bool)
     sums = np.column_stack([right, np.ones(len(right))])
     rate = Metric(lambda t: t[..., 0] / t[..., 1], "higher", outcomes=right)
@@ -222,20 +219,17 @@ def answered(outcomes: list[int]) -> Measurement:
     return Measurement(names, sums, {"accuracy": rate, "recall": recall})
 
 
-MODES = {
-    "nothing": answered([0] * 30 + [1] * 10),
-    "question": answered([0] * 22 + [1] * 18),
-}
+MODES = {"nothing": answered([0] * 30 + [1] * 10), "question": answered([0] * 22 + [1] * 18)}
 STAGES = {"trained": answered([0] * 2 + [1] * 38)}
 
 
 @pytest.fixture(scope="module")
-def found() -> dict:
+def found():
     modes = Modes(MODES, {"final": "trained"}, {"search": 0.1}, {"index": "x"}, ("a note",))
     return modes_dict(modes, STAGES, SETTINGS)
 
 
-def test_every_mode_has_its_figures_with_intervals(found: dict) -> None:
+def test_every_mode_has_its_figures_with_intervals(found):
     assert list(found["modes"]) == ["nothing", "question", "trained"]
     figure = found["modes"]["trained"]["accuracy"]
     assert figure.value == 38 / 40
@@ -245,7 +239,7 @@ def test_every_mode_has_its_figures_with_intervals(found: dict) -> None:
     assert found["sources"] == {"index": "x"}
 
 
-def test_pairs_are_tested_exactly_and_corrected_together(found: dict) -> None:
+def test_pairs_are_tested_exactly_and_corrected_together(found):
     pairs = {tuple(row["modes"]): row for row in found["comparisons"]}
     assert len(pairs) == 3
     p = {
@@ -259,7 +253,7 @@ def test_pairs_are_tested_exactly_and_corrected_together(found: dict) -> None:
     assert pairs["nothing", "question"]["difference"] == pytest.approx(0.2)
 
 
-def test_only_questions_of_both_modes_are_compared() -> None:
+def test_only_questions_of_both_modes_are_compared():
     few = Modes({"first": answered([0] * 10)}, {"final": "second"})
     (row,) = modes_dict(few, {"second": answered([1] * 30)}, SETTINGS)["comparisons"]
     assert row["p"] == mcnemar(np.zeros(10, bool), np.ones(10, bool))

@@ -1,10 +1,9 @@
 """A task whose replies are right, wrong or cannot be scored, and a model that writes some."""
 
-from collections.abc import Sequence
 
 import numpy as np
 
-from environments.base import Failure, PromptRecord, Rollout, Score
+from environments.base import Failure, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 
@@ -36,13 +35,11 @@ class Model:
     At temperature 0 it replies with `greedy`. It remembers what it was asked.
     """
 
-    def __init__(self, reply: str = "A", blind: str = "nothing", greedy: str = "") -> None:
+    def __init__(self, reply="A", blind="nothing", greedy=""):
         self.reply, self.blind, self.greedy = reply, blind, greedy or reply
         self.asked: list[tuple[str, int, int]] = []
 
-    def __call__(
-        self, records: Sequence[PromptRecord], generations: int, stage: str
-    ) -> list[Rollout]:
+    def __call__(self, records, generations, stage):
         self.asked.append((stage, len(records), generations))
         return [
             Rollout(r.id, r.set_id, r.split, "<Q>", self._reply(r.messages, stage))
@@ -50,7 +47,7 @@ class Model:
             for _ in range(generations)
         ]
 
-    def _reply(self, messages: Sequence, stage: str) -> str:
+    def _reply(self, messages, stage):
         if stage == "greedy":
             return self.greedy
         return self.blind if messages[-1]["content"] == "blind" else self.reply

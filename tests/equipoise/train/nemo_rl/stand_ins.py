@@ -6,11 +6,9 @@ there still is checked in tests/contract/test_nemo_rl_stand_ins.py; what NeMo-RL
 Equipoise, in the other tests there.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 
@@ -22,13 +20,13 @@ class Worker:
     are one tensor, and a checkpoint is a file of it.
     """
 
-    def __init__(self, weights_path: str | None = None, optimizer_path: str | None = None) -> None:
+    def __init__(self, weights_path=None, optimizer_path=None):
         self.weights, self.optimizer_path = torch.zeros(2), None
         if weights_path:
             self.load_checkpoint(weights_path, optimizer_path)
         self.reference_model_state_dict = {"weights": self.weights.clone()}
 
-    def load_checkpoint(self, weights_path: str, optimizer_path: str | None = None) -> None:
+    def load_checkpoint(self, weights_path, optimizer_path=None):
         assert Path(weights_path).is_absolute(), "a worker has its own working directory"
         self.weights, self.optimizer_path = torch.load(weights_path), optimizer_path
 
@@ -36,10 +34,10 @@ class Worker:
 class Handle:
     """A Ray actor's: `handle.method.remote(...)`, and what calls a function on the actor."""
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor):
         self.actor = actor
 
-    def __getattr__(self, name: str) -> SimpleNamespace:
+    def __getattr__(self, name):
         if name == "__ray_call__":
             return SimpleNamespace(remote=lambda fn: fn(self.actor))
         return SimpleNamespace(remote=partial(getattr(self.actor, name)))
@@ -48,18 +46,11 @@ class Handle:
 class Policy:
     """`nemo_rl.models.policy.lm_policy.Policy`, of one worker."""
 
-    def __init__(
-        self,
-        cluster: Any,
-        config: Mapping[str, Any],
-        tokenizer: Any,
-        weights_path: Path | None = None,
-        optimizer_path: Path | None = None,
-    ) -> None:
+    def __init__(self, cluster, config, tokenizer, weights_path=None, optimizer_path=None):
         paths = [str(Path(p).absolute()) if p else None for p in (weights_path, optimizer_path)]
         self.worker_group = SimpleNamespace(workers=[Handle(Worker(*paths))])
 
     @property
-    def worker(self) -> Worker:
+    def worker(self):
         """For the tests alone."""
         return self.worker_group.workers[0].actor
