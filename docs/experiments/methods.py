@@ -25,14 +25,7 @@ from unittest.mock import patch
 import numpy as np
 from seeds import fixed_work
 
-from environments.base import (
-    TEST_SPLIT,
-    TRAIN_SPLIT,
-    Message,
-    PromptRecord,
-    Rollout,
-    Score,
-)
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, Message, PromptRecord, Rollout, Score
 from environments.fairness.decision import Decision
 from equipoise.config import LoadedConfig, load_config
 from equipoise.config.words import parse_flags
@@ -463,12 +456,7 @@ CASES: Mapping[str, Case] = {
         "rag",
         _BOTH,
         _CHEAP,
-        (
-            ColumnOf("accuracy", "accuracy"),
-            _REWARD,
-            ColumnOf("recall", "retrieval_recall"),
-            _WORK,
-        ),
+        (ColumnOf("accuracy", "accuracy"), _REWARD, ColumnOf("recall", "retrieval_recall"), _WORK),
     ),
     "dharma": Case(
         "dharma",

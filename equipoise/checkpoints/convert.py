@@ -41,12 +41,7 @@ from equipoise.checkpoints.megatron import (
     to_hugging_face,
 )
 from equipoise.checkpoints.sources import ADAPTERS, Source, describe, open_source
-from equipoise.checkpoints.tensors import (
-    Tensors,
-    megabytes,
-    refuse,
-    total_bytes,
-)
+from equipoise.checkpoints.tensors import Tensors, megabytes, refuse, total_bytes
 from equipoise.checkpoints.verify import (
     in_memory,
     logits_of_folder,
@@ -114,11 +109,7 @@ def convert(
 
 
 def convert_to_megatron(
-    path: Path,
-    destination: Path,
-    *,
-    base: str | None = None,
-    progress: ShowProgress = no_progress,
+    path: Path, destination: Path, *, base: str | None = None, progress: ShowProgress = no_progress
 ) -> None:
     """Write the checkpoint at `path` as a folder for `policy.pretrained_checkpoint`.
 

@@ -22,13 +22,7 @@ from transformers import AutoModelForCausalLM
 
 from equipoise.checkpoints.hugging_face import file_tensors, model_tensors
 from equipoise.checkpoints.megatron import LINEAR, prefix_of, shape_of_model
-from equipoise.checkpoints.tensors import (
-    LazyTensor,
-    Tensors,
-    refuse,
-    size,
-    total_bytes,
-)
+from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse, size, total_bytes
 from equipoise.checkpoints.verify import (
     difference,
     free_memory,

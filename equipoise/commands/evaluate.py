@@ -15,13 +15,7 @@ from data_prep.packaged_models import SMOLLM2
 from equipoise.commands.log import kept_log
 from equipoise.config.compose import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
-from equipoise.config.words import (
-    Assignments,
-    DryRun,
-    Files,
-    Repeated,
-    option,
-)
+from equipoise.config.words import Assignments, DryRun, Files, Repeated, option
 from equipoise.doctor.machine import refuse_missing_gpu
 from equipoise.files.console import Column, Reporter, ShowProgress
 from equipoise.files.disk import write_json
@@ -67,11 +61,7 @@ class EvaluateOptions:
         equipoise evaluate --resume results/audits/NAME
     """
 
-    task: Annotated[
-        str | None,
-        Positional,
-        option("a task, or all", "TASK"),
-    ] = None
+    task: Annotated[str | None, Positional, option("a task, or all", "TASK")] = None
     assignments: Assignments = ()
     model: Annotated[Repeated, option("may be repeated", "MODEL")] = ()
     adapter: Annotated[

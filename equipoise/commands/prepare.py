@@ -16,12 +16,7 @@ from pydantic_core import PydanticUndefined
 from tyro.conf import Positional
 
 from data_prep.contract import DataModule, DataSettings, Tools, unfit_data
-from data_prep.records import (
-    DataError,
-    manifest_path,
-    read_unsealed,
-    write_prompts,
-)
+from data_prep.records import DataError, manifest_path, read_unsealed, write_prompts
 from environments.base import Message, PromptRecord, code_of
 from environments.chat import BudgetSpentError, ChatModel
 from equipoise.config.compose import task_file, tasks

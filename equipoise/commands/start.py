@@ -9,12 +9,7 @@ from typing import NamedTuple
 from data_prep.contract import DataModule
 from environments.contract import Environment
 from equipoise.commands.log import kept_log
-from equipoise.config import (
-    LOCAL_MODEL,
-    LoadedConfig,
-    Options,
-    load_config,
-)
+from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
 from equipoise.config.checks import describe_cluster
 from equipoise.config.memory import (
     layout_of,

@@ -222,10 +222,7 @@ _MARK = re.compile(
 
 
 def check_prompts(
-    records: Sequence[PromptRecord],
-    set_size: int | None = None,
-    *,
-    to_train: bool = True,
+    records: Sequence[PromptRecord], set_size: int | None = None, *, to_train: bool = True
 ) -> list[str]:
     """Say why prompts are unfit for training, one sentence per kind of fault.
 

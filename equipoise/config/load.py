@@ -354,10 +354,7 @@ _FOLLOWED = (
     "policy.dtensor_cfg.enabled",
 )
 #: Generation backend -> its sections.
-_GENERATION = {
-    "vllm": ("vllm_cfg", "vllm_kwargs"),
-    "sglang": ("sglang_cfg", "sglang_kwargs"),
-}
+_GENERATION = {"vllm": ("vllm_cfg", "vllm_kwargs"), "sglang": ("sglang_cfg", "sglang_kwargs")}
 
 
 def _unread_warnings(config: Config, engine: Engine, origins: Origins) -> Iterator[str]:

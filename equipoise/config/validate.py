@@ -92,9 +92,7 @@ def usage_error(problems: Iterable[Problem], origins: Origins) -> UsageError:
     )
     noun = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
     return UsageError(
-        "config.problems",
-        "\n".join([f"the configuration has {noun}:", *lines]),
-        NOTHING_STARTED,
+        "config.problems", "\n".join([f"the configuration has {noun}:", *lines]), NOTHING_STARTED
     )
 
 

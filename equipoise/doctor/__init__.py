@@ -46,12 +46,7 @@ CHECKS = (
         needs_run=False,
     ),
     Check(
-        "NeMo-RL",
-        machine.REMEDY,
-        machine.nemo_rl,
-        needs_run=False,
-        starts=("nemo_rl",),
-        plans=True,
+        "NeMo-RL", machine.REMEDY, machine.nemo_rl, needs_run=False, starts=("nemo_rl",), plans=True
     ),
     Check(
         "GPUs",
@@ -85,11 +80,7 @@ CHECKS = (
         "Correct the file or equipoise.data, or let equipoise.data.module make the prompts.",
         task.prompts,
     ),
-    Check(
-        "reward",
-        "Correct env in the configuration: docs/<task>.md.",
-        task.reward,
-    ),
+    Check("reward", "Correct env in the configuration: docs/<task>.md.", task.reward),
 )
 
 

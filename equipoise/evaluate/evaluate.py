@@ -21,15 +21,7 @@ from environments.contract import Environment
 from environments.presentation import Presentation
 from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.evaluate.compare import Checks, compare_entries, entry_of
-from equipoise.evaluate.plan import (
-    Ask,
-    Audit,
-    Row,
-    TaskAudit,
-    failed_rows,
-    make_ask,
-    prompts_of,
-)
+from equipoise.evaluate.plan import Ask, Audit, Row, TaskAudit, failed_rows, make_ask, prompts_of
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
 from equipoise.files.errors import EquipoiseError
 from equipoise.models.task import make_environment, make_prompts, prepare_task, provide_models
@@ -163,10 +155,7 @@ def _prepare(task_audit: TaskAudit, display: Display) -> Sequence[PromptRecord]:
 
 
 def _evaluate_subject(
-    task_audit: TaskAudit,
-    subject: Subject,
-    records: Sequence[PromptRecord],
-    actions: Actions,
+    task_audit: TaskAudit, subject: Subject, records: Sequence[PromptRecord], actions: Actions
 ) -> None:
     """Evaluate a model in every way that is missing."""
     rows = task_audit.rows(subject, _LOG.warning)

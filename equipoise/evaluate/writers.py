@@ -89,9 +89,7 @@ _LONGER = (
 
 
 def requests_of(
-    records: Sequence[PromptRecord],
-    generations: int,
-    first: int = 0,
+    records: Sequence[PromptRecord], generations: int, first: int = 0
 ) -> list[ChatRequest]:
     """Make this many requests for each prompt, one after the other, as draws that differ."""
     return [

@@ -81,10 +81,7 @@ class HuggingFaceChatModel:
     def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         with self._accounts.waiting():
             replies = ask_through_cache(
-                requests,
-                identity=self.identity,
-                cache=self._cache,
-                ask_missing=self._ask,
+                requests, identity=self.identity, cache=self._cache, ask_missing=self._ask
             )
         self._accounts.add("cache_hits", sum(reply.cached for reply in replies))
         return replies

@@ -134,11 +134,7 @@ def intervals_and_noise(
 
 
 def forest(
-    rows: Sequence[tuple[str, Estimate]],
-    *,
-    axis: str,
-    label: str,
-    equal: float | None,
+    rows: Sequence[tuple[str, Estimate]], *, axis: str, label: str, equal: float | None
 ) -> str:
     """Draw a point with its interval per row, each over the band of what noise alone gives.
 

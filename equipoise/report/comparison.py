@@ -54,10 +54,7 @@ OWN_REFERENCE = "each is held against a reference of its own"
 
 
 def show_comparison(
-    comparison: EntriesComparison,
-    presentation: Presentation,
-    folder: Path,
-    reporter: Reporter,
+    comparison: EntriesComparison, presentation: Presentation, folder: Path, reporter: Reporter
 ) -> None:
     """Print the tables and the notes, and write both files."""
     print_sections(reporter, [_every_entry(comparison, presentation)])

@@ -13,12 +13,7 @@ from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.tables import BAD_NEWS, UNKNOWN_NEWS, bad_news
-from equipoise.report.words import (
-    figure,
-    heading,
-    plain_name,
-    printable,
-)
+from equipoise.report.words import figure, heading, plain_name, printable
 from equipoise.run.ledger import changed_models
 from equipoise.statistics.evaluation import MANY_TIED
 from equipoise.statistics.trivial import GREEDY

@@ -14,21 +14,8 @@ from statistics import fmean
 from environments.presentation import Chart as TaskChart
 from equipoise.files.disk import write_text
 from equipoise.report import charts
-from equipoise.report.document import (
-    Chart,
-    Charts,
-    Described,
-    Document,
-    Origins,
-    describe,
-)
-from equipoise.report.head import (
-    alerts,
-    run_facts,
-    run_notes,
-    run_title,
-    usage_facts,
-)
+from equipoise.report.document import Chart, Charts, Described, Document, Origins, describe
+from equipoise.report.head import alerts, run_facts, run_notes, run_title, usage_facts
 from equipoise.report.renderers import page
 from equipoise.report.replies import reply_sections, viewer
 from equipoise.report.run_files import RunFiles, read_run

@@ -10,14 +10,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from environments.base import UNPARSEABLE, Rollout, Score
 from environments.presentation import Presentation
 from equipoise.files.errors import EquipoiseError
-from equipoise.report.words import (
-    STAGES,
-    Pair,
-    Stage,
-    heading,
-    metric_name,
-    metric_note,
-)
+from equipoise.report.words import STAGES, Pair, Stage, heading, metric_name, metric_note
 from equipoise.run.directory import Comparison, Evaluation, Modes, Probe, RunDirectory, read_content
 from equipoise.run.history import Series, read_history
 from equipoise.run.ledger import Provenance

@@ -475,8 +475,7 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
     rows = tuple(
         (
             Cell(
-                plain_name(name),
-                note=printable(baseline.note or run.note_of(name) or _UNDESCRIBED),
+                plain_name(name), note=printable(baseline.note or run.note_of(name) or _UNDESCRIBED)
             ),
             *(figure_cell(baseline.metrics.get(figure)) for figure in figures),
             *(_against(run, name, baseline) if compared else ()),

@@ -288,10 +288,7 @@ def _version(name: str) -> str:
 def _git(*arguments: str) -> bytes | None:
     try:
         result = subprocess.run(
-            ["git", "-C", str(_ROOT), *arguments],
-            capture_output=True,
-            timeout=20,
-            check=True,
+            ["git", "-C", str(_ROOT), *arguments], capture_output=True, timeout=20, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

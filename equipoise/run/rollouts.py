@@ -11,13 +11,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 
 from data_prep.records import Name
 from environments.base import Failure, FailureKind, PromptRecord, Rollout, Score
-from equipoise.files.disk import (
-    DamagedFileError,
-    finite,
-    first_fault,
-    read_jsonl,
-    write_jsonl,
-)
+from equipoise.files.disk import DamagedFileError, finite, first_fault, read_jsonl, write_jsonl
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.history import step_lines
 
@@ -94,11 +88,7 @@ def write_rollouts(
 
 def scored_fields(rollout: Rollout, score: Score) -> dict[str, Any]:
     """The object of a line with its score."""
-    return {
-        **_fields(rollout),
-        **_fields(score),
-        "error": score.error and asdict(score.error),
-    }
+    return {**_fields(rollout), **_fields(score), "error": score.error and asdict(score.error)}
 
 
 def _fields(record: Rollout | Score) -> dict[str, Any]:

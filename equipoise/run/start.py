@@ -10,11 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.records import (
-    UnsuitablePromptsError,
-    content_hash,
-    write_prompts,
-)
+from data_prep.records import UnsuitablePromptsError, content_hash, write_prompts
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
@@ -68,11 +64,7 @@ def prepare_run(loaded: LoadedConfig, run: RunDirectory | NewRun, display: Displ
     return Setup(records, environment, name)
 
 
-def model_name(
-    loaded: LoadedConfig,
-    records: Sequence[PromptRecord],
-    display: Display,
-) -> str:
+def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], display: Display) -> str:
     """The name or folder of the model to train; `local` builds the task's tiny model.
 
     A packaged model is its folder, which is made once.
@@ -106,10 +98,7 @@ def record_prompts(run: RunDirectory) -> list[PromptRecord]:
 
 
 def start_run(
-    loaded: LoadedConfig,
-    records: Sequence[PromptRecord],
-    run: RunDirectory,
-    name: str,
+    loaded: LoadedConfig, records: Sequence[PromptRecord], run: RunDirectory, name: str
 ) -> None:
     """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
     run.ledger.create(describe_run(loaded, name))

@@ -11,12 +11,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from environments.measurement import Metric
-from equipoise.statistics.compare import (
-    MetricComparison,
-    change_in_unit,
-    guard_of,
-    guarding_level,
-)
+from equipoise.statistics.compare import MetricComparison, change_in_unit, guard_of, guarding_level
 from equipoise.statistics.evaluation import Breakdowns, Estimate, Estimates
 from equipoise.statistics.intervals import Interval, student_quantile
 
@@ -43,11 +38,7 @@ class OverSeeds:
 
 
 def over_seeds(
-    values: Sequence[float],
-    intervals: Sequence[Interval],
-    *,
-    confidence: float,
-    same_items: bool,
+    values: Sequence[float], intervals: Sequence[Interval], *, confidence: float, same_items: bool
 ) -> OverSeeds:
     """A figure of each run [S] with its own interval [S], of this confidence.
 

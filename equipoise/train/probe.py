@@ -20,11 +20,7 @@ from environments.base import REWARD, TRAIN_SPLIT, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement
 from environments.measurement import Modes as TaskModes
-from equipoise.config.schedule import (
-    BLINDED_GENERATIONS,
-    PROBE_GENERATIONS,
-    PROBE_SENTENCES,
-)
+from equipoise.config.schedule import BLINDED_GENERATIONS, PROBE_GENERATIONS, PROBE_SENTENCES
 from equipoise.files.disk import seeded_digest, write_folder
 from equipoise.run.directory import Modes, Probe, RunDirectory, read_content, write_content
 from equipoise.run.job import (

@@ -285,9 +285,7 @@ def complete_packages(missing: Sequence[str]) -> NoReturn:
         if python.parent.samefile(this.parent):
             _become(root, python, {})
     raise EquipoiseError(
-        "launch.missing-packages",
-        f"the Python {this} has no {', '.join(missing)}",
-        UV_RUN,
+        "launch.missing-packages", f"the Python {this} has no {', '.join(missing)}", UV_RUN
     )
 
 

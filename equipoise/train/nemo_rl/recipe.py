@@ -46,11 +46,7 @@ class Rehearsal:
 
 
 def run_grpo(
-    job: Job,
-    path: Path,
-    done: int,
-    on_row: Callable[[Row], None],
-    rehearsal: Rehearsal,
+    job: Job, path: Path, done: int, on_row: Callable[[Row], None], rehearsal: Rehearsal
 ) -> None:
     """Evaluate, train and evaluate, as the configuration at `path` says.
 

@@ -1,6 +1,5 @@
 """A task whose replies are right, wrong or cannot be scored, and a model that writes some."""
 
-
 import numpy as np
 
 from environments.base import Failure, Rollout, Score
