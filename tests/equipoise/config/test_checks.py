@@ -157,9 +157,6 @@ def test_an_environment_of_sets_must_say_their_size(load, tmp_path, monkeypatch)
         load_task(config, "fairness", {})
 
 
-# --- batch sizes that do not fit ------------------------------------------------------------------
-
-
 EXAMPLE = CONFIG_FOLDER / "cases" / "chest_pain_gender.yaml"
 
 
@@ -211,9 +208,6 @@ def test_the_nearest_size_is_named_and_where_nothing_is_trained_none_is_refused(
     # The run of an evaluation can be read again.
     (tmp_path / "config.yaml").write_text(loaded(cases, *words, to_train=False).to_yaml())
     assert load_config("fairness", Options((tmp_path / "config.yaml",), stored=True))
-
-
-# --- prompts that cannot be trained on ------------------------------------------------------------
 
 
 def record(number, split="train", set_id=None, text=None, system="s"):

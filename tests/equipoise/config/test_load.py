@@ -182,9 +182,6 @@ def test_the_configuration_is_read_without_torch():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-# --- the engine that `auto` is --------------------------------------------------------------------
-
-
 AT_SMALL, AT_MEDIUM = (("--config", str(CONFIG_FOLDER / f"{s}.yaml")) for s in ("small", "medium"))
 
 
@@ -209,9 +206,6 @@ def test_auto_without_nemo_rl_is_what_the_scale_needs_and_is_decided_once(load, 
     assert (load(*AT_SMALL).engine, load(*AT_MEDIUM).engine) == ("local", "nemo_rl")
     monkeypatch.setenv("EQUIPOISE_LAUNCHED", "1")
     assert load(*AT_SMALL).engine == "nemo_rl"
-
-
-# --- keys that what trains does not read ----------------------------------------------------------
 
 
 def unread(loaded):

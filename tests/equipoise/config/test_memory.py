@@ -87,8 +87,6 @@ class TestMemory:
         assert least.weights + least.vllm_weights < 2 / 3 * limit
 
 
-# --- Shapes ---------------------------------------------------------------------------------------
-
 #: Totals that Hugging Face shows for the safetensors files of each model.
 PUBLISHED = {
     "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,

@@ -43,9 +43,6 @@ def test_the_seed_decides_and_a_longer_run_begins_alike():
     assert plan(data, 8, 5, seed=1) != plan(data, 8, 5, seed=2)
 
 
-# --- learning rates -------------------------------------------------------------------------------
-
-
 LINEAR = "{name: torch.optim.lr_scheduler.LinearLR, kwargs: {start_factor: 1.0, end_factor: 0.0,"
 COSINE = "{name: torch.optim.lr_scheduler.CosineAnnealingLR, kwargs: {T_max: "
 WARM_UP = "{name: torch.optim.lr_scheduler.LinearLR, kwargs: {start_factor: 0.25, total_iters: 3}}"

@@ -152,9 +152,6 @@ def test_small_can_choose_by_the_objective_on_nemo_rl(task):
     assert named in (CONFIG_FOLDER.parent / "docs" / "cluster.md").read_text("utf-8")
 
 
-# --- seeds ----------------------------------------------------------------------------------------
-
-
 SEEDS = (101, 102)
 
 

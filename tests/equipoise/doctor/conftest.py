@@ -1,7 +1,6 @@
 """Configurations as a recipe loads them, and what answers in the place of the hub and of wandb."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -16,7 +15,6 @@ from equipoise.doctor.checks import Case
 
 SCALES = ("local", "small", "medium", "large")
 LOCAL, SMALL, MEDIUM, LARGE = (("--config", str(CONFIG_FOLDER / f"{s}.yaml")) for s in SCALES)
-MakeCase = Callable[..., Case]
 
 
 @pytest.fixture

@@ -46,9 +46,6 @@ def test_the_usual_remedy_is_told_where_something_is_wrong():
     assert [result.remedy for result in results] == ["Buy one.", "Sell it.", "", ""]
 
 
-# --- checks of a start ----------------------------------------------------------------------------
-
-
 LLAMA = ("--model-name", "meta-llama/Llama-3.3-70B-Instruct", "--device=cpu", "--engine=local")
 
 
@@ -86,9 +83,6 @@ def test_a_model_that_the_machine_cannot_hold_is_refused_and_one_that_fits_is_no
 def test_a_start_asks_neither_the_network_nor_the_driver():
     names = {check.name for check in CHECKS if check.starts}
     assert names == {"NeMo-RL", "GPUs", "memory"}
-
-
-# --- plans ----------------------------------------------------------------------------------------
 
 
 LOCAL_LLAMA = ("--model-name=meta-llama/Llama-3.1-70B-Instruct", "--engine=local", "--lora-rank=16")

@@ -87,9 +87,6 @@ def test_a_host_holds_reference_swapped_weights_and_a_vllm_that_sleeps(case, has
     assert list(host_memory(unknown, has)) == []
 
 
-# --- folders and disks ----------------------------------------------------------------------------
-
-
 JOB = {"EQUIPOISE_CONTAINER": "nvcr.io/nvidia/nemo-rl:v0.7.0"}
 GB = 10**9
 
@@ -144,9 +141,6 @@ def test_the_disks_of_another_machine_are_not_compared(case):
     plan = case("fairness", *LARGE, purpose="plan")
     (result,) = folders(plan)
     assert (result.status, "about 304 GB" in result.says) == ("not checked", True)
-
-
-# --- Megatron's form of a model -------------------------------------------------------------------
 
 
 MODEL = "meta-llama/Llama-3.3-70B-Instruct"

@@ -7,7 +7,7 @@ from equipoise.evaluate.calibrate import ErrorRates, corrected_bounds, corrected
 from equipoise.statistics.intervals import share_bounds
 from tests.equipoise.statistics.simulation import beta_binomial, rate, shares_of
 
-GOOD, FAIR, POOR = (0.95, 0.95), (0.7, 0.95), (0.6, 0.7)
+GOOD, FAIR = (0.95, 0.95), (0.7, 0.95)
 
 
 def judge_errors(rng, judge, items):

@@ -181,9 +181,6 @@ def test_no_figure_of_a_table_is_cut_at_any_width(width):
     assert width < 60 or max(map(len, out.getvalue().splitlines())) <= width
 
 
-# --- text from outside ----------------------------------------------------------------------------
-
-
 #: Clears the screen, sets the title, writes the clipboard, begins a sequence in eight bits, hides
 #: what stood there, deletes, turns the direction, shows nothing, half a character, begins a line.
 HOSTILE = ("\x1b[2J", "\x1b]0;pwn\x07", "\x1b]52;c;cm0gLXJmIH4=\x07", "\x9b2J", "all\rwell")

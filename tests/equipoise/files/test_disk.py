@@ -165,9 +165,6 @@ def test_a_number_that_no_float_can_hold_is_refused(tmp_path, number):
         read_json(path)
 
 
-# --- YAML without an end --------------------------------------------------------------------------
-
-
 def levels(number, *, merged=False):
     """Each level holds nine times the one above: 9**number values in a few hundred bytes."""
     lines = ["a: &a {x: 1}" if merged else "a: &a [1]"]

@@ -101,9 +101,6 @@ def test_the_handlers_before_are_put_back():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-# --- errors from another process ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "error",
     [

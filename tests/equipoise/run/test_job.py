@@ -31,8 +31,6 @@ from equipoise.run.seals import Manifest, damage_of
 from tests.equipoise.train.toy import Model
 from tests.refusals import refusal
 
-Capture = pytest.CaptureFixture[str]
-
 
 def test_a_reference_is_drawn_once_and_is_that_of_the_first_start(job):
     model = Model()
@@ -221,9 +219,6 @@ def test_a_score_that_is_not_a_number_ends_the_run_with_the_environment_s_name(j
         score_within_budget(Broken(), [Rollout("p", "p", "test", "Q", "A")])
     with pytest.raises(ScoreError, match="value"):
         Score(number)
-
-
-# --- failures -------------------------------------------------------------------------------------
 
 
 GOOD, BAD = None, Failure("transport_timeout", "judge timed out")

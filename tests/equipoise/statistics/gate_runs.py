@@ -6,7 +6,7 @@ it, are scored once by the task's own reward. A stage is then drawn: a model tha
 prompt always and in another never, or in part (beta-binomial), and the same one afterwards.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,9 +45,6 @@ RIGHT, WRONG, BROKEN, REFERRING = range(4)
 SKILL, CORRELATION, UNREADABLE = 0.8, 0.5, 0.02
 _BROKEN_REPLY = "I would rather not."
 _REFERRAL = " Please see a doctor."
-
-#: One round: what is found of a task before and after.
-Round = Callable[[np.random.Generator], GatedMetrics]
 
 
 @dataclass(frozen=True)

@@ -86,9 +86,6 @@ def test_a_wrong_path_is_named(tmp_path, monkeypatch):
         find_installation()
 
 
-# --- what is called of NeMo-RL, and its versions --------------------------------------------------
-
-
 ROOT = Path(__file__).resolve().parents[4]
 REHEARSAL = ROOT / "equipoise" / "train" / "nemo_rl" / "rehearsal"
 
@@ -194,9 +191,6 @@ def test_a_function_a_method_and_a_parameter_that_are_missing_are_named(monkeypa
         found = list(unmet())
         assert len(found) == bool(lack)
         assert not lack or lack in found[0]
-
-
-# --- NeMo-RL's keys -------------------------------------------------------------------------------
 
 
 LISTED = yaml.safe_load(Path(installation.__file__).with_name("keys.yaml").read_text("utf-8"))

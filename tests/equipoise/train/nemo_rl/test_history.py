@@ -157,9 +157,6 @@ def test_no_steps_tokens_are_written_and_all_else_is_nemo_rls(run):
     assert history.gpu_monitor == "theirs"
 
 
-# --- checkpoints ----------------------------------------------------------------------------------
-
-
 def checkpoints(folder, *names):
     for name in names:
         (folder / name).mkdir()
@@ -182,9 +179,6 @@ def test_a_checkpoint_whose_step_the_history_lacks_is_set_aside(tmp_path):
     assert "the step is taken again" in said[0]
     assert not (tmp_path / "step_4").exists()
     assert usable_checkpoint(tmp_path / "none", 0, pytest.fail) is None
-
-
-# --- checkpoints by a metric ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("higher", [True, False])
@@ -215,9 +209,6 @@ def test_of_training_too_the_worst_is_known_before_the_step_is_saved(run):
     metrics = rolled_out(run("train:env/accuracy"), 1, replace(OK, row=row))
     assert metrics["env/accuracy"] == -sys.float_info.max
     assert "loss" not in rolled_out(run("train:loss"), 1)
-
-
-# --- stops ----------------------------------------------------------------------------------------
 
 
 def test_a_signal_while_replies_are_written_ends_that_step_and_later_the_next(run):

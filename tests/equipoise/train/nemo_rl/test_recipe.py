@@ -136,9 +136,6 @@ def test_a_slurm_job_saves_before_its_end():
     assert save_by(None, {"SLURM_JOB_END_TIME": "0"}) == "00:00:00:0"
 
 
-# --- refusals -------------------------------------------------------------------------------------
-
-
 class ActorDiedError(Exception):
     """As Ray's, whose text is a traceback."""
 
@@ -172,9 +169,6 @@ def test_a_version_that_lacks_what_is_called_is_refused(job, monkeypatch):
     monkeypatch.setattr(recipe, "unmet", lambda: iter(["nemo_rl.x lacks y (recipe.py)"]))
     with refusal("nemo-rl.other-version", "nemo_rl.x lacks y", "v0.7.0"):
         run_grpo(job, None, 0, print, Rehearsal())
-
-
-# --- reference ------------------------------------------------------------------------------------
 
 
 def test_a_resumed_run_has_the_reference_of_its_first_start(tmp_path, monkeypatch):
