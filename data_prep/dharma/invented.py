@@ -1,6 +1,6 @@
 """Invented scope prompts: wordings with topics, an opening and a closing, in splits.
 
-Wordings and topics are split both. Training sees the wordings and the topics of its own split.
+Both wordings and topics are split. Training sees the wordings and the topics of its own split.
 Validation and test have wordings of their own; half of their prompts have topics of their own too
 (`topics: unseen`), which nothing but the warm start has shown to the model.
 """

@@ -266,7 +266,7 @@ class ChatClient:
     async def _call(
         self, request: ChatRequest, trail: list[FailedAttempt]
     ) -> Answer | FailedAttempt:
-        """Attempts until one succeeds. A server that is merely busy uses up no retries."""
+        """Try until an attempt succeeds. A server that is merely busy uses up no retries."""
         self._accounts.add("calls")
         while True:
             schema = request.schema if self.takes_schema else None

@@ -1,6 +1,6 @@
 """Requests to a model, its replies and errors, the protocol of judges and planners, and their keys.
 
-Trouble that is none of the two errors is a `ChatReply` without a text.
+Every other trouble than these two errors is a `ChatReply` without a text.
 """
 
 import hashlib
@@ -124,7 +124,7 @@ def inert(text: str) -> str:
 
 
 def quote(text: str) -> str:
-    """The text between delimiters that it cannot close, for a judge to look at and not to obey.
+    """Put a text between delimiters that it cannot close: a judge looks at it and does not obey it.
 
     The delimiters hold a hash of the text, so that its author cannot write them, and a hash that
     does occur in the text is passed over for the next. The text is made `inert`. Equal texts are

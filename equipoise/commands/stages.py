@@ -31,7 +31,7 @@ from equipoise.train.probe import (
 )
 
 _LOG = logging.getLogger(__name__)
-#: Does the stages of a job up to its final evaluation that its directory does not hold yet.
+#: Runs a job's stages up to the final evaluation, without those that its directory holds.
 Stages = Callable[[Job, Watch], None]
 
 
@@ -49,7 +49,7 @@ def run_pipeline(
     With `probe_only`, on the local engine, it ends before training, which `--resume` begins.
 
     A run is kept from when its model has been loaded; before that a mistake leaves nothing. Stages
-    that the directory already holds are not run again. A `RunDirectory` is the caller's, see
+    that the directory already holds are not run again. The caller owns a `RunDirectory`, see
     `owning`.
     """
     display, meter = display_of(reporter), Meter()
@@ -112,7 +112,7 @@ def open_engine(loaded: LoadedConfig, setup: Setup, *, rehearse: bool, probe: bo
 
 
 def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
-    """Reference, baseline, probe, training and final evaluation with the local engine."""
+    """Run reference, baseline, probe, training and final evaluation on the local engine."""
     from equipoise.models.causal import load_trained
     from equipoise.run.policy import give_memory_back, record_policy, sampler
 
@@ -136,7 +136,7 @@ def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
 
 
 def run_nemo_rl(job: Job, watch: Watch, *, rehearse: bool) -> None:
-    """Do the same stages with NeMo-RL, or rehearse them, and export the trained model."""
+    """Run the same stages on NeMo-RL, or rehearse them, and export the trained model."""
     if rehearse:
         from equipoise.train.nemo_rl.rehearsal import rehearse as rehearsal
 
@@ -186,7 +186,7 @@ def report(job: Job) -> None:
 
 
 def finish(job: Job, reporter: Reporter) -> None:
-    """Tables, comparison.json and report.html from the files of both stages."""
+    """Print the tables, and write comparison.json and report.html from both stages' files."""
     run = job.run
     compare_stages(job)
     run.ledger.update(Provenance(finished=now()))

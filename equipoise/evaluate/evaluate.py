@@ -189,7 +189,7 @@ def _evaluate_subject(
 
 
 def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> None:
-    """The reference, where the task needs one; then the row's baseline."""
+    """Draw the reference, where the task needs one, then the row's baseline."""
     environment, writer = setup.environment, setup.writer
     ask = make_ask(row.variant, environment, setup.records, seed)
     unchanged = (writer.render(ask(r)) == writer.render(r) for r in setup.prompts)
@@ -230,7 +230,7 @@ def ensure_reference(job: Job, row: Row, plain: RunDirectory, writer: Writer) ->
 
 
 def is_scored(run: RunDirectory) -> bool:
-    """Whether a row is evaluated, and asking again could score no further reply."""
+    """Return whether a row is evaluated and asking again could score no further reply."""
     if not run.is_evaluated(BASELINE):
         return False
     evaluation = read_content(run.evaluation(BASELINE), Evaluation)
@@ -240,8 +240,8 @@ def is_scored(run: RunDirectory) -> bool:
 def _take_baseline(job: Job, writer: Writer, ask: Ask) -> None:
     """Draw the model's replies, keep them, then score them.
 
-    Of an earlier start, replies that never came are asked for again, and all are scored again: what
-    an endpoint or a judge answered then is in its cache.
+    After an earlier start it asks again for the replies that never came, and scores all of them
+    again: an endpoint's and a judge's answers are in their caches.
     """
     draw = writer.draw(job)
     with job.timed(BASELINE):
@@ -284,7 +284,7 @@ def _has_replies(run: RunDirectory) -> bool:
 
 
 def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirectory:
-    """The row's folder; it appears whole, and says what is asked and how."""
+    """Open the row's folder, which appears whole and says what is asked and how."""
     run = setup.task_audit.run_of(row.name)
     if run.config.is_file():
         return run

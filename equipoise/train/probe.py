@@ -120,11 +120,10 @@ def probe(job: Job, frozen: Sample) -> None:
 
 
 def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:
-    """At least so many training prompts, in whole sets, where there are so many.
+    """Choose at least `number` training prompts in whole sets, or all where there are fewer.
 
-    They are ranked by a hash of this stage's own. The hash that chose a task's prompts among those
-    that could be made would give the last of them, which are all of the kinds that were thinned
-    out least.
+    A hash of this stage's own ranks them. By the hash that chose the task's prompts they would be
+    the last ones, which are all of the kinds that were thinned out least.
     """
     by_set: dict[str, list[PromptRecord]] = {}
     for record in records:
@@ -137,9 +136,9 @@ def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> 
 
 
 def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, Constant]:
-    """The best constant reply, and the best way to decline, on the prompts of `written`.
+    """Find the best constant reply and the best way to decline on the prompts of `written`.
 
-    By the objective, or by the reward where the objective is known of none, as before a model has
+    The objective decides; the reward does where no reply has an objective, as before a model has
     learnt the form of a reply.
     """
     environment, settings = job.environment, job.config.equipoise.probe
@@ -290,12 +289,12 @@ def before_training(job: Job, frozen: Sample) -> None:
 
 
 def is_drawn(job: Job) -> bool:
-    """Whether the trained model has written all that is asked of it."""
+    """Return whether every reply of the trained model is there."""
     return job.run.is_evaluated(FINAL) or job.run.generations(FINAL).exists()
 
 
 def after_training(job: Job, trained: Sample) -> None:
-    """Draw what the trained model writes, which is saved by now."""
+    """Draw the trained model's replies; the model itself is saved by now."""
     with job.timed(FINAL):
         if job.run.probe.exists():  # it is compared with the model's likeliest replies
             rollouts = trained(job.split(job.config.equipoise.evaluation.split), 1, GREEDY)
@@ -304,7 +303,7 @@ def after_training(job: Job, trained: Sample) -> None:
 
 
 def score_final(job: Job) -> None:
-    """Score what the trained model wrote, where that is not done yet."""
+    """Score the trained model's replies, unless that is done."""
     if job.run.is_evaluated(FINAL):
         return
     use_reference(job)
@@ -320,7 +319,7 @@ MODES = "modes"
 
 
 def write_modes(job: Job) -> None:
-    """Write them, and say which trivial baselines the trained model does not beat."""
+    """Write modes.json, and say which trivial baselines the trained model does not beat."""
     if job.run.modes.exists():
         return
     settings = job.config.equipoise.evaluation.statistics

@@ -292,7 +292,7 @@ def _sampler(job: Job, nemo: SimpleNamespace, step: int, stop: Callable[[], bool
 
 
 def _end(nemo: SimpleNamespace) -> None:
-    """End what works in the background, while Ray runs: NeMo-RL's objects ask it for their end."""
+    """End the work in the background while Ray runs, for NeMo-RL's objects call Ray to end."""
     if monitor := nemo.logger.gpu_monitor:
         monitor.stop()
     # Main renames a checkpoint in a thread when all is written; v0.7.0 does so at once.
