@@ -113,44 +113,24 @@ def paired_intervals(
 
 
 def intervals_and_noise(
-    rows: Sequence[tuple[str, Stage, Estimate]], *, equal: float, axis: str, label: str
+    rows: Sequence[tuple[str, Stage, Estimate]], *, equal: float | None, axis: str, label: str
 ) -> str:
-    """A metric at each stage, over the band of what sampling noise alone gives.
+    """Draw a metric at each stage or entry over the band of what sampling noise alone gives.
 
-    The band begins at `equal`, the metric's value without an effect.
+    The band begins at `equal`, the metric's value without an effect; without it there is no band.
     """
     with _style(label):
         figure_ = _new_figure(WIDTH, 58 + 62 * len(rows))
         axes = figure_.add_subplot()
         for y, (_, stage, estimate) in enumerate(rows):
-            _noise_band(axes, y, estimate, equal)
-            _interval(axes, y, estimate, stage)
-            _number_above(axes, y, estimate.value)
-        axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
-        _row_labels(axes, [name for name, *_ in rows])
-        axes.margins(x=0.06)
-        axes.set_xlabel(fill(axis, _AXIS_LABEL))
-        return _svg(figure_, label)
-
-
-def forest(
-    rows: Sequence[tuple[str, Estimate]], *, axis: str, label: str, equal: float | None
-) -> str:
-    """Draw a point with its interval per row, each over the band of what noise alone gives.
-
-    The band begins at `equal`; without that it is left out.
-    """
-    with _style(label):
-        figure_ = _new_figure(WIDTH, 58 + 34 * len(rows))
-        axes = figure_.add_subplot()
-        for y, (_, estimate) in enumerate(rows):
             if equal is not None:
                 _noise_band(axes, y, estimate, equal)
-            _interval(axes, y, estimate, "after")
-        _row_labels(axes, [name for name, _ in rows])
-        axes.margins(x=0.06)
+            _interval(axes, y, estimate, stage)
+            _number_above(axes, y, estimate.value)
         if equal is not None:
             axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
+        _row_labels(axes, [name for name, *_ in rows])
+        axes.margins(x=0.06)
         axes.set_xlabel(fill(axis, _AXIS_LABEL))
         return _svg(figure_, label)
 

@@ -200,9 +200,9 @@ def _examples(content: EntriesComparison, presentation: Presentation) -> tuple[S
 
 
 def comparison_charts(content: EntriesComparison, presentation: Presentation) -> Iterator[Chart]:
-    """Yield the task's breakdown of each pair, then forest plots.
+    """Yield the task's breakdown of each pair, then a metric of all entries in each chart.
 
-    Those are of the first metric, and of each that the task draws beside its noise.
+    Those are the first metric, and each that the task draws beside its noise.
     """
     for chart in presentation.charts:
         for pair in content.comparisons if chart.breakdown else ():
@@ -213,20 +213,21 @@ def comparison_charts(content: EntriesComparison, presentation: Presentation) ->
         axis = heading(metric_name(metric, presentation.words))
         drawn.insert(0, TaskChart(metric, axis, caption=""))
     for chart in drawn:
-        figures = [
-            (printable(entry.name, 40), entry.metrics.get(chart.metric))
-            for entry in content.entries
-        ]
-        rows = [(name, e) for name, e in figures if e and e.value is not None]
+        rows: list[tuple[str, Stage, Estimate]] = []
+        for entry in content.entries:
+            estimate = entry.metrics.get(chart.metric)
+            if estimate and estimate.value is not None:
+                stage: Stage = "before" if entry is content.entries[0] else "after"
+                rows.append((printable(entry.name, 40), stage, estimate))
         if not rows:
             continue
         name = heading(metric_name(chart.metric, presentation.words))
-        values = "; ".join(f"{entry} {figure_with_interval(e)}" for entry, e in rows)
-        has_noise = any(e.floor is not None for _, e in rows)
+        values = "; ".join(f"{entry} {figure_with_interval(e)}" for entry, _, e in rows)
+        has_noise = any(e.floor is not None for *_, e in rows)
         equal = chart.equal if has_noise else None
         axis, label = printable(chart.axis), f"{name}: {values}"
         band = "Band: what noise alone gives, its line at the median." if has_noise else ""
-        yield Chart(charts.forest(rows, axis=axis, label=label, equal=equal), band)
+        yield Chart(charts.intervals_and_noise(rows, equal=equal, axis=axis, label=label), band)
 
 
 def _every_entry(content: EntriesComparison, presentation: Presentation) -> Tables:

@@ -52,11 +52,14 @@ def test_same_data_give_the_same_bytes_and_ids_differ_between_charts():
     assert first.replace('"a"', '"b"') != second
 
 
-def test_a_forest_has_a_point_an_interval_and_a_band_in_every_row():
-    rows = [("one", BEFORE), ("<b>two</b>", AFTER), ("three", Estimate())]
-    drawn = charts.forest(rows, axis="ratio", label="l", equal=1.0)
-    empty = [(name, Estimate()) for name, _ in rows]
-    bare = charts.forest(empty, axis="ratio", label="l", equal=1.0)
+def test_every_row_has_a_point_an_interval_and_a_band():
+    stages = ("before", "after", "after")
+    rows = list(
+        zip(("one", "<b>two</b>", "three"), stages, (BEFORE, AFTER, Estimate()), strict=True)
+    )
+    drawn = charts.intervals_and_noise(rows, axis="ratio", label="l", equal=1.0)
+    empty = [(name, stage, Estimate()) for name, stage, _ in rows]
+    bare = charts.intervals_and_noise(empty, axis="ratio", label="l", equal=1.0)
     ElementTree.fromstring(drawn)
     assert drawn.count("<use ") == bare.count("<use ") + 2
     assert drawn.count(charts.NOISE) - bare.count(charts.NOISE) == 4, "a band and its line, twice"
