@@ -152,6 +152,12 @@ def task_defaults(task: str) -> list[Source]:
 def _chosen_file(path: Path, options: Options) -> Source:
     """Read a file of --config, or the config.yaml of a run, which is not the user's to correct."""
     if options.resume:
+        if not path.is_file():
+            raise UsageError(
+                "resume.no-config",
+                f"{options.resume} is not a run to resume: it has no {path.name}",
+                "Name the folder of a run: results/<task>/<run name>.",
+            )
         return read_file(path, by_user=False)
     if not path.exists() and path.parts[:1] == (CONFIG_FOLDER.name,):  # from another folder
         path = CONFIG_FOLDER.joinpath(*path.parts[1:])

@@ -80,7 +80,7 @@ class TestAValidConfiguration:
         again = load("--resume", str(tmp_path), "--iterations", "9").config
         assert (again.equipoise.run_name, again.policy.max_grad_norm) == ("night", 2)
         assert again.grpo.max_num_steps == 9
-        with refusal("config.unreadable-file", "nowhere"):
+        with refusal("resume.no-config"):
             load("--resume", str(tmp_path / "nowhere"))
 
 
