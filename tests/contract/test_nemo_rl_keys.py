@@ -21,8 +21,11 @@ if not (ROOT / "nemo_rl").is_dir():
 
 CONFIGS = ROOT / "examples" / "configs"
 EXAMPLES = sorted(CONFIGS.rglob("grpo*.y*ml"))
-#: Refused for values: null, -1, and the worker that later releases lack.
+#: Refused for values: null, -1, the worker that later releases lack, and replies without a prompt.
 REFUSED_FOR_THE_VALUE = {
+    "policy",  # max_new_tokens is as long as a whole sequence
+    "data_plane.enabled",  # its trainer has no place for our evaluations
+    "policy.generation.backend",  # others than vllm and sglang
     "policy.optimizer",  # Equipoise takes Megatron's learning rate from there
     "grpo.val_period",  # 0 turns validation off
     "policy.dtensor_cfg._v2",
