@@ -117,7 +117,7 @@ def intervals_and_noise(
 ) -> str:
     """Draw a metric at each stage or entry over the band of what sampling noise alone gives.
 
-    The band begins at `equal`, the metric's value without an effect; without it there is no band.
+    The band begins at `equal`, the metric's value without an effect; None leaves it out.
     """
     with _style(label):
         figure_ = _new_figure(WIDTH, 58 + 62 * len(rows))
