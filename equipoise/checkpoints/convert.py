@@ -56,14 +56,9 @@ from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import create_folder, scratch_folder, write_json, write_text
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
+from equipoise.files.untrusted import check_folder, read_object
 from equipoise.models.hub import explain, located
-from equipoise.models.pretrained import (
-    LOADING_ERRORS,
-    NAMES_OF_CODE,
-    check_folder,
-    load_config,
-    read_object,
-)
+from equipoise.models.pretrained import LOADING_ERRORS, NAMES_OF_CODE, load_config
 
 _LOG = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from equipoise.checkpoints.tensors import (
     saved,
     saved_tensor,
 )
-from equipoise.models.pretrained import read_object
+from equipoise.files.untrusted import read_object
 
 METADATA = ".metadata"
 #: What a `.metadata` is made of; everything else in one (plans, enums) becomes an empty object.

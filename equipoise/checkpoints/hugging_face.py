@@ -28,7 +28,7 @@ from equipoise.checkpoints.tensors import (
     total_bytes,
 )
 from equipoise.files.disk import write_json
-from equipoise.models.pretrained import read_object
+from equipoise.files.untrusted import read_object
 
 INDEX = "model.safetensors.index.json"
 _ONE_FILE = "model.safetensors"

@@ -17,7 +17,7 @@ from equipoise.checkpoints.hugging_face import (
 from equipoise.checkpoints.lora import CONFIG, adapter_config
 from equipoise.checkpoints.megatron import MegatronConfig, stated_by
 from equipoise.checkpoints.tensors import Tensors, refuse, size, total_bytes, yaml_mapping
-from equipoise.models.pretrained import check_folder
+from equipoise.files.untrusted import check_folder
 
 _ITERATION = re.compile(r"iter_(\d+)$")
 #: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from equipoise.files.disk import read_json, write_text
 from equipoise.files.errors import EquipoiseError
-from equipoise.models.pretrained import check_folder
+from equipoise.files.untrusted import check_folder
 from equipoise.report.head import alerts, evaluated_on, run_name, run_notes, run_title
 from equipoise.report.renderers import escaped, grid, templates
 from equipoise.report.run_files import Json, RunFiles, read_run
