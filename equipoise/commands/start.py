@@ -21,13 +21,7 @@ from equipoise.config.memory import (
     vllm_share,
 )
 from equipoise.config.nemo_rl.installation import find_installation, hand_over, is_launched
-from equipoise.config.schedule import (
-    Workload,
-    generations,
-    probe_replies,
-    total_generations,
-    workload_of,
-)
+from equipoise.config.schedule import Workload, generations, total_generations, workload_of
 from equipoise.config.schema import Config, Engine
 from equipoise.doctor import compare_plan, refuse_unfit
 from equipoise.doctor.checks import Case
@@ -54,6 +48,7 @@ from equipoise.run.job import check_environment
 from equipoise.run.ledger import owning
 from equipoise.run.start import check_resume
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
+from equipoise.train.probe import unsampled_replies
 
 
 def run(task: str, options: Options, reporter: Reporter) -> None:
@@ -165,7 +160,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     workload = workload_of(records, loaded.set_size, scoring.reference_size, blinds=blinds)
     rows = dry_run_rows(loaded.config, loaded.engine, workload)
     generations = total_generations(loaded.config, loaded.engine, workload)
-    scored = generations + probe_replies(loaded.config, workload)
+    scored = generations + unsampled_replies(loaded.config, workload)
     if calls := scoring.model_calls(records, scored):
         note = "of other models; equal ones are asked once"
         rows.append(Row("model calls", f"<= {calls:,}", note))

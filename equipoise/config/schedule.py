@@ -18,7 +18,6 @@ import numpy as np
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config.schema import Config, Engine, PolicyConfig
 from equipoise.files.errors import UsageError
-from equipoise.statistics.trivial import TRIVIAL_BASELINES
 
 if TYPE_CHECKING:
     import torch
@@ -115,11 +114,6 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
 
 #: Replies of the model to a prompt of the probe, and to a blinded prompt at most.
 PROBE_GENERATIONS, BLINDED_GENERATIONS = 4, 8
-#: Sentences that a constant reply is made longer by, and other replies that are tried as one.
-PROBE_SENTENCES, _OTHER_CONSTANTS = 24, 16
-#: Trivial baselines that are scored on the evaluation's prompts at most: those of every task, the
-#: greedy and the blinded model, and three of the task's own, which retrieval has.
-_PROBE_BASELINES = len(TRIVIAL_BASELINES) + 2 + 3
 
 
 def _probe(config: Config, workload: Workload) -> tuple[int, str]:
@@ -132,14 +126,6 @@ def _probe(config: Config, workload: Workload) -> tuple[int, str]:
     greedy = 2 * evaluated  # of the untrained model and of the trained one
     blinded = evaluated * min(evaluation.generations, BLINDED_GENERATIONS) * workload.blinds
     return searched + greedy + blinded, "of trivial baselines"
-
-
-def probe_replies(config: Config, workload: Workload) -> int:
-    """Upper bound of the replies that the probe scores without generating them."""
-    settings = config.equipoise.probe
-    tried = settings.constants + _OTHER_CONSTANTS + settings.rounds * PROBE_SENTENCES
-    evaluated = workload.prompts.get(config.equipoise.evaluation.split, 0)
-    return tried * settings.prompts + _PROBE_BASELINES * evaluated if settings.prompts else 0
 
 
 def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, str]:

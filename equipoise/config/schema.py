@@ -18,7 +18,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from typing_extensions import TypedDict
 
 from environments.base import TEST_SPLIT
-from equipoise.statistics.intervals import StatisticsSettings
 
 T = TypeVar("T")
 #: The mark of `Local`.
@@ -459,12 +458,6 @@ class EvaluationConfig(Section):
     permutations: Positive = 2_000  #: permutations of a noise floor
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95  #: of the intervals
     seed: Seed = 0  #: of the sampling and of both draws
-
-    @property
-    def statistics(self) -> StatisticsSettings:
-        return StatisticsSettings(
-            self.bootstrap_draws, self.permutations, self.confidence, self.seed
-        )
 
 
 class ProbeConfig(Section):

@@ -22,7 +22,7 @@ from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.models.task import make_environment, read_records
 from equipoise.models.template import CHAT_TEMPLATE
 from equipoise.run.directory import RunDirectory, task_of
-from equipoise.run.job import BASELINE, FINAL, REFERENCE
+from equipoise.run.job import BASELINE, FINAL, REFERENCE, statistics_settings
 from equipoise.run.ledger import AuditRow, Provenance
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import open_run
@@ -389,8 +389,7 @@ def compare_entries(entries: Sequence[Entry], checks: Checks) -> EntriesComparis
         )
     first = entries[0]
     pairs = [_pair(first, second, checks) for second in entries[1:]]
-    config = first.runs[0].loaded.config
-    settings = config.equipoise.evaluation.statistics
+    settings = statistics_settings(first.runs[0].loaded.config)
     measured = cache(Evaluated.measured)  # the first entry is in every pair
     uncorrected = {
         (n, name): comparison

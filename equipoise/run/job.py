@@ -43,6 +43,7 @@ from equipoise.run.rollouts import (
 from equipoise.run.seals import seal
 from equipoise.statistics.compare import Halves, compare
 from equipoise.statistics.evaluation import estimates_of, learning_signal
+from equipoise.statistics.intervals import StatisticsSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -316,6 +317,16 @@ def begin_training(job: Job) -> None:
     job.display.begin(f"GRPO training, {job.steps} steps")
 
 
+def statistics_settings(config: Config) -> StatisticsSettings:
+    evaluation = config.equipoise.evaluation
+    return StatisticsSettings(
+        evaluation.bootstrap_draws,
+        evaluation.permutations,
+        evaluation.confidence,
+        evaluation.seed,
+    )
+
+
 def evaluate(job: Job, stage: str, sample: Sample) -> None:
     """Sample the evaluation split, score it and write the result; an existing result is kept.
 
@@ -381,7 +392,7 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     with job.display.progress("measuring"):
         write_rollouts(run.rollouts(stage), rollouts, scores)
         measurement = environment.measure(rollouts, scores)
-        statistics = config.evaluation.statistics
+        statistics = statistics_settings(job.config)
         metrics, breakdowns = estimates_of(measurement, statistics)
         kinds = Counter(score.error.kind for score in scores if score.error)
         for name, document in environment.exports(rollouts, scores).items():
@@ -419,7 +430,7 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
 
 def compare_stages(job: Job) -> None:
     """Compare every metric before and after, from the files of both stages."""
-    run, settings = job.run, job.config.equipoise.evaluation.statistics
+    run, settings = job.run, statistics_settings(job.config)
     baseline, final = (read_scored_rollouts(run.rollouts(stage)) for stage in (BASELINE, FINAL))
     with job.display.progress("comparing"):
         measure = job.environment.measure

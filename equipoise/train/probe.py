@@ -20,7 +20,8 @@ from environments.base import REWARD, TRAIN_SPLIT, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement
 from environments.measurement import Modes as TaskModes
-from equipoise.config.schedule import BLINDED_GENERATIONS, PROBE_GENERATIONS, PROBE_SENTENCES
+from equipoise.config import Config
+from equipoise.config.schedule import BLINDED_GENERATIONS, PROBE_GENERATIONS, Workload
 from equipoise.files.disk import seeded_digest, write_folder
 from equipoise.run.directory import Modes, Probe, RunDirectory, read_content, write_content
 from equipoise.run.job import (
@@ -34,6 +35,7 @@ from equipoise.run.job import (
     refuse_failures,
     score,
     scores_of,
+    statistics_settings,
     take_reference,
     use_reference,
 )
@@ -66,6 +68,11 @@ from equipoise.statistics.trivial import (
 PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"
 
 _FIGURES = "probe.json"
+#: Sentences that a constant reply is made longer by, and other replies that are tried as one.
+_SENTENCES, _OTHER_CONSTANTS = 24, 16
+#: Trivial baselines that are scored on the evaluation's prompts at most: those of every task, the
+#: greedy and the blinded model, and three of the task's own, which retrieval has.
+_BASELINES = len(TRIVIAL_BASELINES) + 2 + 3
 #: The notes of the baselines for which the untrained model writes.
 _NOTES = {
     UNTRAINED: "the model before training",
@@ -105,7 +112,7 @@ def probe(job: Job, frozen: Sample) -> None:
             scored = {name: _score(job, name, rollouts) for name, rollouts in baselines.items()}
         scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
         with job.display.progress("measuring them"):
-            statistics = job.config.equipoise.evaluation.statistics
+            statistics = statistics_settings(job.config)
             measured = measure_probe(job.environment, scored, untrained.constants, statistics)
 
     def fill(folder: Path) -> None:
@@ -135,6 +142,16 @@ def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> 
     return subset
 
 
+def unsampled_replies(config: Config, workload: Workload) -> int:
+    """Upper bound of the replies that the probe scores without generating them."""
+    settings = config.equipoise.probe
+    if not settings.prompts:
+        return 0
+    tried = settings.constants + _OTHER_CONSTANTS + settings.rounds * _SENTENCES
+    evaluated = workload.prompts.get(config.equipoise.evaluation.split, 0)
+    return tried * settings.prompts + _BASELINES * evaluated
+
+
 def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, Constant]:
     """Find the best constant reply and the best way to decline on the prompts of `written`.
 
@@ -150,7 +167,7 @@ def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, C
     if not any(math.isfinite(worth(reply)) for reply in candidates):
         worth = cache(partial(_worth, environment, prompts, REWARD))
     return {
-        "constant": best_constant(worth, candidates, settings.rounds, PROBE_SENTENCES),
+        "constant": best_constant(worth, candidates, settings.rounds, _SENTENCES),
         "always_refuse": best_constant(worth, REFUSALS, 0),
     }
 
@@ -322,7 +339,7 @@ def write_modes(job: Job) -> None:
     """Write modes.json, and say which trivial baselines the trained model does not beat."""
     if job.run.modes.exists():
         return
-    settings = job.config.equipoise.evaluation.statistics
+    settings = statistics_settings(job.config)
     with job.display.progress("comparing with trivial baselines"):
         trivial = compare_with_trained(job.run, job.environment, settings)
     task_modes: dict[str, Any] = {}

@@ -11,6 +11,7 @@ from data_prep.splits import sample_names
 from environments.base import Failure, PromptRecord, Score
 from environments.measurement import Measurement, Metric, Modes
 from equipoise.files.disk import read_json
+from equipoise.run.job import statistics_settings
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import damage_of
 from equipoise.statistics.intervals import StatisticsSettings, holm, mcnemar
@@ -163,7 +164,7 @@ def test_none_is_made_where_none_is_wanted(job):
     job = replace(job, loaded=replace(job.loaded, config=config))
     before_training(job, Model())
     assert not job.run.probe.exists()
-    statistics = job.config.equipoise.evaluation.statistics
+    statistics = statistics_settings(job.config)
     assert compare_with_trained(job.run, job.environment, statistics) is None
 
 
