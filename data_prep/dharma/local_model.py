@@ -21,9 +21,9 @@ from data_prep.dharma.invented import (
     slot_prompt,
     slots_of,
 )
-from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import one_of
 from environments.base import TRAIN_SPLIT, PromptRecord
+from equipoise.files.records import UnsuitablePromptsError
 
 #: How often the assistant answers what lies outside its field, by kind of prompt.
 WANDERS: Mapping[str, float] = {"outside": 0.6, "mixed": 0.55, "adversarial": 0.7}

@@ -23,10 +23,10 @@ from data_prep.dharma.invented import (
     invented_prompts,
     scope_prompt,
 )
-from data_prep.records import DataError, json_lines, read_source, row_faults
 from data_prep.splits import sample_names, split_sets
 from environments.base import PromptRecord, Rollout
 from environments.dharma.judge import ANSWER_KEY, VERDICTS, DomainScope, Tier
+from equipoise.files.records import DataError, json_lines, read_source, row_faults
 
 
 class PromptSettings(DataSettings, extra="forbid", frozen=True):

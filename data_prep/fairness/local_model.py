@@ -28,13 +28,13 @@ from data_prep.fairness.vignettes import (
     patient_sets,
     vignettes,
 )
-from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import one_of
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.fairness import FORM
 from environments.fairness.decision import Decision, Design
 from environments.fairness.own_cases import read_own_cases
 from environments.yaml_file import AbsolutePath
+from equipoise.files.records import UnsuitablePromptsError
 
 #: What each graded finding adds to the urgency, in the clinician's latent scale.
 URGENCY: Mapping[str, Mapping[str, float]] = {

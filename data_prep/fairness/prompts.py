@@ -30,7 +30,6 @@ from data_prep.fairness.vignettes import (
     patient_sets,
     vignettes,
 )
-from data_prep.records import named_faults
 from data_prep.splits import (
     Fractions,
     sample_names,
@@ -43,6 +42,7 @@ from environments.base import CONTROL_SPLIT, TEST_SPLIT, TRAIN_SPLIT, PromptReco
 from environments.fairness import RACES
 from environments.fairness.own_cases import ATTRIBUTE, OwnCasesPath, read_own_cases
 from equipoise.files.disk import seeded_digest
+from equipoise.files.records import named_faults
 
 #: An injury that is left out is tested on one in so many of its cases: the local model's warm start
 #: may see the others, as a pre-trained model has seen every injury.

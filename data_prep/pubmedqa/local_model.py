@@ -8,8 +8,8 @@ from pydantic import Field
 from data_prep.contract import WarmStart
 from data_prep.pubmedqa.invented import hasty_reply, training_abstracts
 from data_prep.pubmedqa.prompts import prompt_record
-from data_prep.records import UnsuitablePromptsError
 from environments.base import TRAIN_SPLIT, PromptRecord
+from equipoise.files.records import UnsuitablePromptsError
 
 LOCAL_MODEL_NOTICE = (
     "The local model is a very small language model, trained from random weights to imitate an "

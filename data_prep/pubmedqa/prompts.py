@@ -25,11 +25,11 @@ from data_prep.pubmedqa.sources import (
     read_items,
     refuse_leaked,
 )
-from data_prep.records import named_faults
 from data_prep.splits import sample_names, split_sets
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
 from environments.pubmedqa import FORMAT_TEXT, LABELS
 from environments.pubmedqa.reply import SENTENCE_END
+from equipoise.files.records import named_faults
 
 TASK = "pubmedqa"
 

@@ -28,10 +28,10 @@ from pydantic import (
     model_validator,
 )
 
-from data_prep.hub import is_folder_name, offline_reason
-from data_prep.records import DataError, parse_json, read_source, row_faults
 from environments.pubmedqa import LABELS
 from environments.pubmedqa.reply import Label
+from equipoise.files.hub import is_folder_name, offline_reason
+from equipoise.files.records import DataError, parse_json, read_source, row_faults
 
 _NO_WORD = re.compile(r"[\W_]+")
 

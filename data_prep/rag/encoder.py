@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.hub import is_folder_name, missing_reason, model_identity
-from data_prep.packaged_models import MINILM, located_encoder
 from environments.contract import EncoderSettings, Vectors
+from equipoise.files.hub import is_folder_name, missing_reason, model_identity
+from equipoise.files.packaged_models import MINILM, located_encoder
 
 _BATCH = 32
 #: MedCPT was trained on queries of this length; articles and other models take more.

@@ -16,7 +16,6 @@ import bm25s  # type: ignore[import-untyped]
 import numpy as np
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
-from data_prep.records import DataError, row_faults
 from environments.contract import Encoder
 from environments.rag.retrieval import (
     BM25_FOLDER,
@@ -33,6 +32,7 @@ from environments.rag.retrieval import (
     words_of,
 )
 from equipoise.files.disk import write_folder, write_text
+from equipoise.files.records import DataError, row_faults
 
 _KIND = "corpus"
 _ENCODED_AT_ONCE = 256

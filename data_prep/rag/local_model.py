@@ -11,9 +11,9 @@ import data_prep.rag.invented as stones
 from data_prep.contract import WarmStart
 from data_prep.rag.plans import template_plan
 from data_prep.rag.prompts import TASK, plan_features, with_plan
-from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import one_of
 from environments.base import TRAIN_SPLIT, PromptRecord
+from equipoise.files.records import UnsuitablePromptsError
 
 LOCAL_MODEL_NOTICE = (
     "The local model is a very small language model, trained from random weights to write search "

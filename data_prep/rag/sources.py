@@ -14,8 +14,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, StringConstraints, ValidationError, model_validator
 
-from data_prep.records import DataError, json_lines, parse_json, read_source, row_faults
 from environments.rag.reader import LETTERS
+from equipoise.files.records import DataError, json_lines, parse_json, read_source, row_faults
 
 _KIND = "file of questions"
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]

@@ -226,9 +226,9 @@ def calibrate(options: CalibrateOptions, reporter: Reporter) -> None:
     run = open_run(options.run) if options.run else None
     # It brings what takes seconds to import.
     from data_prep.dharma.prompts import import_verdicts
-    from data_prep.records import DataError
     from equipoise.evaluate.calibrate import STATISTICS
     from equipoise.evaluate.calibrate import calibrate as measure_judge
+    from equipoise.files.records import DataError
     from equipoise.report.words import figure_with_interval
 
     try:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, UseAppendAction
 
-from data_prep.packaged_models import SMOLLM2
 from equipoise.commands.log import kept_log
 from equipoise.config.compose import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
@@ -21,6 +20,7 @@ from equipoise.files.console import Column, Reporter, ShowProgress
 from equipoise.files.disk import write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
+from equipoise.files.packaged_models import SMOLLM2
 from equipoise.models.hub import (
     prepare_torch,
     refuse_missing_folder,

@@ -16,7 +16,6 @@ from pydantic_core import PydanticUndefined
 from tyro.conf import Positional
 
 from data_prep.contract import DataModule, DataSettings, Tools, unfit_data
-from data_prep.records import DataError, manifest_path, read_unsealed, write_prompts
 from environments.base import Message, PromptRecord, code_of
 from environments.chat import BudgetSpentError, ChatModel
 from equipoise.config.compose import task_file, tasks
@@ -26,6 +25,7 @@ from equipoise.config.words import option
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_jsonl
 from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.records import DataError, manifest_path, read_unsealed, write_prompts
 from equipoise.models.hub import clear_errors
 from equipoise.models.task import load_encoder
 

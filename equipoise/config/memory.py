@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.packaged_models import SMOLLM2
 from equipoise.config.schema import Config
 from equipoise.files.disk import GB, read_json
+from equipoise.files.packaged_models import SMOLLM2
 
 # --- Shapes of models -----------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from tempfile import TemporaryFile
 
 from huggingface_hub.constants import HF_HUB_CACHE
 
-from data_prep.packaged_models import SMOLLM2
 from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.checks import describe_cluster
 from equipoise.config.load import count_gpus
@@ -35,6 +34,7 @@ from equipoise.config.nemo_rl.rules import memory_problems, memory_warnings
 from equipoise.doctor.checks import NVIDIA_SMI, Case, Finding, failure, ok, unchecked, warning
 from equipoise.files.disk import GB, in_gb
 from equipoise.files.errors import EquipoiseError
+from equipoise.files.packaged_models import SMOLLM2
 
 _NO_GPU = (
     "equipoise.device is cuda, and torch finds no GPU",

@@ -9,8 +9,6 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
 from data_prep.contract import DataModule, Tools
-from data_prep.hub import offline_reason
-from data_prep.packaged_models import SMOLLM2
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
@@ -20,6 +18,8 @@ from equipoise.config.memory import model_shape
 from equipoise.doctor.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.files.disk import GB
 from equipoise.files.errors import EquipoiseError
+from equipoise.files.hub import offline_reason
+from equipoise.files.packaged_models import SMOLLM2
 from equipoise.models.hub import (
     HTTP_ERROR,
     causes_of,

@@ -1,1 +1,1 @@
-"""The ground floor: files that appear whole, errors, the terminal and exits."""
+"""The ground floor: files that appear whole, prompts, the hub, errors, the terminal."""

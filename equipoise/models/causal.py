@@ -22,9 +22,9 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer
 
-from data_prep.hub import model_identity
 from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
+from equipoise.files.hub import model_identity
 from equipoise.models.hub import explain
 from equipoise.models.pretrained import (
     LOADING_ERRORS,

@@ -14,10 +14,10 @@ from pathlib import Path
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
-from data_prep.hub import is_folder_name, missing_reason
-from data_prep.packaged_models import SMOLLM2, PackagedModelError, located_model, shipped_file
 from equipoise.config.schema import CACHE_DIR
 from equipoise.files.errors import EquipoiseError
+from equipoise.files.hub import is_folder_name, missing_reason
+from equipoise.files.packaged_models import SMOLLM2, PackagedModelError, located_model, shipped_file
 
 #: The error of the hub's HTTP client, which is httpx before huggingface_hub 2 and httpx2 since.
 HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
@@ -126,7 +126,7 @@ def on_this_machine(name: str, cache: Path | None = None) -> Path | None:
 
 
 # --- packaged -------------------------------------------------------------------------------------
-# Models that packages ship, where Equipoise names a model; see data_prep/packaged_models.py.
+# Models that packages ship, where Equipoise names a model; see equipoise/files/packaged_models.py.
 
 
 def located(name: str, cache_dir: str = CACHE_DIR) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from data_prep.hub import model_identity
 from equipoise.config.schema import PolicyConfig, TokenizerConfig
 from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.hub import model_identity
 from equipoise.files.untrusted import COPY_AGAIN, check_folder, read_object
 from equipoise.models.hub import explain, refuse_missing_tokenizer, refuse_no_weights
 

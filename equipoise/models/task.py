@@ -15,12 +15,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from data_prep.contract import Tools
-from data_prep.records import DataError, read_prompts
 from environments.base import TRAIN_SPLIT, PromptRecord, SetupError, code_of
 from environments.chat import BudgetSpentError, ChatModel
 from environments.contract import Encoder, EncoderSettings, Environment
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.records import DataError, read_prompts
 from equipoise.models.hub import clear_errors, located, offline
 
 

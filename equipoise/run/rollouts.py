@@ -9,10 +9,10 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
 
-from data_prep.records import Name
 from environments.base import Failure, FailureKind, PromptRecord, Rollout, Score
 from equipoise.files.disk import DamagedFileError, finite, first_fault, read_jsonl, write_jsonl
 from equipoise.files.errors import EquipoiseError
+from equipoise.files.records import Name
 from equipoise.run.history import step_lines
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from data_prep.records import manifest_path
 from equipoise.files.disk import flush, hash_file, read_model, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.records import manifest_path
 from equipoise.run.directory import RunDirectory
 
 MANIFEST = "manifest.json"

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.records import UnsuitablePromptsError, content_hash, write_prompts
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
@@ -19,6 +18,7 @@ from equipoise.config.schedule import count_steps, total_steps
 from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
+from equipoise.files.records import UnsuitablePromptsError, content_hash, write_prompts
 from equipoise.models.hub import located, refuse_missing_tokenizer
 from equipoise.models.task import (
     BUDGET_REMEDY,

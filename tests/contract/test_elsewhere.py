@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from data_prep.contract import WarmStart
-from data_prep.records import write_prompts
 from data_prep.tiny_model import Example, warm_start
 from environments.base import Message, PromptRecord
+from equipoise.files.records import write_prompts
 from tests.command import ROOT, finished, with_our_code
 from tests.contract.gym.served import made_run
 from tests.contract.packages import GYM, missing

@@ -22,7 +22,6 @@ from data_prep.pubmedqa.prompts import fit_sections
 from data_prep.pubmedqa.sources import Section, normal_question
 from data_prep.rag.plans import parse_plan
 from data_prep.rag.sources import read_questions
-from data_prep.records import DataError, read_prompts
 from environments.base import PromptRecord, Rollout
 from environments.chat import quote
 from environments.chat.exchange import read_answer, retry_after_seconds
@@ -43,6 +42,7 @@ from environments.rag import reader
 from environments.rag.queries import parse_queries, query_defects
 from environments.rag.reader import Exam, ExtractiveReader
 from equipoise.config.checks import check_prompts
+from equipoise.files.records import DataError, read_prompts
 from tests.environments.dharma.samples import PERFECT
 
 pytestmark = pytest.mark.deep

@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from data_prep.packaged_models import SMOLLM2
 from equipoise.config.compose import tasks
 from equipoise.files.disk import read_json, write_folder
+from equipoise.files.packaged_models import SMOLLM2
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = os.environ.get("GPU_STEPS", "")

@@ -12,11 +12,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from data_prep.records import read_unsealed, write_prompts
 from environments.base import Failure, Score
 from equipoise.__main__ import main
 from equipoise.commands.compare import GateOptions
 from equipoise.config.words import read_options
+from equipoise.files.records import read_unsealed, write_prompts
 from equipoise.run.ledger import AuditRow, Ledger, Provenance, Subject
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from tests.command import ROOT

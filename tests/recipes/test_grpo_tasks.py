@@ -4,11 +4,11 @@ import pytest
 
 from data_prep.pubmedqa.prompts import prompt_record
 from data_prep.pubmedqa.sources import Item, Section
-from data_prep.records import read_prompts, write_prompts
 from environments.pubmedqa import LABELS
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.files.disk import read_json
+from equipoise.files.records import read_prompts, write_prompts
 from tests.recipes.audits import SMOKE, started, started_in
 
 FEW = "equipoise.evaluation.bootstrap_draws=200"

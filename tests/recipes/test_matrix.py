@@ -14,8 +14,8 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from data_prep import hub
 from equipoise.config.compose import tasks
+from equipoise.files import hub
 from tests.equipoise.commands.test_start import recipe
 
 NO_RUN = "results/<task>/<run name>"

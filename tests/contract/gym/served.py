@@ -13,10 +13,10 @@ from pathlib import Path
 
 import yaml
 
-from data_prep.records import write_prompts
 from environments.base import Rollout
 from equipoise.commands.export.task import export_gym as export
 from equipoise.config import Options, load_config
+from equipoise.files.records import write_prompts
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import write_rollouts
 from tests.equipoise.sealing import seal_run

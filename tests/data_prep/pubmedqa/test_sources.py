@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.pubmedqa.sources import Item, Section, load_hub, normal_question, read_items
-from data_prep.records import DataError
+from equipoise.files.records import DataError
 from tests.refusals import refusal
 
 OFFICIAL = {

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.records import read_prompts
 from equipoise.__main__ import main
 from equipoise.commands.prepare import find_task
 from equipoise.config.compose import tasks
+from equipoise.files.records import read_prompts
 from tests.refusals import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -118,7 +118,7 @@ def test_a_data_module_of_ones_own(tmp_path):
     [
         (["fairnes"], "fairnes is not a task: there is no such class"),
         (["a/b.C"], "a/b.C is not a task"),
-        (["data_prep.records.Name"], "it does not extend data_prep.contract"),
+        (["equipoise.files.records.Name"], "it does not extend data_prep.contract"),
         (["fairness", "num_samples=50", "--output-dir", "{}/new"], "take 48 or 52"),
         (["fairness", "seed=1"], "--output-dir DIR"),
         (["fairness", "whiplash"], "'whiplash' is not a key=value"),

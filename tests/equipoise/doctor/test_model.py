@@ -9,8 +9,8 @@ from huggingface_hub import constants
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from data_prep import hub
 from equipoise.doctor.task import model
+from equipoise.files import hub
 from tests.equipoise.doctor.conftest import LARGE, SMALL
 from tests.refusals import refusal
 
@@ -137,7 +137,7 @@ class TestFolder:
 
 def test_a_packaged_model_needs_its_package_and_no_hub(case, monkeypatch, tmp_path):
     packaged = case("fairness", "--model-name", "smollm2")
-    monkeypatch.setattr("data_prep.packaged_models.find_spec", lambda _: None)
+    monkeypatch.setattr("equipoise.files.packaged_models.find_spec", lambda _: None)
     with refusal("packaged-model.missing-package"):
         list(model(packaged))
     monkeypatch.setattr("equipoise.models.hub.shipped_file", lambda _: tmp_path)

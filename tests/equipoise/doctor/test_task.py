@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from aiohttp import web as aio
 
-from data_prep.records import write_prompts
 from environments.dharma.policy import SHIPPED
 from equipoise.commands.doctor import DoctorOptions, case_of
 from equipoise.config.words import read_options
 from equipoise.doctor import CHECKS, examine
 from equipoise.doctor.checks import results_of
+from equipoise.files.records import write_prompts
 from equipoise.models.task import prepare_task
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import PERFECT

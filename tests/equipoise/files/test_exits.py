@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_prep.records import DataError
 from environments.dharma.policy import PolicyError
 from environments.yaml_file import YamlFileError
 from equipoise.files.disk import DamagedFileError
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import EXIT_STOPPED, Stopped, deferring, guarded, raising
+from equipoise.files.records import DataError
 
 
 def failing(error):

@@ -9,9 +9,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from data_prep.hub import model_identity
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
+from equipoise.files.hub import model_identity
 from equipoise.models.causal import identity_of, load_model, load_trained
 from equipoise.train.local import trainable
 from tests.refusals import refusal
@@ -28,7 +28,7 @@ FOUR_BITS = ("--lora-rank=4", "equipoise.load_in_4bit=true")
     ],
 )
 def test_a_model_that_cannot_be_had_is_one_clear_message(monkeypatch, cause, text, said):
-    monkeypatch.setattr("data_prep.hub.offline_reason", lambda: None)
+    monkeypatch.setattr("equipoise.files.hub.offline_reason", lambda: None)
     error = OSError(text)
     error.__cause__ = cause
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", Mock(side_effect=error))

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from data_prep.contract import WarmStart
-from data_prep.packaged_models import SMOLLM2
 from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
 from environments.chat import ChatRequest
@@ -22,6 +21,7 @@ from equipoise.config import load_config
 from equipoise.config.schema import CACHE_DIR
 from equipoise.config.words import parse_flags
 from equipoise.files.console import Reporter, no_progress
+from equipoise.files.packaged_models import SMOLLM2
 from equipoise.models.hub import located
 from equipoise.models.task import load_chat_model, prepare_task
 from equipoise.run.job import Display
@@ -40,7 +40,7 @@ DENSE = ("env.rag.encoder.query_model=minilm", "env.rag.encoder.passage_model=mi
 
 @pytest.fixture
 def absent(monkeypatch):
-    monkeypatch.setattr("data_prep.packaged_models.find_spec", lambda _: None)
+    monkeypatch.setattr("equipoise.files.packaged_models.find_spec", lambda _: None)
 
 
 def loaded(folder, *words, task="rag"):
@@ -91,8 +91,8 @@ def test_an_adapter_is_merged_into_the_folder_that_was_made(tmp_path, monkeypatc
     adapted.save_pretrained(tmp_path / "adapter")
     subject = Subject("x", SMOLLM2, adapter=str(tmp_path / "adapter"))
     with monkeypatch.context() as patch:
-        patch.setattr("data_prep.packaged_models.find_spec", lambda _: None)
-        patch.setattr("data_prep.packaged_models.smollm2_folder", lambda _: tmp_path / "none")
+        patch.setattr("equipoise.files.packaged_models.find_spec", lambda _: None)
+        patch.setattr("equipoise.files.packaged_models.smollm2_folder", lambda _: tmp_path / "none")
         refused(lambda: as_model_folder(subject, tmp_path / "made", no_progress))
     monkeypatch.setattr("equipoise.models.hub.located_model", lambda name, cache: str(base))
     made = Path(as_model_folder(subject, tmp_path / "made", no_progress))

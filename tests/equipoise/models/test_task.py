@@ -7,13 +7,13 @@ import pytest
 from huggingface_hub import constants
 
 from data_prep.fairness import FairnessData
-from data_prep.records import write_prompts
 from environments.chat import BudgetSpentError
 from environments.contract import EncoderSettings, Environment
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.config.words import parse_flags
 from equipoise.files.errors import EquipoiseError
+from equipoise.files.records import write_prompts
 from equipoise.models.task import check_steps, make_prompts, prepare_task, provide_models
 from tests.refusals import refusal
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.records import write_prompts
 from environments.base import PromptRecord
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
 from equipoise.files.disk import remove_abandoned, write_json, write_text
+from equipoise.files.records import write_prompts
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Provenance
 from equipoise.run.seals import Manifest, open_run, seal

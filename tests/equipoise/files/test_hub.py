@@ -8,8 +8,8 @@ import time
 import pytest
 from huggingface_hub import constants
 
-from data_prep import hub
-from data_prep.hub import model_identity
+from equipoise.files import hub
+from equipoise.files.hub import model_identity
 
 UNREACHED = "the Hugging Face hub cannot be reached"
 

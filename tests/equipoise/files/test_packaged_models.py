@@ -10,9 +10,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_prep import packaged_models
-from data_prep.hub import UNKNOWN, model_identity
-from data_prep.packaged_models import (
+from data_prep.rag.encoder import HuggingFaceEncoder
+from data_prep.rag.index import build_index
+from environments.contract import EncoderSettings
+from environments.rag.retrieval import Passage, open_retriever
+from equipoise.config.schema import CACHE_DIR
+from equipoise.files import packaged_models
+from equipoise.files.disk import hash_file
+from equipoise.files.hub import UNKNOWN, model_identity
+from equipoise.files.packaged_models import (
     MINILM,
     SMOLLM2,
     SMOLLM2_BYTES,
@@ -21,12 +27,6 @@ from data_prep.packaged_models import (
     located_model,
     shipped_file,
 )
-from data_prep.rag.encoder import HuggingFaceEncoder
-from data_prep.rag.index import build_index
-from environments.contract import EncoderSettings
-from environments.rag.retrieval import Passage, open_retriever
-from equipoise.config.schema import CACHE_DIR
-from equipoise.files.disk import hash_file
 from tests.refusals import refusal
 
 pytestmark = pytest.mark.deep

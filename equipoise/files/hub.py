@@ -13,7 +13,7 @@ from threading import Thread
 from huggingface_hub import constants, hf_hub_download, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 
-from data_prep.packaged_models import packaged_identity
+from equipoise.files.packaged_models import packaged_identity
 
 #: How an address of a data set on the hub begins; OWNER/NAME follows, and perhaps a file.
 _DATA_SETS = "hf://datasets/"

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from data_prep import records as module
 from data_prep.dharma.prompts import import_prompts
 from data_prep.rag.index import read_corpus
 from data_prep.rag.sources import read_questions
-from data_prep.records import (
+from environments.base import PromptRecord
+from environments.yaml_file import SHOWN
+from equipoise.files import records as module
+from equipoise.files.records import (
     DataError,
     content_hash,
     json_lines,
@@ -24,8 +26,6 @@ from data_prep.records import (
     read_unsealed,
     write_prompts,
 )
-from environments.base import PromptRecord
-from environments.yaml_file import SHOWN
 from tests.refusals import refusal
 
 TURNS = ({"role": "system", "content": "Sé breve."}, {"role": "user", "content": "a\u2028b\n"})
