@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.contract import DataModule
 from environments.contract import Environment
 from equipoise.commands.log import kept_log
 from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
@@ -71,7 +70,7 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
         return
     if options.planner_only:
         announce(loaded, reporter)
-        if not loaded.data_module.offers(DataModule.prepare):
+        if not loaded.prepares:
             reporter.warn(f"--planner-only does nothing here: {task} needs no index and no plans")
         prepare_task(loaded, reporter.say)
         return

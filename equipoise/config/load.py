@@ -50,6 +50,11 @@ class TaskCode:
     local_model_settings: BaseModel | None  # None when the task has no local model
 
     @property
+    def prepares(self) -> bool:
+        """Whether the task makes something before its prompts: plans, an index."""
+        return self.data_module.offers(DataModule.prepare)
+
+    @property
     def set_size(self) -> int:
         return set_size(self.environment_class, self.env_settings)
 

@@ -3,12 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
-from data_prep.contract import DataModule, Tools
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
@@ -29,19 +27,17 @@ from equipoise.models.hub import (
     refuse_missing_package,
 )
 from equipoise.models.task import (
+    NotLoadedError,
     check_steps,
     make_environment,
     make_prompts,
     prepare_task,
     prompts_here,
+    try_preparation,
 )
 
 _HUB_ERRORS = (HfHubHTTPError, HFValidationError, HTTP_ERROR, OSError)
 _JUDGE = "Check its address, name and key, and that it runs: docs/judges.md."
-
-
-class NotLoadedError(Exception):
-    """Loading a model into this process would be necessary."""
 
 
 def _prepared(case: Case) -> list[str]:
@@ -65,7 +61,7 @@ def prompts_of(case: Case) -> Sequence[PromptRecord] | EquipoiseError:
 def prompts(case: Case) -> Iterator[Finding]:
     """Check the prompts, their parts, and the models that make them."""
     notes, records = list(case.once(_prepared)), case.once(prompts_of)
-    data, module = case.config.equipoise.data, case.configured.data_module
+    data, prepares = case.config.equipoise.data, case.configured.prepares
     if data.data_path and case.job and not case.job.sees(Path(data.data_path)):
         remedy = "Add its folder to EQUIPOISE_MOUNTS."
         yield failure(f"the job's container does not see {data.data_path}", remedy)
@@ -73,7 +69,7 @@ def prompts(case: Case) -> Iterator[Finding]:
         network = OfflineModeIsEnabled | ConnectionError
         if not case.online and any(isinstance(e, network) for e in causes_of(records)):
             yield unchecked("--offline: they are of the hub")
-        elif module.offers(DataModule.prepare) and not data.data_path:
+        elif prepares and not data.data_path:
             yield unchecked(f"{records.message}; a run makes them first")  # here nothing is made
         else:
             yield failure(records.message, records.remedy)
@@ -81,26 +77,21 @@ def prompts(case: Case) -> Iterator[Finding]:
         splits = Counter(record.split for record in records)
         counted = ", ".join(f"{count:,} {split}" for split, count in splits.items())
         yield ok("; ".join([f"{counted}; from {data.data_path or data.module}", *notes]))
-    if module.offers(DataModule.prepare):
-        yield _preparation(case, module)
+    if prepares:
+        yield _preparation(case)
 
 
-def _preparation(case: Case, module: DataModule) -> Finding:
+def _preparation(case: Case) -> Finding:
     """Ask the models that make the prompts one question."""
     if not case.online:
         return unchecked("--offline: no request was made")
-    tools = Tools(_not_loaded, _not_loaded, lambda _: None, dry_run=True, trial=True)
     try:
-        module.prepare(case.configured.prompt_settings, tools)
+        try_preparation(case.configured)
     except NotLoadedError as unloaded:
         return unchecked(str(unloaded))
     except (ValueError, BudgetSpentError) as error:
         return failure(str(error), _JUDGE)
     return ok("what is named answers, where something is")
-
-
-def _not_loaded(model: Any) -> NoReturn:
-    raise NotLoadedError(f"{model} is of this process, and is not loaded for a check")
 
 
 def reward(case: Case) -> Iterator[Finding]:

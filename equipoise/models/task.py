@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel
 
@@ -109,6 +109,23 @@ def prepare_task(
         ) from error
     except BudgetSpentError as error:  # what was made so far is kept
         raise EquipoiseError(error.code, str(error), BUDGET_REMEDY) from error
+
+
+class NotLoadedError(Exception):
+    """Loading a model into this process would be necessary."""
+
+
+def try_preparation(loaded: LoadedConfig) -> None:
+    """Ask each model that makes the prompts one question, and load none.
+
+    Raises `NotLoadedError` for a model of this process, else what preparation does.
+    """
+    tools = Tools(_not_loaded, _not_loaded, lambda _: None, dry_run=True, trial=True)
+    loaded.data_module.prepare(loaded.prompt_settings, tools)
+
+
+def _not_loaded(model: Any) -> NoReturn:
+    raise NotLoadedError(f"{model} is of this process, and is not loaded for a check")
 
 
 def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[PromptRecord]:
