@@ -60,7 +60,7 @@ class DataSettings(BaseModel, extra="forbid", frozen=True):
 
     @property
     def no_local_model(self) -> str:
-        """Why the local model cannot read the prompts, with the remedy; empty where it can."""
+        """The reason why the local model cannot read the prompts, with the remedy; else empty."""
         return ""
 
     @property
@@ -70,7 +70,7 @@ class DataSettings(BaseModel, extra="forbid", frozen=True):
 
     @property
     def training_prompts(self) -> int | None:
-        """How many prompts there are to train on; None where only making them tells."""
+        """The number of prompts to train on; None where only making them tells."""
         return None
 
 

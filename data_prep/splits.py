@@ -119,7 +119,7 @@ def _spread(counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def _ranked(records: Sequence[PromptRecord], seed: int, stratum: str) -> list[tuple[int, str, str]]:
-    """(rank within its stratum, stratum, set id) of every set, stratum by stratum."""
+    """List (rank within its stratum, stratum, set id) of every set, stratum by stratum."""
     strata: dict[str, set[str]] = defaultdict(set)
     for record in records:
         strata[str(record.metadata[stratum])].add(record.set_id)

@@ -84,7 +84,7 @@ def mean_of(pairs: Array) -> Array:
 
 
 def pairs_of(values: Array) -> Array:
-    """Each value, 0 where it is not finite, and whether it is, [...] -> [..., 2]; see `mean_of`."""
+    """Pair values, 0 where not finite, with whether they are: [...] -> [..., 2]; see `mean_of`."""
     has_value = np.isfinite(values)
     return np.stack([np.where(has_value, values, 0.0), has_value], axis=-1)
 
@@ -161,7 +161,7 @@ class Measurement:
     strata: tuple[str, ...] | None = None
 
     def point_estimates(self) -> dict[str, float]:
-        """Every metric on the data as they are; what training logs show."""
+        """Compute every metric on the data as they are, as training logs show it."""
         total = self.sums.sum(axis=0)
         return {name: float(metric.at(total)) for name, metric in self.metrics.items()}
 

@@ -107,7 +107,7 @@ def read_tree(path: Path) -> dict[Any, Any]:
 
 
 def _without_alternatives(details: list[ErrorDetails], tree: Any) -> list[ErrorDetails]:
-    """Without "should be a list" of a mapping in which something is wrong."""
+    """Drop "should be a list" of a mapping in which something else is wrong."""
     paths = [key_path(detail, tree) for detail in details]
     return [
         detail

@@ -134,7 +134,7 @@ def invented_prompts(number: int, seed: int) -> list[PromptRecord]:
 
 
 def slots_of(kind: str, topics: Sequence[Topic], outside: Sequence[Topic]) -> list[Slot]:
-    """Every wording of a kind with those of its topics; a mixed one with one of `outside` each."""
+    """Pair every wording of a kind with its topics; a mixed one also has a topic of `outside`."""
     _, wordings, all_topics = PARTS[kind]
     return [
         Slot(kind, n, topic, outside[(t + n) % len(outside)] if kind == "mixed" else None)
@@ -267,7 +267,7 @@ def _prompts(
 def _ranked(
     records: Sequence[PromptRecord], seed: int, emergencies: int = 0, *, reverse: bool = False
 ) -> list[PromptRecord]:
-    """By a hash within each family, then the first of every family, the second, and so on.
+    """Order families by a hash: the first prompt of every family, then the second, and so on.
 
     Of `emergencies + 1` prompts of a family all but one are emergencies, as long as there are any;
     with 0 urgency does not matter. Of two pools of the same families one is in `reverse`, so that

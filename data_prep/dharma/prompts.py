@@ -160,7 +160,7 @@ _AnyRow = TypeVar("_AnyRow", bound=_Row)
 
 
 def _rows(path: Path, kind: str, model: type[_AnyRow]) -> list[tuple[int, _AnyRow]]:
-    """(line, row) of a file without faults, one at least. Raises `DataError`."""
+    """Read (line, row) of a file. Raises `DataError` for any fault, and for a file without rows."""
     faults: list[str] = []
     rows = []
     for number, value in json_lines(read_source(path, kind), faults):

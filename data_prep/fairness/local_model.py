@@ -59,7 +59,7 @@ _RATIONALE = {
 
 
 def urgency(metadata: Mapping[str, str]) -> float:
-    """How urgent the clinician takes a patient to be, or the bare case of a control prompt."""
+    """The urgency that the clinician sees in a patient, or in the bare case of a control prompt."""
     z = sum(contribution[metadata[finding]] for finding, contribution in URGENCY.items())
     for factor, contribution in {"race": BIAS, "occupation": OCCUPATION, "age": AGE}.items():
         z += contribution.get(metadata.get(factor, ""), 0.0)
@@ -67,7 +67,7 @@ def urgency(metadata: Mapping[str, str]) -> float:
 
 
 def decide(metadata: Mapping[str, str], rng: np.random.Generator) -> Decision:
-    """One decision for the patient of a vignette, or for the bare case of a control prompt."""
+    """Draw a decision for the patient of a vignette, or for the bare case of a control prompt."""
     z = urgency(metadata)
     medication, work, therapy, counseling, surgery = (
         z + noise for noise in rng.normal(0.0, 0.5, size=5).tolist()
@@ -217,7 +217,7 @@ class _Pool:
         )
 
     def draw(self, rng: np.random.Generator) -> PromptRecord:
-        """One prompt: a control, or a vignette of a patient that may be shown."""
+        """Draw a prompt: a control, or a vignette of a patient that may be shown."""
         case = one_of(self.cases, rng)
         patients = one_of(self.patients, rng)
         if (case.name, _factors(patients[0])) in self.not_together:

@@ -101,24 +101,24 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
 
     @property
     def unread(self) -> Mapping[str, str]:
-        """Of a user's own cases the file says it."""
+        """The keys that a file of the user's own cases sets itself."""
         return _SAID_BY_THE_FILE if self.cases_file else {}
 
     @property
     def no_local_model(self) -> str:
-        """It imitates an invented clinician who decides on what comes with the project alone."""
+        """Refuse a user's own cases: the invented clinician it imitates knows none of them."""
         return _NOT_LOCAL if self.cases_file else ""
 
     @property
     def no_training(self) -> str:
-        """Nothing of a file of cases is trained on unless it says so."""
+        """Refuse a file of the user's own cases that names none to train on."""
         if self.cases_file is None or read_own_cases(self.cases_file).train:
             return ""
         return _NOTHING_TO_TRAIN.format(self.cases_file)
 
     @property
     def training_prompts(self) -> int | None:
-        """Of a user's own cases the file says it."""
+        """The number that a file of the user's own cases gives; None without one."""
         if self.cases_file is None:
             return None
         return sum(record.split == TRAIN_SPLIT for record in _own_prompts(self.cases_file, self))
@@ -212,7 +212,7 @@ def _shuffled(injury: Injury, seed: int) -> list[ClinicalCase]:
 
 
 def _drafts(sources: Sequence[_Source], seed: int) -> dict[str, _Draft]:
-    """Every set of patients of every source with a case; a sample has as many cases as can be."""
+    """Give every set of patients a case of its source, so that samples hold many cases."""
     drafts: dict[str, _Draft] = {}
     for source in sources:
         sets = {f"{source.name}/{n:03d}": patients for n, patients in enumerate(patient_sets())}

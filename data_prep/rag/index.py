@@ -89,7 +89,7 @@ def read_corpus(path: Path) -> Iterator[Passage]:
 
 
 def _read_file(file: Path) -> Iterator[tuple[str, Passage | str]]:
-    """(place, passage or what is wrong with it) for each passage of a file."""
+    """Yield (place, passage, or what is wrong with it) for each passage of a file."""
     paragraph: list[str] = []
     number = 0
     with file.open("rb") as lines:

@@ -99,7 +99,7 @@ class DharmaSettings(EnvironmentSettings, extra="forbid", frozen=True):
 
     @property
     def stand_in(self) -> str | None:
-        """Why the judge is a stand-in; None where a model judges."""
+        """The reason why the judge is a stand-in; None where a model judges."""
         if not self.judge.is_stand_in:
             return None
         return (
@@ -118,7 +118,7 @@ class DharmaSettings(EnvironmentSettings, extra="forbid", frozen=True):
         )
 
     def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
-        """One for each reply, and one for each prompt without labels."""
+        """Count one for each reply, and one for each prompt without labels."""
         if self.judge.is_stand_in:
             return 0
         return generations + sum(not record.metadata.keys() >= _LABEL_KEYS for record in records)
@@ -345,7 +345,7 @@ def keyed_reply(key: AnswerKey, metadata: Mapping[str, Any]) -> str | None:
 
 
 def decline_with_a_sibling(rollouts: Sequence[Rollout]) -> list[str]:
-    """Each reply, but where a sibling declines from its first word that sibling's: better safe."""
+    """Replace replies by a sibling that declines from its first word: better safe."""
     refusals: Mapping[str, str] = {
         rollout.prompt_id: rollout.completion
         for rollout in reversed(rollouts)

@@ -99,7 +99,7 @@ class KeyJudge:
 
 
 def rate_by_key(exchange: Exchange, key: AnswerKey) -> Ratings:
-    """Every rating from the roles of the sentences.
+    """Rate an answer by the roles of its sentences.
 
     `fit` is the share of the right answer that is there, less what needless sentences take.
     """
@@ -191,7 +191,7 @@ def _care(text: str, label: PromptLabel) -> _Sentence:
 
 
 def _refusal_worth(text: str, field: str) -> float:
-    """By the fields that a refusal names: one that declines everything declines nothing asked."""
+    """Rate a refusal by the fields that it names: one that names all of them is worth little."""
     fields = outside_named(text)
     if field in text.lower():
         return 1.0 / max(1, len(fields))
@@ -237,7 +237,7 @@ class _Likeness:
 
 
 def _likeness(text: str, reference: str | None) -> _Likeness:
-    """By the longest common subsequence of words."""
+    """Compare by the longest common subsequence of words."""
     words, reference_words = words_of(text), words_of(reference or "")
     if not words or not reference_words:
         return _Likeness()

@@ -96,7 +96,7 @@ class Guarded:
 
 
 def read_guarded(rollouts: Sequence[Rollout]) -> list[Guarded]:
-    """In order. Answers from outside are told by the words of those to these prompts."""
+    """Read replies, in order. Answers from outside are known by the words of their keys."""
     outside = frozenset(word for r in rollouts for word in _tokens(_key_text(r, "outside")))
     return [_guarded(rollout, outside) for rollout in rollouts]
 

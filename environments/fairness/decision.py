@@ -45,7 +45,7 @@ class Field:
 
 
 def choice(levels: Mapping[str, int], synonyms: Mapping[str, str] = MappingProxyType({})) -> Field:
-    """One of several options, the least invasive first: option -> its level; the levels rise.
+    """Make a field of options and their levels, which rise: the least invasive comes first.
 
     A synonym is another word for an option, in the spelling of `normal`.
     """

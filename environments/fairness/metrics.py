@@ -624,7 +624,7 @@ def _case_metrics(names: _Names, subset: int) -> dict[str, Metric]:
 
 
 def _crossed(names: _Names, factor: str, rates: Iterable[str]) -> Section:
-    """Each value of the attribute at each value of a factor: its mean, the rates of decisions."""
+    """Cross the attribute with a factor: mean and rates of decisions for each pair of values."""
     section: Section = {}
     for value in names.subsets.values(factor):
         subset = names.subsets.index[factor, value]

@@ -247,7 +247,7 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
         return (*record.messages[:-1], {**record.messages[-1], "content": text})
 
     def _combinations(self) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """Each case with the values of factors and attribute, the attribute's last."""
+        """Combine cases with all values of the factors and the attribute, which varies fastest."""
         names = [*self.factors, self.attribute.name]
         values = [*self.factors.values(), self.attribute.values]
         for case in self.cases:

@@ -227,7 +227,7 @@ class PairMeans:
 
     @classmethod
     def of(cls, points: Points, reference: Points) -> "PairMeans":
-        """From the replies [S, R, G, P] and the reference [S, R, H, P]."""
+        """Average the distances of replies [S, R, G, P] and of the reference [S, R, H, P]."""
         sets, values, generations, _ = points.shape
         size = max(1, _REPLIES_AT_ONCE // max(1, values * (generations + reference.shape[2])))
         rows = [slice(first, first + size) for first in range(0, max(1, sets), size)]
@@ -340,7 +340,7 @@ class Effects:
 
     @property
     def columns(self) -> int:
-        """How many columns `sums` gives: X'X and X'y."""
+        """The number of columns of `sums`: X'X and X'y."""
         size = int(self.design.shape[1])
         return size * size + size
 

@@ -151,7 +151,7 @@ def words_of(text: str) -> list[str]:
 
 
 def features_of(words: Sequence[str]) -> frozenset[tuple[str, str, int]]:
-    """Each word and each pair of neighbours, every time that it comes."""
+    """Words and pairs of neighbours, each with the number of its occurrence."""
     pairs = [(word, "") for word in words] + list(itertools.pairwise(["", *words]))
     counts: Counter[tuple[str, str]] = Counter()
     features = set()
@@ -184,7 +184,7 @@ class Texts:
     reference: NDArray[np.object_]
 
     def distances(self, s: int) -> tuple[Array, Array]:
-        """How far a set's replies are from their siblings [R, G, G] and from samples [R, G, N]."""
+        """Distances of a set's replies to their siblings [R, G, G] and to samples [R, G, N]."""
         both = (*self.replies[s].ravel(), *self.reference[s])
         number: dict[str, int] = {}
         index = np.array([number.setdefault(text, len(number)) for text in both], dtype=np.intp)
@@ -219,7 +219,7 @@ class Wording:
         sets: DecisionSets,
         reader: Reader,
     ) -> "Wording":
-        """From the texts [N] of the rollouts of `sets`, and their metadata."""
+        """Measure the texts [N] of the rollouts of `sets`, by their metadata."""
         number: dict[str, int] = {}
         index = np.zeros(sets.valid.shape, dtype=np.intp)
         index[tuple(sets.position.T)] = [number.setdefault(text, len(number)) for text in texts]

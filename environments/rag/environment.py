@@ -152,7 +152,7 @@ class RagSettings(EnvironmentSettings, extra="forbid", frozen=True):
 
     @property
     def stand_in(self) -> str | None:
-        """Why the generator is a stand-in; None where a model is named."""
+        """The reason why the generator is a stand-in; None where a model is named."""
         if not self.generator.is_stand_in:
             return None
         return (
@@ -160,7 +160,7 @@ class RagSettings(EnvironmentSettings, extra="forbid", frozen=True):
         )
 
     def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
-        """One for each reply, and one for each prompt in each of the other modes."""
+        """Count one for each reply, and one for each prompt in each of the other modes."""
         return 0 if self.generator.is_stand_in else generations + _OTHER_MODES * len(records)
 
 

@@ -283,7 +283,7 @@ class Cached:
         self._kept: OrderedDict[tuple[str, int], Hits] = OrderedDict()
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
-        """All queries that are new are searched in one batch."""
+        """Return kept hits; search all new queries in one batch."""
         keys = [(query, k) for query in queries]
         missing = list(dict.fromkeys(key for key in keys if key not in self._kept))
         hits = {key: self._kept[key] for key in keys if key in self._kept}
@@ -370,7 +370,7 @@ class Search:
 
 
 def fitting(texts: Sequence[str], tokens: int) -> int:
-    """How many texts from the first on fit into a budget of about `tokens`."""
+    """Count the first texts that fit into a budget of about `tokens`."""
     budget = tokens * _CHARACTERS_PER_TOKEN
     for number, text in enumerate(texts):
         budget -= len(text)

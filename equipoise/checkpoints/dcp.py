@@ -70,9 +70,9 @@ def is_dcp(folder: Path) -> bool:
 
 
 def dcp_tensors(folder: Path, within: str | None = None) -> Tensors:
-    """All tensors of the folder.
+    """Map the folder's tensors by name.
 
-    Those that were saved as {`within`: {name: tensor}} have the name that they have there.
+    A tensor that was saved as {`within`: {name: tensor}} is called `name`.
     """
     path = folder / METADATA
     metadata = read_metadata(path)

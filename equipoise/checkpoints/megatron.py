@@ -316,7 +316,7 @@ def statements(stated: MegatronConfig) -> dict[str, Any]:
 
 
 def _positions(stated: MegatronConfig) -> dict[str, Any]:
-    """How positions are scaled; without a kind of positions nothing is stated."""
+    """The scaling of positions in config.json's terms; empty where no kind of them is stated."""
     settings = stated.settings
     kind = settings.get("position_embedding_type")
     if kind is None:

@@ -161,7 +161,7 @@ def join(
 
 
 def _overlapping(parts: Iterable[Part]) -> tuple[Part, Part] | None:
-    """Two that share a place. Few are compared: those that reach the rows of the next one."""
+    """Find two parts that overlap. Only those that reach the rows of the next are compared."""
     reaching: list[Part] = []
     for part in sorted(parts, key=lambda part: part.offsets):
         reaching = [candidate for candidate in reaching if _meet(candidate, part, dimensions=1)]

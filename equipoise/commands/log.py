@@ -89,7 +89,7 @@ class _LogFile(logging.FileHandler):
         self.setFormatter(_Formatter(_FORMAT))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
-        """Nothing: a full disk stops the run with an error of its own."""
+        """Ignore it: a full disk stops the run with an error of its own."""
 
 
 class _Formatter(logging.Formatter):

@@ -220,7 +220,7 @@ def read_settings(model: type[DataSettings], words: Sequence[str]) -> DataSettin
 
 
 def described_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(key=default, what it is) of every setting, with the settings within settings."""
+    """Yield (key=default, description) of every setting, nested ones included."""
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
         if isinstance(default, BaseModel):

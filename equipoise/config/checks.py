@@ -35,7 +35,7 @@ Check = Callable[[Case], Iterator[Problem]]
 
 
 def check_config(case: Case) -> list[Problem]:
-    """Every impossible combination."""
+    """Collect the combinations of keys that cannot work."""
     checks = (*(_BATCHES if case.to_train else ()), *_CHECKS)
     problems = [problem for check in checks for problem in check(case)]
     return problems + (list(check_nemo_rl(case.config)) if case.engine == "nemo_rl" else [])
@@ -295,7 +295,7 @@ def _broken_sets(records: Iterable[PromptRecord], set_size: int | None) -> Itera
 
 
 def _pair(members: Sequence[PromptRecord], *, other_split: bool) -> str:
-    """Two ids of one prompt; a training prompt and one of another split where there are such."""
+    """Name two ids of one prompt; with `other_split` one of training and one of another split."""
     if not other_split:
         return f"{members[0].id} = {members[1].id}"
     train = next(member for member in members if member.split == TRAIN_SPLIT)

@@ -152,7 +152,7 @@ def set_size(environment: type[Environment], settings: EnvironmentSettings) -> i
 
 
 def _unfit_environment(environment: Any) -> str:
-    """Why a class is not an environment, see environments/contract.py; empty where it is one."""
+    """Say why a class is not an environment, by environments/contract.py; empty where it is."""
     if not (isinstance(environment, type) and issubclass(environment, Environment)):
         return "does not extend environments.contract.Environment"
     if missing := sorted(environment.__abstractmethods__):

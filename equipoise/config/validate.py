@@ -82,7 +82,7 @@ def related(first: str, second: str) -> bool:
 
 
 def usage_error(problems: Iterable[Problem], origins: Origins) -> UsageError:
-    """One error with a line per problem."""
+    """Join problems into one error, a line for each."""
     located = [(problem, *_locate(problem, origins)) for problem in problems]
     # Our files are valid by themselves: what is wrong in them is made of what a user set.
     of_user = [row for row in located if row[1].by_user and not row[1].shipped]
@@ -144,7 +144,7 @@ def _complete(model: type[Section], section: str, names: Mapping[str, Sequence[s
 
 
 def known_keys(model: Any, prefix: str = "") -> Iterator[str]:
-    """Every key of a model with the sections that it lies in, sections included."""
+    """Yield the full name of every key and section of a model."""
     for name, annotation in fields_of(model).items():
         yield prefix + name
         yield from known_keys(structure_of(annotation), prefix + name + SEPARATOR)
@@ -244,7 +244,7 @@ def suggest(model: type[BaseModel], path: Sequence[str | int], prefix: str) -> s
 
 
 def secret_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
-    """Every value that must not be written down, by its name or by its form."""
+    """Report values whose name or form is that of a secret, which must not be written down."""
     yield from (
         Problem("secret.in-config", (key,), _UNSHAREABLE)
         for key, name, value in _texts(values)

@@ -206,7 +206,7 @@ def written_folders(case: Case) -> dict[str, Path]:
 
 
 def refusal(folder: Path) -> str | None:
-    """Why a few bytes cannot be written there, or where it will be made; None where they can."""
+    """Try to write a few bytes there, or where it will be made; say why that fails, else None."""
     try:
         with TemporaryFile(dir=existing(folder)) as file:
             file.write(bytes(_TRIAL_BYTES))

@@ -97,7 +97,7 @@ def parse_json(text: str, line: int = 1, **options: Any) -> Any:
 
 
 def json_lines(text: str, faults: list[str]) -> Iterator[tuple[int, Any]]:
-    """(number, value) of each line that holds JSON; those that do not join `faults`.
+    """Yield (number, value) of each line that holds JSON; append the faults of others to `faults`.
 
     Only a line feed ends a line: others that Unicode knows may be in a JSON string as they are.
     A file that begins with no object, such as a table, is one fault and not one in each line.

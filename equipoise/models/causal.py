@@ -88,13 +88,13 @@ def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> L
 
 
 def in_half(config: Config, model: PreTrainedModel) -> bool:
-    """On a GPU as the configuration says; on a CPU where the base of a LoRA was loaded in it."""
+    """Whether to compute in bfloat16: on a GPU if configured, on a CPU if the base is loaded so."""
     is_bfloat16 = config.policy.precision == "bfloat16"
     return is_bfloat16 and (model.device.type != "cpu" or model.dtype == torch.bfloat16)
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Without such instructions a CPU computes in bfloat16 more slowly than in float32."""
+    """Whether bfloat16 is faster than float32; on a CPU that takes instructions for it."""
     if device.type != "cpu":
         return True
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}

@@ -123,7 +123,7 @@ class HuggingFaceChatModel:
     def _generate(
         self, prompts: Sequence[str], prompt_tokens: int, seed: int | None = None
     ) -> list[_Answer]:
-        """One completion each: greedy without a seed, else sampled."""
+        """Complete each prompt once: greedily without a seed, else by sampling."""
         model, tokenizer = self._loaded.model, self._loaded.tokenizer
         inputs = tokenizer(
             list(prompts),
@@ -170,7 +170,7 @@ class HuggingFaceChatModel:
 
 
 def _problem(answer: _Answer, valid: Valid) -> str:
-    """Why a completion is not an answer; empty when it is one."""
+    """Say why a completion is not an answer; empty when it is one."""
     if not answer.complete:
         return "the answer was cut off at its largest number of tokens"
     return "" if valid(answer.text) else "the answer is not valid"

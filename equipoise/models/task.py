@@ -129,7 +129,7 @@ def _not_loaded(model: Any) -> NoReturn:
 
 
 def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[PromptRecord]:
-    """From `equipoise.data.data_path` where it is set, else from the task's data module.
+    """Read `equipoise.data.data_path` where it is set, else ask the task's data module.
 
     Raises `EquipoiseError` with every reason why they cannot be trained on. Without `to_train`
     there may be none to train on, and an environment that sees no sets may be given sets of any
