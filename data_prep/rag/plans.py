@@ -113,12 +113,12 @@ class PlanCache:
 
     def read(self, questions: Sequence[Question]) -> dict[str, Plan]:
         """The stored plans of these questions; an incomplete or damaged line is made again."""
-        kept: dict[str, Plan] = {}
+        plan_of: dict[str, Plan] = {}
         for line in self._path.read_bytes().splitlines() if self._path.exists() else ():
             with suppress(ValidationError):
                 row = _Kept.model_validate_json(line)
-                kept[row.key] = row.value
-        plans = {q.id: kept.get(self._key(q)) for q in questions}
+                plan_of[row.key] = row.value
+        plans = {q.id: plan_of.get(self._key(q)) for q in questions}
         options = self._with_options
         return {name: p for name, p in plans.items() if p and _fits(p, with_options=options)}
 

@@ -288,8 +288,8 @@ class Cached:
         missing = list(dict.fromkeys(key for key in keys if key not in self._kept))
         hits = {key: self._kept[key] for key in keys if key in self._kept}
         if missing:
-            found = self._retriever.search([query for query, _ in missing], k)
-            hits |= zip(missing, found, strict=True)
+            new_hits = self._retriever.search([query for query, _ in missing], k)
+            hits |= zip(missing, new_hits, strict=True)
         self._kept.update({key: hits[key] for key in missing})
         while len(self._kept) > self._limit:
             self._kept.popitem(last=False)

@@ -110,10 +110,10 @@ def read_model(path: Path, kind: type[M], code: str, remedy: str) -> M:
         raise EquipoiseError(code, f"{path} cannot be read: {error}", remedy) from None
 
 
-def first_fault(error: ValidationError, whole: str) -> str:
-    """The first thing that is wrong, at its place; `whole` is what has no place in itself."""
+def first_fault(error: ValidationError, subject: str) -> str:
+    """Name the place of the first fault and the fault; the place may be all of `subject`."""
     first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
+    return f"{'.'.join(map(str, first['loc'])) or subject}: {first['msg']}"
 
 
 def parse_json(path: Path, data: bytes, line: int | None = None) -> Any:
