@@ -145,10 +145,10 @@ def convert_to_megatron(
 def refuse_taken(destination: Path) -> None:
     """Raise `EquipoiseError` unless the folder is new or empty."""
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        _refuse_taken(destination)
+        _raise_taken(destination)
 
 
-def _refuse_taken(destination: Path) -> NoReturn:
+def _raise_taken(destination: Path) -> NoReturn:
     refuse("convert.existing-destination", f"{destination} is there already", "Name a new folder.")
 
 
@@ -157,7 +157,7 @@ def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
     try:
         create_folder(destination, fill)
     except FileExistsError:  # it has appeared meanwhile
-        _refuse_taken(destination)
+        _raise_taken(destination)
     except Stopped:
         # The signal may come while the finished folder gets its name.
         is_complete = destination.is_dir() and any(destination.iterdir())
@@ -237,7 +237,7 @@ def _by_bridge(source: Source, folder: Path, scratch: Path, progress: ShowProgre
 
 
 def _folders(source: Source, named: str | None) -> tuple[tuple[Path, ...], Path | None]:
-    """Those with configuration and tokenizer, and the base among them where one is needed."""
+    """Find the folders with configuration and tokenizer, and the base if one is needed."""
     companions = tuple(folder for folder in source.companions if folder.is_dir())
     if source.form not in ADAPTERS and any((f / "config.json").is_file() for f in companions):
         return companions, None
@@ -246,9 +246,10 @@ def _folders(source: Source, named: str | None) -> tuple[tuple[Path, ...], Path 
 
 
 def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, ...]:
-    """Refuse another configuration than the one that the source states.
+    """Refuse a configuration that differs from what the source states of its model.
 
-    Tells which fields nothing states, where configuration and weights are not of one folder.
+    Return a note of the fields that nothing states, if configuration and weights are of two
+    folders.
     """
     if source.stated:
         missing = refuse_difference(source.stated, load_config(str(folder)), folder)
@@ -285,7 +286,7 @@ def _base(source: Source, name: str | None) -> Path:
 
 
 def _configured(folders: tuple[Path, ...]) -> Path:
-    """The folder whose config.json counts."""
+    """Find the folder whose config.json decides: the last one that has it."""
     for folder in reversed(folders):
         if (folder / "config.json").is_file():
             return folder
@@ -295,6 +296,7 @@ def _configured(folders: tuple[Path, ...]) -> Path:
 
 
 def _fill(plan: _Plan, progress: ShowProgress, folder: Path) -> None:
+    """Write a planned model into the folder, and verify what was written."""
     for source in plan.companions:
         copy_beside(source, folder)
     _drop_code(folder / "tokenizer_config.json")
@@ -317,7 +319,7 @@ def _fill(plan: _Plan, progress: ShowProgress, folder: Path) -> None:
 
 
 def _fill_adapter(source: Source, base: str | None, folder: Path) -> None:
-    """PEFT's own tensors are copied; Megatron's adapter is put into PEFT's form."""
+    """Write an adapter: copy PEFT's own tensors, put Megatron's into PEFT's form."""
     companions = [path for path in source.companions if path.is_dir()]
     for path in companions:
         copy_beside(path, folder)

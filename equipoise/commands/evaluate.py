@@ -186,7 +186,7 @@ def _show_plan(audit: "Audit", root: Path, reporter: Reporter) -> None:
 
 
 def make_audit(options: EvaluateOptions) -> "Audit":
-    """The audit in its own words. Raises `UsageError`."""
+    """Make the audit that the options ask for. Raises `UsageError`."""
     from equipoise.evaluate.plan import Audit, read_plan, read_subjects, refuse_equal_names
 
     subjects = read_subjects(options.model, options.adapter)
@@ -215,7 +215,7 @@ def make_audit(options: EvaluateOptions) -> "Audit":
 
 
 def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
-    """The plain row first."""
+    """Yield the variants of each row that the options ask for, the plain one first."""
     from equipoise.evaluate.plan import NAMED
     from equipoise.run.ledger import PLAIN, Variant
 
@@ -263,7 +263,7 @@ def new_root(options: EvaluateOptions) -> Path:
 
 
 def _check(audit: "Audit", root: Path, *, dry_run: bool) -> int | None:
-    """Load every configuration once, so that no mistake waits for a model; the CPU threads."""
+    """Load every configuration once, so that no mistake waits for a model; return the threads."""
     from equipoise.evaluate.plan import TaskAudit
 
     threads = None

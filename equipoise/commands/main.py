@@ -60,9 +60,9 @@ BESIDE = ("bm25s", "regopy", "tyro", "docstring_parser", "typeguard")
 
 
 def main(arguments: Sequence[str] | None = None, about: str | None = None) -> None:
-    """Do what the first word names; leaves with 0, 1 for a failure, 2 for wrong usage.
+    """Run the verb of the first words, and exit: 0, 1 for a failure, 2 for wrong usage.
 
-    A recipe that trains has named its task, and says what it is `about`.
+    A recipe names its task as the second word, and describes itself in `about`.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or [_HELP[0]]
     if words[0] in _HELP:

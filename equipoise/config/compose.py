@@ -1,4 +1,4 @@
-"""Files, flags and `key=value` words, read one by one and merged into one tree.
+"""Read files, flags and `key=value` words one by one, and merge them into one tree.
 
 OmegaConf reads and interpolates; the trees are plain dictionaries. Lists and single values replace
 each other; sections are merged. What cannot be read or resolved is a `UsageError` that names it.
@@ -187,7 +187,7 @@ def _refuse_references(source: Source) -> None:
 
 
 def _with_scale(source: Source) -> Source:
-    """Say where the file lies: whether it is a scale, or over which one; that word is not a key."""
+    """Tell whether a file is a scale, or which it lies over; drop that word, which is not a key."""
     tree = dict(source.tree)
     below, name = tree.pop(_OVER, None), Path(source.origin.label).stem
     scales = sorted({path.stem for path in CONFIG_FOLDER.glob("*.yaml")} - _NO_SCALES)
