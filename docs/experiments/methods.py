@@ -33,6 +33,7 @@ from equipoise.files.console import Reporter
 from equipoise.files.disk import read_json, write_folder, write_json
 from equipoise.models.hub import prepare_torch
 from equipoise.run.directory import Evaluation, NewRun, RunDirectory
+from equipoise.run.job import statistics_settings
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import seal
 from equipoise.statistics.evaluation import estimates_of
@@ -268,7 +269,7 @@ def measured(
         environment.set_reference(read_rollouts(run.reference))
     scores = scores or environment.score(rollouts)
     values = [score.value for score in scores if score.value is not None]
-    statistics = loaded.config.equipoise.evaluation.statistics
+    statistics = statistics_settings(loaded.config)
     metrics, breakdowns = estimates_of(environment.measure(rollouts, scores), statistics)
     evaluation = Evaluation(metrics=metrics, breakdowns=breakdowns)
     return evaluation.model_dump(exclude_unset=True) | {
