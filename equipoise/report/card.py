@@ -80,7 +80,7 @@ def _metadata(run: RunFiles, adapter: Json) -> ModelCardData:
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
         tags=["equipoise", *([task] if task else []), *(["lora"] if adapter else [])],
-        model_name=run_name(run),
+        model_name=printable(run_name(run)),
     )
 
 
@@ -103,4 +103,4 @@ def _facts(run: RunFiles, adapter: Json) -> Iterator[tuple[str, str]]:
     }
     for name, fact in facts.items():
         if fact not in (None, ""):
-            yield name, printable(fact, 2000)
+            yield name, str(fact)

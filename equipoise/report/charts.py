@@ -23,7 +23,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from equipoise.report.words import STAGES, Pair, Stage, figure
+from equipoise.report.words import STAGES, Pair, Stage, figure, printable
 from equipoise.statistics.evaluation import Estimate
 
 # Blue, vermilion and purple of Okabe and Ito's palette, which colour-blind readers can tell apart,
@@ -70,8 +70,9 @@ _COLORS: Mapping[Stage, str] = {"before": BEFORE, "after": AFTER}
 _OFFSET: Mapping[Stage, float] = {"before": -0.15, "after": 0.15}
 #: Width of the charts in SVG units, which are CSS pixels at their natural size.
 WIDTH, CURVE_WIDTH, CURVE_HEIGHT = 360, 330, 184
-#: Longer labels of rows and axes take several lines.
+#: Longer labels of rows and axes take several lines; labels and titles beyond the limits are cut.
 _ROW_LABEL, _AXIS_LABEL = 18, 38
+_LONGEST_LABEL, _LONGEST_AXIS = 50, 200
 # Left, bottom, width and height of a curve's axes: the same for all, so that they line up. Titles
 # begin at the left edge of the figure.
 _CURVE_AREA = (0.15, 0.12, 0.81, 0.70)
@@ -106,9 +107,9 @@ def paired_intervals(
                 _interval(axes, y + _OFFSET[stage] * (len(stages) > 1), estimate, stage)
         _row_labels(axes, [name for name, _ in rows])
         for stage in stages:
-            axes.plot([], [], **_marks(stage), label=named(stage))
+            axes.plot([], [], **_marks(stage), label=printable(named(stage), _LONGEST_LABEL))
         axes.legend(loc="lower right", bbox_to_anchor=(1.02, 1.0), ncols=2, borderpad=0.2)
-        axes.set_xlabel(fill(axis, _AXIS_LABEL))
+        axes.set_xlabel(fill(printable(axis, _LONGEST_AXIS), _AXIS_LABEL))
         return _svg(figure_, label)
 
 
@@ -131,7 +132,7 @@ def intervals_and_noise(
             axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
         _row_labels(axes, [name for name, *_ in rows])
         axes.margins(x=0.06)
-        axes.set_xlabel(fill(axis, _AXIS_LABEL))
+        axes.set_xlabel(fill(printable(axis, _LONGEST_AXIS), _AXIS_LABEL))
         return _svg(figure_, label)
 
 
@@ -161,7 +162,7 @@ def curve(
 
 def _frame_curve(axes: Axes, title: str, x: Values, y: Values) -> None:
     """Title, ticks and limits of a small multiple."""
-    axes.set_title(title, loc="left", fontsize=12.5, x=_TITLE_AT, pad=9)
+    axes.set_title(printable(title, _LONGEST_LABEL), loc="left", fontsize=12.5, x=_TITLE_AT, pad=9)
     axes.grid(axis="y")
     axes.tick_params(length=0, labelsize=10.5, labelcolor=MUTED)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
@@ -227,7 +228,9 @@ def _noise_band(axes: Axes, y: float, estimate: Estimate, equal: float) -> None:
 
 def _row_labels(axes: Axes, names: Sequence[str]) -> None:
     """Rows from top to bottom, each with its name, and vertical grid lines only."""
-    axes.set_yticks(range(len(names)), [fill(name, _ROW_LABEL) for name in names])
+    axes.set_yticks(
+        range(len(names)), [fill(printable(name, _LONGEST_LABEL), _ROW_LABEL) for name in names]
+    )
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.tick_params(length=0)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))  # more labels may overlap
@@ -241,7 +244,7 @@ def _new_figure(width: float, height: float) -> Figure:
 
 
 def _style(salt: str) -> AbstractContextManager[None]:
-    return matplotlib.style.context(["default", _STYLE | {"svg.hashsalt": salt}])
+    return matplotlib.style.context(["default", _STYLE | {"svg.hashsalt": printable(salt)}])
 
 
 def _svg(figure_: Figure, label: str) -> str:
@@ -259,4 +262,6 @@ def _svg(figure_: Figure, label: str) -> str:
     svg = _SIZE.sub("", _PROLOG.sub("<svg ", svg), count=1)
     for color, name in _VARIABLES.items():
         svg = svg.replace(color, f"var(--{name}, {color})")
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1).strip()
+    return svg.replace(
+        "<svg ", f'<svg role="img" aria-label="{escape(printable(label))}" ', 1
+    ).strip()

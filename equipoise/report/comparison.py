@@ -23,7 +23,7 @@ from equipoise.report.document import (
     describe,
 )
 from equipoise.report.head import worsened
-from equipoise.report.renderers import PLAIN, page, print_sections, print_table
+from equipoise.report.renderers import page, plain, print_sections, print_table
 from equipoise.report.replies import reply_sections
 from equipoise.report.report import breakdown_chart
 from equipoise.report.run_files import RunFiles, read_replies
@@ -38,13 +38,13 @@ from equipoise.report.tables import (
 from equipoise.report.words import (
     STAGES,
     Stage,
+    clipped,
     figure_with_interval,
     heading,
     level_of,
     metric_name,
     metric_note,
     plain_name,
-    printable,
 )
 from equipoise.run.directory import Evaluation
 from equipoise.statistics.evaluation import Estimate
@@ -59,11 +59,11 @@ def show_comparison(
     """Print the tables and the notes, and write both files."""
     print_sections(reporter, [_every_entry(comparison, presentation)])
     for pair in comparison.comparisons:
-        title = f"{printable(pair.second)} against {printable(pair.first)}"
+        title = f"{pair.second} against {pair.first}"
         print_table(reporter, title, comparison_table(_as_run(comparison, pair, presentation)))
     for note in comparison_notes(comparison, presentation):
         reporter.warn(note)
-    reporter.say(f"\n{comparison_outcome(comparison, presentation)}".translate(PLAIN))
+    reporter.say(plain(f"\n{comparison_outcome(comparison, presentation)}"))
     data, path = folder / "compare.json", folder / "compare.html"
     write_json(data, asdict(comparison))
     write_text(path, comparison_page(comparison, presentation))
@@ -72,14 +72,14 @@ def show_comparison(
 
 def comparison_page(content: EntriesComparison, presentation: Presentation) -> str:
     """Render the page of a comparison: each pair as a run has its two stages."""
-    first, *siblings = (printable(entry.name) for entry in content.entries)
+    first, *siblings = (entry.name for entry in content.entries)
     drawn = tuple(comparison_charts(content, presentation))
     alerts: list[Alert] = []
     deciding: list[Section] = []
     folded: list[Section] = []
     for number, pair in enumerate(content.comparisons, start=1):
         run = _as_run(content, pair, presentation)
-        against = f"{printable(pair.second)} against {printable(pair.first)}"
+        against = f"{pair.second} against {pair.first}"
         alerts += [replace(a, section=f"{a.section}-{number}") for a in worsened(run)]
         for section in verdict_sections(run):
             title = f"{against}, all metrics" if section.folded else against
@@ -88,7 +88,7 @@ def comparison_page(content: EntriesComparison, presentation: Presentation) -> s
     figures = ("metrics", "breakdowns")
     provenance = tuple(
         (
-            printable(entry.name),
+            entry.name,
             describe({name: v for name, v in asdict(entry).items() if name not in figures}),
         )
         for entry in content.entries
@@ -96,7 +96,7 @@ def comparison_page(content: EntriesComparison, presentation: Presentation) -> s
     items = dict.fromkeys(f"{n:,}" for pair in content.comparisons for n in pair.items)
     return page(
         Document(
-            title=f"{heading(printable(presentation.title) or plain_name(content.task))}: "
+            title=f"{heading(presentation.title or plain_name(content.task))}: "
             f"{', '.join(siblings)} against {first}",
             facts=(
                 ("Entries", f"{len(content.entries)}"),
@@ -146,9 +146,7 @@ def _as_run(content: EntriesComparison, pair: ComparedPair, presentation: Presen
         evaluations=evaluations,
         comparison=pair.metrics,
         presentation=presentation,
-        titles={
-            s: printable(n, 40) for s, n in zip(STAGES, (pair.first, pair.second), strict=True)
-        },
+        titles={s: clipped(n, 40) for s, n in zip(STAGES, (pair.first, pair.second), strict=True)},
     )
 
 
@@ -158,7 +156,7 @@ def comparison_notes(content: EntriesComparison, presentation: Presentation) -> 
         allowed = ", ".join(map(plain_name, content.allowed))
         yield f"Compared although it is not alike, since that was asked for: {allowed}."
     for pair in content.comparisons:
-        names = printable(pair.first), printable(pair.second)
+        names = pair.first, pair.second
         if pair.drawn_differently:
             yield f"{names[0]} and {names[1]}: {other_drawing(pair.drawn_differently)}"
         if pair.own_references:
@@ -170,19 +168,18 @@ def comparison_notes(content: EntriesComparison, presentation: Presentation) -> 
                 f"prompts: {', '.join(unlike)}."
             )
     for caveat in dict.fromkeys(caveat for entry in content.entries for caveat in entry.caveats):
-        subjects = [printable(entry.name) for entry in content.entries if caveat in entry.caveats]
-        yield f"{', '.join(subjects)}: {printable(caveat, 500).rstrip('.')}."
+        subjects = [entry.name for entry in content.entries if caveat in entry.caveats]
+        yield f"{', '.join(subjects)}: {caveat.rstrip('.')}."
     for entry in content.entries:
         if entry.n_failed:
             yield (
-                f"{printable(entry.name)}: {entry.n_failed:,} of {entry.n_rollouts:,} replies have "
-                "no score."
+                f"{entry.name}: {entry.n_failed:,} of {entry.n_rollouts:,} replies have no score."
             )
 
 
 def other_drawing(differences: Iterable[Difference]) -> str:
     """Say what differs between the two sides besides the model."""
-    return f"replies were not drawn alike: {'; '.join(printable(str(d)) for d in differences)}."
+    return f"replies were not drawn alike: {'; '.join(map(str, differences))}."
 
 
 def _examples(content: EntriesComparison, presentation: Presentation) -> tuple[Section, ...]:
@@ -218,16 +215,18 @@ def comparison_charts(content: EntriesComparison, presentation: Presentation) ->
             estimate = entry.metrics.get(chart.metric)
             if estimate and estimate.value is not None:
                 stage: Stage = "before" if entry is content.entries[0] else "after"
-                rows.append((printable(entry.name, 40), stage, estimate))
+                rows.append((entry.name, stage, estimate))
         if not rows:
             continue
         name = heading(metric_name(chart.metric, presentation.words))
         values = "; ".join(f"{entry} {figure_with_interval(e)}" for entry, _, e in rows)
         has_noise = any(e.floor is not None for *_, e in rows)
         equal = chart.equal if has_noise else None
-        axis, label = printable(chart.axis), f"{name}: {values}"
+        label = f"{name}: {values}"
         band = "Band: what noise alone gives, its line at the median." if has_noise else ""
-        yield Chart(charts.intervals_and_noise(rows, equal=equal, axis=axis, label=label), band)
+        yield Chart(
+            charts.intervals_and_noise(rows, equal=equal, axis=chart.axis, label=label), band
+        )
 
 
 def _every_entry(content: EntriesComparison, presentation: Presentation) -> Tables:
@@ -241,7 +240,7 @@ def _every_entry(content: EntriesComparison, presentation: Presentation) -> Tabl
         verdict = replace(verdict, note=note, kind="verdict")
         rows.append(
             (
-                Cell(printable(entry.name)),
+                Cell(entry.name),
                 figure_cell(entry.metrics.get(metric)),
                 change,
                 p,

@@ -1,14 +1,14 @@
 """A document: the content of a run's or comparison's page, for a renderer.
 
-`html` makes a page of it; `terminal` and `markdown` draw its tables. All of it is text, and charts
-that are drawn.
+`html` makes a page of it; `terminal` and `markdown` draw its tables. All of it is text, also of
+others, which they make harmless, and charts that are drawn.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from equipoise.report.words import MISSING, printable
+from equipoise.report.words import MISSING, clipped
 
 #: A JSON value in words: text, or a list of names with their values.
 Described = str | tuple[tuple[str, "Described"], ...]
@@ -125,11 +125,11 @@ class Document:
 def describe(value: Any) -> Described:
     """A JSON value in words: an object as names with values, a list as one line."""
     if isinstance(value, Mapping):
-        return tuple((printable(name), describe(held)) for name, held in value.items())
+        return tuple((str(name), describe(held)) for name, held in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(str(describe(item)) for item in value)
     if value is None or value == "":
         return MISSING
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.6g}" if isinstance(value, float) else printable(value, 2000)
+    return f"{value:.6g}" if isinstance(value, float) else clipped(str(value), 2000)

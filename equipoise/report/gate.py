@@ -64,7 +64,7 @@ def show_gate(
         write_text(junit, junit_of(result, undecided=undecided))
     if markdown is not None:
         write_text(markdown, markdown_of(result))
-    title = f"{printable(result.after)} against {printable(result.before)}, on the same prompts"
+    title = f"{result.after} against {result.before}, on the same prompts"
     print_table(reporter, title, gate_table(result))
     for note in notes_of(result):
         reporter.warn(note)
@@ -86,14 +86,14 @@ def gate_page(result: GateResult) -> str:
     ]
     deciding += rows  # tasks of one side alone
     note = f"Objectives, and what is not preserved, with {every.confidence} intervals."
-    origins = tuple((printable(n), describe(_origin(t))) for n, t in result.tasks.items())
+    origins = tuple((n, describe(_origin(t))) for n, t in result.tasks.items())
     return page(
         Document(
             title=f"Gate: {result.verdict}",
             facts=(
-                ("Old model", printable(result.before)),
-                ("New model", printable(result.after)),
-                ("Tasks", ", ".join(map(printable, result.tasks))),
+                ("Old model", result.before),
+                ("New model", result.after),
+                ("Tasks", ", ".join(result.tasks)),
             ),
             alerts=tuple(_alerts(result)),
             outcome=outcome_of(result),
@@ -124,7 +124,7 @@ def outcome_of(result: GateResult) -> str:
 
 def _pictures(result: GateResult) -> Iterator[Section]:
     for number, (name, task) in enumerate(result.tasks.items(), start=1):
-        title = printable(task.presentation.title) or plain_name(name)
+        title = task.presentation.title or plain_name(name)
         if drawn := tuple(comparison_charts(task.sides, task.presentation)):
             yield Charts(heading(title), f"charts-{number}", charts=drawn)
 
@@ -132,7 +132,7 @@ def _pictures(result: GateResult) -> Iterator[Section]:
 def _alerts(result: GateResult) -> Iterator[Alert]:
     for name, task, metric, gated in _metrics(result):
         if gated.status == "not preserved":
-            text = f"{printable(name)}: {_label(task, metric)} is worse by more than its margin"
+            text = f"{name}: {_label(task, metric)} is worse by more than its margin"
             yield Alert(f"{text}: {_explain_status(task, metric, gated)}.", "verdicts")
 
 
@@ -140,7 +140,7 @@ def gate_table(result: GateResult) -> Table:
     """Make a row for each metric, and one for each task that only one side has."""
     rows = [_row(name, task, metric, gated) for name, task, metric, gated in _metrics(result)]
     absent = ("all", *[MISSING] * 4, "not evaluated")
-    rows += [tuple(map(Cell, (printable(name), *absent))) for name in result.missing]
+    rows += [tuple(map(Cell, (name, *absent))) for name in result.missing]
     # Two one-sided tests show that a change is within its margin: the level of their interval.
     return Table(_COLUMNS, tuple(rows), f"{2 * SETTINGS.confidence - 1:.0%}")
 
@@ -148,7 +148,7 @@ def gate_table(result: GateResult) -> Table:
 def _row(name: str, task: GatedTask, metric: str, gated: GatedMetric) -> tuple[Cell, ...]:
     comparison, margin = gated.comparison, gated.margin
     return (
-        Cell(printable(name)),
+        Cell(name),
         Cell(_label(task, metric)),
         *(Cell(figure(side), kind="number") for side in (comparison.before, comparison.after)),
         margin_cell(comparison),
@@ -202,7 +202,7 @@ def notes_of(result: GateResult) -> Iterator[str]:
     """A line for everything that is not preserved, and for what limits a comparison."""
     for name, task, metric, gated in _metrics(result):
         if gated.status != "preserved":
-            headline = f"{printable(name)}: {_label(task, metric)} {gated.status}"
+            headline = f"{name}: {_label(task, metric)} {gated.status}"
             yield f"{headline}: {_explain_status(task, metric, gated)}"
     yield from _limits(result)
 
@@ -211,16 +211,16 @@ def _limits(result: GateResult) -> Iterator[str]:
     """A line for each thing that limits the comparison."""
     for name, task in result.tasks.items():
         for note in comparison_notes(task.sides, task.presentation):
-            yield f"{printable(name)}: {note}"
+            yield f"{name}: {note}"
         if found := task.drawn_differently:
-            yield f"{printable(name)}: {other_drawing(found)}"
+            yield f"{name}: {other_drawing(found)}"
         if task.left_out:
             yield (
-                f"{printable(name)}: {task.left_out:,} prompts are left out, for the model was "
+                f"{name}: {task.left_out:,} prompts are left out, for the model was "
                 "trained on them, or on another one of their set"
             )
     for name, side in result.missing.items():
-        yield f"{printable(name)}: {printable(side)} was not evaluated on it"
+        yield f"{name}: {side} was not evaluated on it"
 
 
 def summary_of(result: GateResult) -> str:
@@ -234,7 +234,7 @@ def summary_of(result: GateResult) -> str:
         number = sum(1 for _ in _metrics(result))
         parts.append(f"the new model is within its margin in all {number} metrics")
     if result.missing:
-        parts.append(f"not evaluated on both sides: {', '.join(map(printable, result.missing))}")
+        parts.append(f"not evaluated on both sides: {', '.join(result.missing)}")
     return "; ".join(parts)
 
 
@@ -242,7 +242,7 @@ def _named(result: GateResult, status: str) -> str:
     """The metrics with a status, each with its task where there are several; empty without any."""
     several = len(result.tasks) > 1
     return ", ".join(
-        f"{printable(name)}'s {_label(task, metric)}" if several else _label(task, metric)
+        f"{name}'s {_label(task, metric)}" if several else _label(task, metric)
         for name, task, metric, gated in _metrics(result)
         if gated.status == status
     )
@@ -331,9 +331,9 @@ def junit_of(result: GateResult, undecided: str = "fail") -> str:
         }
         suite = _add_suite(root, name, cases)
         if found := task.drawn_differently:
-            ET.SubElement(suite, "system-out").text = other_drawing(found)
+            ET.SubElement(suite, "system-out").text = printable(other_drawing(found))
     for name, side in result.missing.items():
-        message = f"{printable(side)} was not evaluated on it"
+        message = f"{side} was not evaluated on it"
         _add_suite(root, name, {"evaluated": ("inconclusive", message)})
     if undecided == "pass":
         for suite in root:
@@ -351,9 +351,9 @@ def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]
     task = printable(name)
     suite = ET.SubElement(root, "testsuite", {"name": task, "tests": str(len(cases))} | counts)
     for label, (status, message) in cases.items():
-        case = ET.SubElement(suite, "testcase", classname=f"gate.{task}", name=label)
+        case = ET.SubElement(suite, "testcase", classname=f"gate.{task}", name=printable(label))
         if status in _OUTCOMES:
-            ET.SubElement(case, _OUTCOMES[status], type=status, message=message)
+            ET.SubElement(case, _OUTCOMES[status], type=status, message=printable(message))
     return suite
 
 

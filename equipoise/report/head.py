@@ -13,7 +13,7 @@ from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.tables import BAD_NEWS, UNKNOWN_NEWS, bad_news
-from equipoise.report.words import figure, heading, plain_name, printable
+from equipoise.report.words import clipped, figure, heading, plain_name
 from equipoise.run.ledger import changed_models
 from equipoise.statistics.evaluation import MANY_TIED
 from equipoise.statistics.trivial import GREEDY
@@ -21,7 +21,6 @@ from equipoise.statistics.trivial import GREEDY
 # --- head -----------------------------------------------------------------------------------------
 
 
-_NOTICE_LIMIT = 1000
 _UNREADABLE_REMEDY = " Fine-tune the model on examples of good replies first (docs/own-data.md)."
 #: Shares of generations that a reader is warned of.
 _MANY_FAILED, _MANY_UNREADABLE, _MANY_CUT_OFF = 0.02, 0.2, 0.2
@@ -32,12 +31,12 @@ _MISMATCHED, _MANY_MISMATCHED = 1.05, 0.02
 
 def run_name(run: RunFiles) -> str:
     """The name under which the run was started; its directory may have been renamed."""
-    return printable(run.provenance.run_name or run.name)
+    return run.provenance.run_name or run.name
 
 
 def run_title(run: RunFiles) -> str:
     task = run.provenance.task or run.latest.task or "run"
-    title = printable(run.presentation.title) or plain_name(task)
+    title = run.presentation.title or plain_name(task)
     return f"{heading(title)}: {run_name(run)}"
 
 
@@ -56,7 +55,7 @@ def run_facts(run: RunFiles) -> list[tuple[str, str]]:
         ("Steps added", "; ".join(grown)),
         ("Evaluated on", evaluated_on(run)),
     ]
-    return [(name, printable(fact)) for name, fact in facts if fact]
+    return [(name, fact) for name, fact in facts if fact]
 
 
 def evaluated_on(run: RunFiles) -> str:
@@ -65,7 +64,7 @@ def evaluated_on(run: RunFiles) -> str:
     if not latest.n_rollouts:
         return ""
     sizes = f"{latest.n_prompts:,} prompts, {latest.n_rollouts:,} generations"
-    return f"{printable(latest.split)} split: {sizes}"
+    return f"{latest.split} split: {sizes}"
 
 
 def run_notes(run: RunFiles) -> tuple[str, ...]:
@@ -77,9 +76,9 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
         training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
         notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
     if notice := run.provenance.local_model_notice:
-        notes.append(printable(notice, _NOTICE_LIMIT))
+        notes.append(notice)
     if stand_in := run.provenance.stand_in:
-        notes.append(f"{printable(stand_in, _NOTICE_LIMIT)}.")
+        notes.append(f"{stand_in}.")
     return tuple(notes)
 
 
@@ -104,7 +103,7 @@ def usage_facts(run: RunFiles) -> Iterator[tuple[str, str]]:
         text = in_gb(usage.peak_memory_bytes, 1) + (f", {in_gb(gpu, 1)} of the GPU" if gpu else "")
         yield "Peak memory", text
     for model, counts in usage.calls.items():
-        yield f"Asked {printable(model, 80)}", _calls(counts)
+        yield f"Asked {clipped(model, 80)}", _calls(counts)
 
 
 def _calls(counts: Mapping[str, float]) -> str:
@@ -142,7 +141,7 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
         *worsened(run),
         *baseline_alerts(run),
         *((Alert(alarm.text, "training"),) if alarm else ()),
-        *(Alert(f"{printable(change, 500)}.", "provenance") for change in changed),
+        *(Alert(f"{change}.", "provenance") for change in changed),
         *_unusable(run),
         *_mismatched(run),
         *(() if run.audited else _no_signal(run)),
@@ -193,7 +192,7 @@ def _unusable(run: RunFiles) -> Iterator[Alert]:
             if count and (total := evaluation.n_rollouts or len(replies)) and count / total >= many:
                 share = f"{count:,} of {total:,} generations ({count / total:.0%}) {problem}"
                 often = max(kinds, key=kinds.__getitem__, default="")
-                reason = f", most often: {printable(plain_name(often))}" if often else ""
+                reason = f", most often: {plain_name(often)}" if often else ""
                 when = "" if run.audited else f"{run.title_of(stage)} "
                 remedy = _UNREADABLE_REMEDY if kinds is reasons else ""
                 yield Alert(f"{when}{share}{reason}.{remedy}", "replies")

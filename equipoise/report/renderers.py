@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from environments.presentation import Presentation
 from equipoise.files.console import Column, Reporter
@@ -27,7 +27,7 @@ from equipoise.run.job import Measured
 from equipoise.run.ledger import AuditRow, Provenance
 
 # --- html -----------------------------------------------------------------------------------------
-# One self-contained page, all text of which the template escapes.
+# One self-contained page. The template makes all text of a document harmless as it shows it.
 
 
 _VERDICT_MARKS = {
@@ -39,10 +39,17 @@ _VERDICT_MARKS = {
 }
 
 
+#: A configuration is shown whole.
+_LONGEST_CONFIG = 200_000
+
+
 def page(document: Document) -> str:
     """The page. The same document gives the same bytes."""
-    environment = templates()
+    environment = templates(
+        finalize=lambda value: value if isinstance(value, Markup) else printable(value)
+    )
     environment.filters["marked"] = marked
+    environment.filters["configuration"] = lambda text: escape(printable(text, _LONGEST_CONFIG))
     return environment.get_template("template.html.j2").render(document=document) + "\n"
 
 
@@ -72,12 +79,11 @@ def marked(text: str) -> str:
 
 #: What Markdown, HTML and the hub's own pages read as more than a character.
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~!$@^]|:(?=//)")
-_LIMIT = 10_000
 
 
 def escaped(text: object) -> Markup:
     """Text on one line without a table, link, name, formula or tag."""
-    line = " ".join(printable(text, _LIMIT).split()).replace("&", "&amp;")
+    line = " ".join(printable(text).split()).replace("&", "&amp;")
     entities = {"<": "&lt;", ">": "&gt;"}
     text = _MARKUP.sub(lambda mark: entities.get(mark[0], f"\\{mark[0]}"), line)
     return Markup(text)  # noqa: S704  that is what the escaping is for
@@ -101,7 +107,13 @@ def _cell(cell: Cell) -> Markup:
 
 
 #: A terminal's text is searched, and may be in an encoding without them.
-PLAIN = str.maketrans({MINUS: "-", MISSING: "-", NO_BREAK: " ", "\N{RIGHTWARDS ARROW}": "to"})
+_PLAIN = str.maketrans({MINUS: "-", MISSING: "-", NO_BREAK: " ", "\N{RIGHTWARDS ARROW}": "to"})
+
+
+def plain(text: str) -> str:
+    return printable(text).translate(_PLAIN)
+
+
 #: Names the column of noise, and need not be said in its cells.
 _ALONE = "noise alone"
 
@@ -113,7 +125,7 @@ def print_sections(reporter: Reporter, sections: Iterable[Tables]) -> None:
             title = ": ".join(filter(None, (section.title, name)))
             print_table(reporter, title, table)
         if section.note:
-            reporter.say(section.note.translate(PLAIN))
+            reporter.say(plain(section.note))
 
 
 def print_table(reporter: Reporter, title: str, table: Table) -> None:
@@ -125,11 +137,11 @@ def print_table(reporter: Reporter, title: str, table: Table) -> None:
     parts = list(_columns(table))
     measured = [row for row in table.rows if _has_figure(row)]
     rows = [
-        [getattr(row[n], name).removeprefix(f"{_ALONE} ").translate(PLAIN) for n, name, _ in parts]
+        [plain(getattr(row[n], name).removeprefix(f"{_ALONE} ")) for n, name, _ in parts]
         for row in measured
     ]
     if rows or not table.rows:
-        reporter.table(title.translate(PLAIN), [column for *_, column in parts], rows)
+        reporter.table(plain(title), [column for *_, column in parts], rows)
     notes = {}
     for first, *cells in measured:
         for cell in cells:
@@ -138,10 +150,10 @@ def print_table(reporter: Reporter, title: str, table: Table) -> None:
                 subject = first.text if cell.kind else cell.text
                 notes[f"{subject}: {cell.note}"] = cell.bad
     for note, bad in notes.items():
-        (reporter.warn if bad else reporter.say)(note.translate(PLAIN))
+        (reporter.warn if bad else reporter.say)(plain(note))
     if empty := [row[0].text for row in table.rows if not _has_figure(row)]:
         named = "" if rows else f"{title}: "
-        reporter.warn(f"{named}not measured: {', '.join(empty)}".translate(PLAIN))
+        reporter.warn(plain(f"{named}not measured: {', '.join(empty)}"))
 
 
 def _has_figure(row: Sequence[Cell]) -> bool:
@@ -155,7 +167,7 @@ def _columns(table: Table) -> Iterator[tuple[int, str, Column]]:
     for n, name in enumerate(table.columns):
         cells = [row[n] for row in table.rows]
         is_figure = any(cell.kind == "number" for cell in cells)
-        yield n, "text", Column(name, folds=not is_figure)
+        yield n, "text", Column(printable(name), folds=not is_figure)
         if is_figure and any(cell.interval for cell in cells):
             yield n, "interval", Column(f"{table.confidence} interval".strip())
         if is_figure and any(cell.noise for cell in cells):
@@ -201,7 +213,7 @@ def print_evaluation(
         reporter.warn(f"{evaluation.n_failed:,} rollouts could not be scored")
     objective = evaluation.metrics.get(run.objective)
     if objective and objective.value is None:
-        reporter.warn(outcome(run).translate(PLAIN))
+        reporter.warn(plain(outcome(run)))
     breakdowns = [charted_breakdown(run, c) for c in run.presentation.charts if c.breakdown]
     for title, table in filter(None, breakdowns):
         print_table(reporter, title, table)
@@ -211,7 +223,7 @@ def print_result(reporter: Reporter, run: RunFiles) -> None:
     """Print every metric with its verdict, and at the end what happened in plain sentences."""
     print_table(reporter, "Before and after, on the same items", comparison_table(run))
     for text in filter(None, (outcome(run), summary(run))):
-        reporter.say(f"\n{text}".translate(PLAIN))
+        reporter.say(plain(f"\n{text}"))
 
 
 def print_beside(reporter: Reporter, run: RunFiles) -> None:

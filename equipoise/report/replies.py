@@ -1,6 +1,6 @@
 """Replies in words: what was wrong with one, those to some prompts, and all of them to browse.
 
-Texts here come from a model. They are clipped and made visible, and the template escapes them.
+Texts here come from a model. They are clipped here, and made harmless where a document is rendered.
 """
 
 import base64
@@ -21,7 +21,7 @@ from environments.base import UNPARSEABLE
 from environments.presentation import Column
 from equipoise.report.document import Cell, Section, Table, Tables
 from equipoise.report.run_files import Json, Reply, RunFiles
-from equipoise.report.words import Stage, heading, number, plain_name, printable
+from equipoise.report.words import Stage, clipped, heading, number, plain_name
 
 _QUESTION_LIMIT, _CELL_LIMIT, _ITEMS_SHOWN = 400, 600, 5
 #: The metadata key of what a prompt asks, for tasks whose prompts hold more than that.
@@ -33,7 +33,7 @@ def in_words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     finite = number(value)
-    return printable(value) if finite is None else f"{finite:g}"
+    return str(value) if finite is None else f"{finite:g}"
 
 
 def problem(reply: Reply) -> str:
@@ -64,24 +64,25 @@ def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
         for stage, replies in stages.items()
         if prompt_id in replies
     )
-    question = printable(reply.metadata.get(QUESTION, prompt_id), _QUESTION_LIMIT)
-    columns = ("", *(printable(column.title) for column in table.columns))
-    note = f"{printable(table.note)}{': the first whose replies differ' * (len(stages) > 1)}."
+    question = clipped(str(reply.metadata.get(QUESTION, prompt_id)), _QUESTION_LIMIT)
+    columns = ("", *(column.title for column in table.columns))
+    note = f"{table.note}{': the first whose replies differ' * (len(stages) > 1)}."
     tables = ((question, Table(columns, rows)),)
-    return (Tables(printable(table.title), "reply-table", note, tables),)
+    return (Tables(table.title, "reply-table", note, tables),)
 
 
 def _cells(reply: Reply, columns: Sequence[Column]) -> Iterator[Cell]:
     """Yield the cells of the evidence. The first column has the reply where that is empty."""
+    fault = reply.error or reply.unparseable
     for index, column in enumerate(columns):
-        if column.gold and (reply.error or reply.unparseable):
-            yield Cell("none", note=printable(reply.error or reply.unparseable))
+        if column.gold and fault:
+            yield Cell("none", note=fault)
             continue
         text = _listed(reply.evidence.get(column.key))
         if not (index or text):
-            yield Cell(printable(reply.completion, _CELL_LIMIT))
+            yield Cell(clipped(reply.completion, _CELL_LIMIT))
         elif column.gold:
-            gold = printable(reply.metadata.get(column.gold))
+            gold = str(reply.metadata.get(column.gold))
             yield Cell(text, note="right" if text == gold else f"wrong, it is {gold}")
         else:
             yield Cell(text)
@@ -90,10 +91,10 @@ def _cells(reply: Reply, columns: Sequence[Column]) -> Iterator[Cell]:
 def _listed(value: Any) -> str:
     """A value, or the first items of a list of them."""
     if not isinstance(value, list):
-        return "" if value is None else printable(value, _CELL_LIMIT)
+        return "" if value is None else clipped(str(value), _CELL_LIMIT)
     items = "; ".join(map(str, value[:_ITEMS_SHOWN]))
     more = f" and {len(value) - _ITEMS_SHOWN} more" * (len(value) > _ITEMS_SHOWN)
-    return printable(items + more, _CELL_LIMIT)
+    return clipped(items + more, _CELL_LIMIT)
 
 
 # --- viewer ---------------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ def _followed(trained: Sequence[_Entry]) -> Iterator[tuple[str, str]]:
     for _, replies in ranked[:_FOLLOWED]:
         stage, reply = list(replies.items())[-1]
         if len(replies) > 1:
-            label = f"{printable(_title(reply), _TITLE_LIMIT)} at {len(replies)} steps"
+            label = f"{_title(reply)} at {len(replies)} steps"
             yield label, _address(stage, reply)
 
 

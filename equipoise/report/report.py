@@ -1,6 +1,6 @@
 """The document of a run: reads its directory, and writes its page, one self-contained file.
 
-Nothing in it is trusted: model output, metadata and errors are text, escaped by the template.
+Nothing in it is trusted: model output, metadata and errors are text, which the page escapes.
 The same files give the same bytes.
 """
 
@@ -38,14 +38,12 @@ from equipoise.report.words import (
     heading,
     is_measured,
     plain_name,
-    printable,
     section_title,
 )
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Provenance
 
 _CURVES_FIRST = ("kl", "token_mult_prob_error")
-_CONFIG_LIMIT = 200_000
 #: More metrics than this are not drawn; all of them are in the tables.
 _METRICS_DRAWN = 6
 #: Replies at temperature 0 have rows of their own in a chart.
@@ -87,7 +85,7 @@ def run_document(run: RunFiles) -> Document:
                 "Provenance",
                 "provenance",
                 facts=describe_provenance(run.provenance),
-                config=printable(run.config, _CONFIG_LIMIT),
+                config=run.config,
                 folded=True,
             ),
         ),
@@ -100,8 +98,7 @@ def run_document(run: RunFiles) -> Document:
 def _task_charts(run: RunFiles) -> Iterator[Chart]:
     """Draw the task's charts, except those without figures."""
     for chart in run.presentation.charts:
-        name, caption = heading(run.name_of(chart.metric)), printable(chart.caption, 500)
-        axis = printable(chart.axis)
+        name, caption = heading(run.name_of(chart.metric)), chart.caption
         if chart.breakdown:
             yield from breakdown_chart(run, chart)
         elif is_measured(pair := run.pair(chart.metric)):
@@ -109,8 +106,8 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
             rows = [(run.legend_of(stage), stage, e) for stage, e in pair.items()]
             rows += [(f"{run.legend_of(s)}, {_GREEDY}", s, e) for s, e in greedy.items()]
             label = f"{name}: {'; '.join(f'{row} {figure_with_interval(e)}' for row, _, e in rows)}"
-            svg = charts.intervals_and_noise(rows, equal=chart.equal, axis=axis, label=label)
-            drawn = f", from {printable(chart.null)}" if chart.null else ""
+            svg = charts.intervals_and_noise(rows, equal=chart.equal, axis=chart.axis, label=label)
+            drawn = f", from {chart.null}" if chart.null else ""
             yield Chart(
                 svg,
                 f"{caption} The band is what sampling noise alone gives{drawn}: {confidence(run)} "
@@ -121,7 +118,7 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
 def breakdown_chart(run: RunFiles, chart: TaskChart) -> Iterator[Chart]:
     """Draw a row for each key of the breakdown; nothing without figures."""
     rows = [
-        (printable(key, 40), run.cell(chart.breakdown, key, chart.metric))
+        (key, run.cell(chart.breakdown, key, chart.metric))
         for key in run.latest.breakdowns.get(chart.breakdown, {})
     ]
     if not any(is_measured(pair) for _, pair in rows):
@@ -130,11 +127,11 @@ def breakdown_chart(run: RunFiles, chart: TaskChart) -> Iterator[Chart]:
     described = "; ".join(f"{key} {_describe(pair)}" for key, pair in rows)
     svg = charts.paired_intervals(
         rows,
-        axis=printable(chart.axis),
+        axis=chart.axis,
         label=f"{name}. {section_title(chart.breakdown, words)}: {described}",
         named=run.legend_of,
     )
-    yield Chart(svg, printable(chart.caption, 500))
+    yield Chart(svg, chart.caption)
 
 
 def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
@@ -150,7 +147,7 @@ def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
     drawn = [n for n in pairs if _is_share(pairs[n])] if share else [headline_metric(run)]
     rows = []
     for name in drawn[:_METRICS_DRAWN]:
-        title = printable(heading(run.name_of(name)), 40)
+        title = heading(run.name_of(name))
         rows.append((title, pairs[name]))
         if name in told and (greedy := run.greedy_pair(name)):
             rows.append((f"{title}, {_GREEDY}", greedy))
@@ -172,7 +169,7 @@ def _metric_charts(run: RunFiles) -> tuple[Charts, ...]:
     task_charts = tuple(_task_charts(run))
     drawn = task_charts or _metric_chart(run)
     if task_charts and run.presentation.charts_title:
-        title = printable(run.presentation.charts_title)
+        title = run.presentation.charts_title
     elif run.audited:
         title = "Metrics with their intervals"
     else:
@@ -232,7 +229,7 @@ def _curve(run: RunFiles, column: str) -> Chart:
     kind, _, name = column.rpartition("/")
     words = run.name_of(name) if kind == "env" else plain_name(name)
     parts = [kind, words] if kind in ("reward", "failures") else [words]
-    title = printable(heading(": ".join(parts)), 46)
+    title = heading(": ".join(parts))
     numbers = [value for value in values if math.isfinite(value)]
     label = f"{title} over training steps: from {figure(numbers[0])} to {figure(numbers[-1])}"
     spread = run.history.get("reward_std") if column == "reward" else None
@@ -247,5 +244,5 @@ def describe_provenance(record: Provenance) -> Described:
     content = record.model_dump(exclude_unset=True)
     described = {name: describe(value) for name, value in content.items()}
     if record.command:
-        described["command"] = printable(shlex.join(record.command), 2000)
+        described["command"] = shlex.join(record.command)
     return tuple((heading(plain_name(name)), value) for name, value in described.items())

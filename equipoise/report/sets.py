@@ -1,6 +1,6 @@
 """One patient in all variants, side by side, as the task's `SetView` says.
 
-Texts here come from a model. They are clipped and made visible, and the template escapes them.
+Texts here come from a model. They are clipped here, and made harmless where a document is rendered.
 """
 
 import math
@@ -15,7 +15,7 @@ from environments.presentation import SetView
 from equipoise.report.document import Section
 from equipoise.report.replies import address, in_words, problem
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.words import Stage, figure, heading, number, plain_name, printable
+from equipoise.report.words import Stage, clipped, figure, heading, number, plain_name
 
 _TEXT_LIMIT, _REPLY_LIMIT, _PROMPT_LIMIT = 300, 600, 3000
 _MOST_BARS = 21
@@ -157,9 +157,9 @@ def _example(
     return ExampleSet(
         title=heading(plain_name(str(first.get(group, set_id)))),
         shared=", ".join(shared),
-        variants=tuple(printable(name) for name in variants),
+        variants=tuple(variants),
         rows=tuple(rows),
-        prompt=printable(members[0].prompt, _PROMPT_LIMIT),
+        prompt=clipped(members[0].prompt, _PROMPT_LIMIT),
         address=address(run, members[0]),
     )
 
@@ -214,9 +214,9 @@ def _variant(
     return Variant(
         fields=tuple(Field(plain_name(k), v, k in differing) for k, v in fields.items()),
         figure="" if value is None else f"{value:g}",
-        text=printable(text, _TEXT_LIMIT) if text else "",
-        problem=printable(fault),
-        reply=printable(first.completion, _REPLY_LIMIT) if fault else "",
+        text=clipped(str(text), _TEXT_LIMIT) if text else "",
+        problem=fault,
+        reply=clipped(first.completion, _REPLY_LIMIT) if fault else "",
         bars=tuple((np.histogram(numbers, edges)[0] / tallest).tolist()),
         summary=""
         if mean is None

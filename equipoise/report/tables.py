@@ -12,6 +12,7 @@ from equipoise.report.words import (
     STAGES,
     Pair,
     change_in_unit,
+    clipped,
     figure,
     figure_and_interval,
     figure_with_interval,
@@ -24,7 +25,6 @@ from equipoise.report.words import (
     p_value,
     percent,
     plain_name,
-    printable,
     section_title,
     signed_margin,
 )
@@ -81,7 +81,7 @@ def _finding(run: RunFiles, finding: Finding) -> str:
     values = {stage: _in_unit(estimate, finding.scale) for stage, estimate in pair.items()}
     ends = {stage: _ends(run.evaluations[stage], finding) for stage in pair}
     first, last = next(iter(pair)), list(pair)[-1]
-    sentence = printable(finding.text)
+    sentence = finding.text
     for name, text in zip(("value", "most", "least"), (values[first], *ends[first]), strict=True):
         sentence = sentence.replace(f"{{{name}}}", text)
     sentence += run.of_stage(first)
@@ -112,7 +112,7 @@ def _ends(evaluation: Evaluation, finding: Finding) -> tuple[str, str]:
     if not values:
         return "some", "other"
     most, least = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
-    return printable(most, 40), printable(least, 40)
+    return clipped(most, 40), clipped(least, 40)
 
 
 def _guards_sentence(run: RunFiles) -> str:
@@ -420,17 +420,17 @@ def mode_sections(run: RunFiles) -> tuple[Tables, ...]:
     means = content.seconds.items()
     times = [f"{plain_name(name)} {1000 * s:.2g} ms" for name, s in means if s is not None]
     made_with = content.sources.items()
-    sources = [printable(f"{plain_name(name)} {source}") for name, source in made_with if source]
+    sources = [f"{plain_name(name)} {source}" for name, source in made_with if source]
     notes = [
         "The same prompts in every mode. Holm's correction is over all pairs.",
         f"Mean time per prompt: {', '.join(times)}." if times else "",
         f"Made with: {', '.join(sources)}." if sources else "",
-        *(printable(note, 500) for note in content.notes),
+        *content.notes,
     ]
     rows = []
     for pair in content.comparisons:
         names = " \N{RIGHTWARDS ARROW} ".join(map(plain_name, pair.modes))
-        rows.append((Cell(printable(names)), *verdict_cells(pair)))
+        rows.append((Cell(names), *verdict_cells(pair)))
     columns = ("Pair", f"Change in {run.name_of(content.metric)}", *CHANGE[1:])
     pairs = Table(columns, tuple(rows), level_of(content.confidence))
     tables = (("", _mode_table(run)), ("", pairs))
@@ -466,7 +466,7 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
     if constant := probe.constants.get("constant"):
         note += (
             f" Best constant reply of {constant.tried:,}, by {run.name_of(run.objective)} on "
-            f"training prompts: {printable(constant.reply, 500)}"
+            f"training prompts: {clipped(constant.reply, 500)}"
         )
     compared = run.modes.trivial is not None
     figures = run.objective, probe.metric
@@ -474,9 +474,7 @@ def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
     columns += (f"Trained {MINUS} baseline", *CHANGE[1:]) if compared else ()
     rows = tuple(
         (
-            Cell(
-                plain_name(name), note=printable(baseline.note or run.note_of(name) or _UNDESCRIBED)
-            ),
+            Cell(plain_name(name), note=baseline.note or run.note_of(name) or _UNDESCRIBED),
             *(figure_cell(baseline.metrics.get(figure)) for figure in figures),
             *(_against(run, name, baseline) if compared else ()),
         )

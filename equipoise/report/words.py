@@ -16,6 +16,8 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _SIGNIFICANT_DIGITS = 3
 _MOST_DECIMALS = 6
+#: Characters that are shown of a text for which no builder of a document has a limit.
+_LONGEST_TEXT = 10_000
 
 Stage = Literal["before", "after"]
 STAGES: tuple[Stage, ...] = ("before", "after")
@@ -161,11 +163,11 @@ def _fixed(value: float, decimals: int, *, signed: bool = False) -> str:
 
 
 def metric_name(name: str, words: Mapping[str, Words]) -> str:
-    return printable(words[name].label) if name in words else plain_name(name)
+    return words[name].label if name in words else plain_name(name)
 
 
 def metric_note(name: str, words: Mapping[str, Words]) -> str:
-    return printable(words[name].note) if name in words else ""
+    return words[name].note if name in words else ""
 
 
 def section_title(name: str, words: Mapping[str, Words]) -> str:
@@ -180,7 +182,7 @@ def key_name(section: str) -> str:
 
 def plain_name(name: str) -> str:
     """`work_status` as `work status`."""
-    words = printable(name).replace("_", " ").split(" ")
+    words = name.replace("_", " ").split(" ")
     return " ".join(_ABBREVIATIONS.get(word, word) for word in words)
 
 
@@ -188,15 +190,19 @@ def heading(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def printable(text: object, limit: int = 200) -> str:
-    """Text from outside, clipped, with nothing in it that a reader could not see.
+def clipped(text: str, limit: int) -> str:
+    """The text, or its beginning and how much is left out."""
+    surplus = len(text) - limit
+    if surplus <= 0:
+        return text
+    return f"{text[:limit]} \N{HORIZONTAL ELLIPSIS} ({surplus:,} more characters)"
+
+
+def printable(text: object, limit: int = _LONGEST_TEXT) -> str:
+    """Text from outside as it may be shown: clipped, with nothing that a reader could not see.
 
     Control characters, lone surrogates and marks that reverse the direction of writing become
-    the replacement character; line ends and tabs stay.
+    the replacement character; line ends and tabs stay. Renderers call it, so a document may hold
+    any text.
     """
-    full_text = str(text)
-    excerpt = "".join(c if is_visible(c) else REPLACEMENT for c in full_text[:limit])
-    surplus = len(full_text) - limit
-    if surplus <= 0:
-        return excerpt
-    return f"{excerpt} \N{HORIZONTAL ELLIPSIS} ({surplus:,} more characters)"
+    return "".join(c if is_visible(c) else REPLACEMENT for c in clipped(str(text), limit))

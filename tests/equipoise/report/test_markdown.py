@@ -4,7 +4,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from equipoise.report.document import Cell, Table
-from equipoise.report.gate import gate_page, markdown_of
+from equipoise.report.gate import gate_page, junit_of, markdown_of
 from equipoise.report.renderers import escaped, grid
 from equipoise.statistics.gate import GateResult
 from tests.equipoise.report.test_card import HOSTILE
@@ -50,3 +50,5 @@ def test_a_gate_of_hostile_names_has_its_own_marks_alone(text):
     assert usual == hostile and "table" in usual
     usual, hostile = ([part.split(">")[0] for part in gate_page(g).split("<")] for g in gates)
     assert len(usual) == len(hostile)
+    for render in (markdown_of, gate_page, junit_of):
+        assert not {"\u202e", "\x1b"} & set(render(gates[1]))

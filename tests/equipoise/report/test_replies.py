@@ -48,10 +48,9 @@ def test_columns_show_the_evidence_of_both_stages():
     assert [row[-1].note for row in table.rows] == ["wrong, it is B", "right"]
 
 
-def test_unreadable_and_hostile_replies_do_no_harm():
+def test_unreadable_and_endless_replies_do_no_harm():
     broken = Reply("q", {}, "", "x" * 9_999, None, {"unparseable": "no queries"})
-    failed = Reply("q", {}, "", "\x00", "timeout", {"documents": {"a": [3]}})
+    failed = Reply("q", {}, "", "", "timeout", {"documents": {"a": [3]}})
     rows = only(run((broken,), (failed,))).tables[0][1].rows
     assert [row[-1].note for row in rows] == ["no queries", "timeout"]
     assert len(rows[0][1].text) < 1_000
-    assert rows[1][1].text == "\ufffd"

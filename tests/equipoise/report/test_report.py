@@ -251,25 +251,29 @@ class TestHostile:
         edit_rollouts(finished_run, change)
         assert page(finished_run).has_no_script_of_others
 
-    def test_names_of_a_run_and_words_of_its_task(self, finished_run):
+    @pytest.mark.parametrize("word", [SCRIPT, "a\u202e\x1b[31m\x00\ud800b"])
+    def test_names_of_a_run_and_words_of_its_task(self, finished_run, word):
         def rename(found):
-            found["by_race"] = {f"{SCRIPT}$\\frac$": found["by_race"]["White"]}
-            found["model"] = SCRIPT
+            found["by_race"] = {f"{word}$\\frac$": found["by_race"]["White"]}
+            found["model"] = word
             said = found["presentation"]
-            said |= {"title": SCRIPT, "charts_title": SCRIPT}
-            said["words"] = {name: {"label": SCRIPT, "note": SCRIPT} for name in said["words"]}
-            texts = {"axis": SCRIPT, "caption": SCRIPT}
+            said |= {"title": word, "charts_title": word}
+            said["words"] = {name: {"label": word, "note": word} for name in said["words"]}
+            texts = {"axis": word, "caption": word}
             said["charts"] = [chart | texts for chart in said["charts"]]
-            columns = [{"title": SCRIPT, "key": "a"}]
-            said["table"] = {"title": SCRIPT, "note": SCRIPT, "columns": columns}
+            columns = [{"title": word, "key": "a"}]
+            said["table"] = {"title": word, "note": word, "columns": columns}
 
         edit_stages(finished_run, rename)
-        edit_provenance(finished_run, hashes={SCRIPT: SCRIPT}, run_name=SCRIPT)
-        (finished_run / "config.yaml").write_text(f"</pre>{SCRIPT}", encoding="utf-8")
+        edit_provenance(finished_run, hashes={word: word}, run_name=word)
+        (finished_run / "config.yaml").write_text(f"</pre>{word}", "utf-8", errors="replace")
         found = page(finished_run)
+        shown = re.sub("[\u202e\x1b\x00\ud800]", "\ufffd", word)
         assert found.has_no_script_of_others
-        assert found.headings[0] == SCRIPT
-        assert found.text.count(SCRIPT) > 25
+        assert found.headings[0] == shown
+        assert found.text.count(shown) > 25
+        text = (finished_run / "report.html").read_text(encoding="utf-8")
+        assert not {"\u202e", "\x1b", "\x00"} & set(text) and "\\ud800" not in text
 
     def test_every_script_is_kept_and_invisible_marks_are_shown(self, finished_run):
         def change(row):
