@@ -300,7 +300,6 @@ def _rows(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the start and the row of each run; one that cannot be read says why."""
     # It brings what takes a second to import, for which help does not wait.
     from equipoise.report.run_files import read_run
-    from equipoise.report.tables import headline_metric
     from equipoise.report.words import figure
 
     for path in (path for depth in _DEPTHS for path in folder.glob(f"{depth}/provenance.json")):
@@ -311,7 +310,7 @@ def _rows(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield "", (name, *["-"] * 5, f"unreadable: {error.message}")
             continue
         # The mean reward is the objective of most tasks, and evaluation.json does not have it.
-        provenance, objective = files.provenance, headline_metric(files)
+        provenance, objective = files.provenance, files.headline
         compared = files.comparison.get(objective)
         verdict: str = compared.verdict if compared else "not finished"
         if provenance.audit:

@@ -18,7 +18,7 @@ from equipoise.files.untrusted import check_folder
 from equipoise.report.head import alerts, evaluated_on, run_name, run_notes, run_title
 from equipoise.report.renderers import escaped, grid, templates
 from equipoise.report.run_files import Json, RunFiles, read_run
-from equipoise.report.tables import confidence, outcome, summary, verdict_table
+from equipoise.report.tables import outcome, summary, verdict_table
 from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
 
@@ -61,7 +61,7 @@ def _card(run: RunFiles, adapter: Json) -> str:
             outcome=f"{outcome(run)} {summary(run)}",
             alerts=alerts(run),
             evaluated_on=evaluated_on(run),
-            confidence=confidence(run),
+            confidence=run.confidence,
             verdicts=verdict_table(run),
             facts=tuple(_facts(run, adapter)),
             adapter=bool(adapter),

@@ -12,9 +12,9 @@ from equipoise.files.disk import in_gb
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.tables import BAD_NEWS, UNKNOWN_NEWS, bad_news
 from equipoise.report.words import clipped, figure, heading, plain_name
 from equipoise.run.ledger import changed_models
+from equipoise.statistics.compare import MetricComparison
 from equipoise.statistics.evaluation import MANY_TIED
 from equipoise.statistics.trivial import GREEDY
 
@@ -133,6 +133,15 @@ def _short(count: float) -> str:
 # --- alerts --------------------------------------------------------------------------------------
 
 
+_NOT_PRESERVED, _WORSE, _INCONCLUSIVE = "Guard not preserved", "Worse", "Guard inconclusive"
+_NOT_MEASURED = "Guard not measured"
+_WITHIN, _UNCLEAR = f"{_WORSE}, but within its margin", f"{_WORSE}, perhaps by more than its margin"
+#: How the alerts on a comparison's rows begin, the worst first.
+_BAD_NEWS = (_NOT_PRESERVED, _WORSE, _UNCLEAR, _WITHIN, _INCONCLUSIVE, _NOT_MEASURED)
+#: Those that say nothing of a single metric.
+_UNKNOWN_NEWS = (_INCONCLUSIVE, _NOT_MEASURED)
+
+
 def alerts(run: RunFiles) -> tuple[Alert, ...]:
     """Nothing where nothing is wrong."""
     alarm = AlarmMonitor(run).alarm
@@ -150,15 +159,26 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
 
 
 def worsened(run: RunFiles) -> Iterator[Alert]:
-    for words in BAD_NEWS:
-        rows = {name: row for name, row in run.comparison.items() if bad_news(row) == words}
-        if rows and words in UNKNOWN_NEWS:
+    for words in _BAD_NEWS:
+        rows = {name: row for name, row in run.comparison.items() if _bad_news(row) == words}
+        if rows and words in _UNKNOWN_NEWS:
             yield Alert(f"{words}: {', '.join(map(run.name_of, rows))}.", "verdicts")
         else:
             for name, row in rows.items():
                 before = f"{figure(row.before)}{run.of_stage('before')}"
                 sides = f"{before} and {figure(row.after)}{run.of_stage('after')}"
                 yield Alert(f"{words}: {run.name_of(name)}, {sides}.", "verdicts")
+
+
+def _bad_news(row: MetricComparison) -> str:
+    """Return the beginning of an alert on a metric; empty without bad news."""
+    if row.guard == "not preserved":
+        return _NOT_PRESERVED
+    if row.guard and row.verdict == "not measured":
+        return _NOT_MEASURED
+    if row.verdict == "worse":
+        return {"preserved": _WITHIN, "inconclusive": _UNCLEAR}.get(row.guard or "", _WORSE)
+    return _INCONCLUSIVE if row.guard == "inconclusive" else ""
 
 
 def baseline_alerts(run: RunFiles) -> Iterator[Alert]:
@@ -202,9 +222,9 @@ def _no_signal(run: RunFiles) -> Iterator[Alert]:
     """GRPO learns from how the generations of one prompt differ."""
     groups: dict[str, list[Reply]] = defaultdict(list)
     for reply in run.replies["before"] if "before" in run.stages else ():
-        groups[reply.prompt_id].append(reply)
+        groups[reply.rollout.prompt_id].append(reply)
     several = [replies for replies in groups.values() if len(replies) > 1]
-    tied = sum(len({reply.value for reply in replies}) == 1 for replies in several)
+    tied = sum(len({reply.score.value for reply in replies}) == 1 for replies in several)
     if several and tied / len(several) >= MANY_TIED:
         yield Alert(
             f"No signal: before training all generations had one reward for {tied:,} of "

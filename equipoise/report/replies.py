@@ -40,7 +40,8 @@ def problem(reply: Reply) -> str:
     """Why a reply could not be read or scored; empty where it could."""
     if reply.unparseable is not None:
         return f"could not be read: {reply.unparseable}"
-    return "" if reply.error is None else f"could not be scored: {reply.error}"
+    error = reply.score.error
+    return f"could not be scored: {error.text}" if error else ""
 
 
 def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
@@ -49,40 +50,42 @@ def reply_sections(run: RunFiles) -> tuple[Tables, ...]:
     stages: dict[Stage, dict[str, Reply]] = {stage: {} for stage in run.stages}
     for stage, first_replies in stages.items():
         for reply in run.replies[stage]:
-            first_replies.setdefault(reply.prompt_id, reply)
+            first_replies.setdefault(reply.rollout.prompt_id, reply)
     prompts = list(next(iter(stages.values()), {}).items())
     if table is None or not prompts:
         return ()
 
+    def rows_of(prompt_id: str) -> tuple[tuple[Cell, ...], ...]:
+        return tuple(
+            (Cell(run.title_of(stage)), *_cells(replies[prompt_id], table.columns))
+            for stage, replies in stages.items()
+            if prompt_id in replies
+        )
+
     def differs(prompt_id: str) -> bool:
-        siblings = [replies[prompt_id] for replies in stages.values() if prompt_id in replies]
-        return len({tuple(_cells(sibling, table.columns)) for sibling in siblings}) > 1
+        return len({row[1:] for row in rows_of(prompt_id)}) > 1
 
     prompt_id, reply = next((named for named in prompts if differs(named[0])), prompts[0])
-    rows = tuple(
-        (Cell(run.title_of(stage)), *_cells(replies[prompt_id], table.columns))
-        for stage, replies in stages.items()
-        if prompt_id in replies
-    )
-    question = clipped(str(reply.metadata.get(QUESTION, prompt_id)), _QUESTION_LIMIT)
+    question = clipped(str(reply.rollout.metadata.get(QUESTION, prompt_id)), _QUESTION_LIMIT)
     columns = ("", *(column.title for column in table.columns))
     note = f"{table.note}{': the first whose replies differ' * (len(stages) > 1)}."
-    tables = ((question, Table(columns, rows)),)
+    tables = ((question, Table(columns, rows_of(prompt_id))),)
     return (Tables(table.title, "reply-table", note, tables),)
 
 
 def _cells(reply: Reply, columns: Sequence[Column]) -> Iterator[Cell]:
     """Yield the cells of the evidence. The first column has the reply where that is empty."""
-    fault = reply.error or reply.unparseable
+    error = reply.score.error
+    fault = (error and error.text) or reply.unparseable
     for index, column in enumerate(columns):
         if column.gold and fault:
             yield Cell("none", note=fault)
             continue
-        text = _listed(reply.evidence.get(column.key))
+        text = _listed(reply.score.evidence.get(column.key))
         if not (index or text):
-            yield Cell(clipped(reply.completion, _CELL_LIMIT))
+            yield Cell(clipped(reply.rollout.completion, _CELL_LIMIT))
         elif column.gold:
-            gold = str(reply.metadata.get(column.gold))
+            gold = str(reply.rollout.metadata.get(column.gold))
             yield Cell(text, note="right" if text == gold else f"wrong, it is {gold}")
         else:
             yield Cell(text)
@@ -182,7 +185,7 @@ def address(run: RunFiles, reply: Reply) -> str:
 
 def _address(stage: str, reply: Reply) -> str:
     # As encodeURIComponent has it.
-    return f"#reply/{stage}/{quote(reply.prompt_id, safe=_UNQUOTED)}/1"
+    return f"#reply/{stage}/{quote(reply.rollout.prompt_id, safe=_UNQUOTED)}/1"
 
 
 def _packed(content: Mapping[str, Any]) -> str:
@@ -212,7 +215,7 @@ def _numbered(run: RunFiles) -> Iterator[_Entry]:
     for stage in run.stages:
         numbers: Counter[str] = Counter()
         for reply in run.replies[stage]:
-            name = reply.prompt_id
+            name = reply.rollout.prompt_id
             yield _Entry(stage, numbers[name], reply)
             numbers[name] += 1
 
@@ -224,7 +227,7 @@ def _whole_steps(replies: Sequence[Reply]) -> Iterator[_Entry]:
     numbers: Counter[tuple[int | None, str]] = Counter()
     for reply in replies:
         if reply.step in chosen:
-            key = (reply.step, reply.prompt_id)
+            key = (reply.step, reply.rollout.prompt_id)
             yield _Entry(f"step-{reply.step}", numbers[key], reply)
             numbers[key] += 1
 
@@ -233,7 +236,7 @@ def _followed(trained: Sequence[_Entry]) -> Iterator[tuple[str, str]]:
     """The sets that were kept at more than one step, those at most steps first."""
     steps: dict[str, dict[str, Reply]] = {}
     for entry in trained:
-        steps.setdefault(entry.reply.set_id, {}).setdefault(entry.stage, entry.reply)
+        steps.setdefault(entry.reply.rollout.set_id, {}).setdefault(entry.stage, entry.reply)
     ranked = sorted(steps.items(), key=lambda item: (-len(item[1]), item[0]))
     for _, replies in ranked[:_FOLLOWED]:
         stage, reply = list(replies.items())[-1]
@@ -243,21 +246,21 @@ def _followed(trained: Sequence[_Entry]) -> Iterator[tuple[str, str]]:
 
 
 def _title(reply: Reply) -> str:
-    return str(reply.metadata.get(QUESTION) or reply.prompt_id)[:_TITLE_LIMIT]
+    return str(reply.rollout.metadata.get(QUESTION) or reply.rollout.prompt_id)[:_TITLE_LIMIT]
 
 
 def _whole_sets(entries: Sequence[_Entry]) -> list[_Entry]:
     """As many sets as the page holds, at even distances."""
     if len(entries) <= MOST_REPLIES:
         return list(entries)
-    names = list(dict.fromkeys(entry.reply.set_id for entry in entries))
+    names = list(dict.fromkeys(entry.reply.rollout.set_id for entry in entries))
     step = -(-len(entries) // MOST_REPLIES)
     chosen = frozenset(names[::step])
-    return [entry for entry in entries if entry.reply.set_id in chosen]
+    return [entry for entry in entries if entry.reply.rollout.set_id in chosen]
 
 
 def _content(run: RunFiles, entries: Sequence[_Entry]) -> Mapping[str, Any]:
-    prompts = {entry.reply.prompt_id: entry.reply for entry in entries}
+    prompts = {entry.reply.rollout.prompt_id: entry.reply for entry in entries}
     prompt_indices = {name: index for index, name in enumerate(prompts)}
     steps = sorted({entry.reply.step for entry in entries if entry.reply.step is not None})
     stages = [*run.stages[:1], *(f"step-{step}" for step in steps), *run.stages[1:]]
@@ -271,21 +274,21 @@ def _content(run: RunFiles, entries: Sequence[_Entry]) -> Mapping[str, Any]:
             {
                 "id": name,
                 "title": _title(reply),
-                "set": reply.set_id or name,
-                "text": reply.prompt,
-                "metadata": reply.metadata,
+                "set": reply.rollout.set_id or name,
+                "text": reply.rollout.prompt,
+                "metadata": reply.rollout.metadata,
             }
             for name, reply in prompts.items()
         ],
         "replies": (
             [
-                prompt_indices[entry.reply.prompt_id],
+                prompt_indices[entry.reply.rollout.prompt_id],
                 stage_indices[entry.stage],
                 entry.number,
-                entry.reply.value,
+                entry.reply.score.value,
                 problem(entry.reply),
                 _read_evidence(entry.reply),
-                entry.reply.completion,
+                entry.reply.rollout.completion,
             ]
             for entry in entries
         ),
@@ -302,8 +305,10 @@ def _stage_title(run: RunFiles, stage: str) -> str:
 
 def _read_evidence(reply: Reply) -> Json:
     """Return the environment's evidence on a reply."""
-    evidence = {key: held for key, held in reply.evidence.items() if key != UNPARSEABLE}
-    return {"components": reply.components, **evidence} if reply.components else evidence
+    evidence = {key: held for key, held in reply.score.evidence.items() if key != UNPARSEABLE}
+    return (
+        {"components": reply.score.components, **evidence} if reply.score.components else evidence
+    )
 
 
 # --- filters ------------------------------------------------------------------------------------
@@ -325,15 +330,15 @@ def _facets(
     replies = [entry.reply for entry in entries]
     sets = run.presentation.sets
     first = (run.presentation.one_of_each, sets.variant if sets else "")
-    metadata = _by_key(run, "prompt", prompts, lambda reply: reply.metadata, first)
+    metadata = _by_key(run, "prompt", prompts, lambda reply: reply.rollout.metadata, first)
     evidence = _by_key(run, "reply", replies, _read_evidence)
     key_facets = itertools.islice(itertools.chain(metadata, evidence), _MOST_FACETS)
     yield from (facet for facet in (*facets, *key_facets) if facet is not None)
 
 
 def _verdict(reply: Reply) -> str:
-    if reply.error is not None:
-        return f"{_UNSCORED}: {plain_name(reply.failure_kind)}"
+    if error := reply.score.error:
+        return f"{_UNSCORED}: {plain_name(error.kind)}"
     return _SCORED if reply.unparseable is None else _UNREADABLE
 
 

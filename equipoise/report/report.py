@@ -22,9 +22,6 @@ from equipoise.report.run_files import RunFiles, read_run
 from equipoise.report.sets import set_sections
 from equipoise.report.tables import (
     breakdown_sections,
-    confidence,
-    headline_metric,
-    metric_names,
     mode_sections,
     outcome,
     probe_sections,
@@ -36,9 +33,7 @@ from equipoise.report.words import (
     figure,
     figure_with_interval,
     heading,
-    is_measured,
     plain_name,
-    section_title,
 )
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ledger import Provenance
@@ -56,8 +51,10 @@ def write_report(run_dir: Path) -> Path:
     A run that is not finished gets a report that says so. Raises `EquipoiseError` for a directory
     that does not exist, and for a damaged file.
     """
+    run = read_run(run_dir)
+    text = page(run_document(run))
     path = RunDirectory(run_dir).report
-    write_text(path, page(run_document(read_run(run_dir))))
+    write_text(path, text)
     return path
 
 
@@ -68,9 +65,9 @@ def run_document(run: RunFiles) -> Document:
         title=run_title(run),
         facts=(*run_facts(run), *usage_facts(run)),
         alerts=alerts(run),
+        notes=run_notes(run),
         outcome=outcome(run),
         summary=summary(run),
-        notes=run_notes(run),
         sections=(
             *_metric_charts(run),
             *set_sections(run),
@@ -101,7 +98,7 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
         name, caption = heading(run.name_of(chart.metric)), chart.caption
         if chart.breakdown:
             yield from breakdown_chart(run, chart)
-        elif is_measured(pair := run.pair(chart.metric)):
+        elif _is_measured(pair := run.pair(chart.metric)):
             greedy = run.greedy_pair(chart.metric)
             rows = [(run.legend_of(stage), stage, e) for stage, e in pair.items()]
             rows += [(f"{run.legend_of(s)}, {_GREEDY}", s, e) for s, e in greedy.items()]
@@ -110,7 +107,7 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
             drawn = f", from {chart.null}" if chart.null else ""
             yield Chart(
                 svg,
-                f"{caption} The band is what sampling noise alone gives{drawn}: {confidence(run)} "
+                f"{caption} The band is what sampling noise alone gives{drawn}: {run.confidence} "
                 f"of permutations lie in it, half of them below its line.{_about(greedy)}",
             )
 
@@ -121,14 +118,14 @@ def breakdown_chart(run: RunFiles, chart: TaskChart) -> Iterator[Chart]:
         (key, run.cell(chart.breakdown, key, chart.metric))
         for key in run.latest.breakdowns.get(chart.breakdown, {})
     ]
-    if not any(is_measured(pair) for _, pair in rows):
+    if not any(_is_measured(pair) for _, pair in rows):
         return
-    name, words = heading(run.name_of(chart.metric)), run.presentation.words
+    name = heading(run.name_of(chart.metric))
     described = "; ".join(f"{key} {_describe(pair)}" for key, pair in rows)
     svg = charts.paired_intervals(
         rows,
         axis=chart.axis,
-        label=f"{name}. {section_title(chart.breakdown, words)}: {described}",
+        label=f"{name}. {heading(run.name_of(chart.breakdown))}: {described}",
         named=run.legend_of,
     )
     yield Chart(svg, chart.caption)
@@ -139,12 +136,12 @@ def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
 
     Those of the task's findings come first, each with its greedy replies.
     """
-    told = [finding.metric for finding in run.presentation.findings] or [headline_metric(run)]
-    pairs = {name: run.pair(name) for name in dict.fromkeys([*told, *metric_names(run)])}
-    if not any(map(is_measured, pairs.values())):
+    told = [finding.metric for finding in run.presentation.findings] or [run.headline]
+    pairs = {name: run.pair(name) for name in dict.fromkeys([*told, *run.latest.metrics])}
+    if not any(map(_is_measured, pairs.values())):
         return ()
-    share = _is_share(pairs[headline_metric(run)])
-    drawn = [n for n in pairs if _is_share(pairs[n])] if share else [headline_metric(run)]
+    share = _is_share(pairs[run.headline])
+    drawn = [n for n in pairs if _is_share(pairs[n])] if share else [run.headline]
     rows = []
     for name in drawn[:_METRICS_DRAWN]:
         title = heading(run.name_of(name))
@@ -154,7 +151,7 @@ def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
     label = "; ".join(f"{name} {_describe(pair)}" for name, pair in rows)
     axis = "from 0 to 1" if share else rows[0][0]
     svg = charts.paired_intervals(rows, axis=axis, label=label, named=run.legend_of)
-    intervals = f"{level} intervals" if (level := confidence(run)) else "intervals"
+    intervals = f"{level} intervals" if (level := run.confidence) else "intervals"
     left_out = len(pairs) - len(drawn[:_METRICS_DRAWN])
     remainder = f" The table below has {left_out} more." if left_out else ""
     return (Chart(svg, f"With {intervals}.{_about(run.greedy_pair(told[0]))}{remainder}"),)
@@ -177,6 +174,11 @@ def _metric_charts(run: RunFiles) -> tuple[Charts, ...]:
     return (Charts(title, "charts", charts=drawn),) if drawn else ()
 
 
+def _is_measured(pair: Pair) -> bool:
+    """Whether one of the stages has a figure."""
+    return any(estimate.value is not None for estimate in pair.values())
+
+
 def _is_share(pair: Pair) -> bool:
     """Whether the metric lies between 0 and 1, with its intervals, at every stage."""
     values = [v for e in pair.values() for v in (e.value, e.low, e.high) if v is not None]
@@ -195,7 +197,7 @@ def _training(run: RunFiles) -> tuple[Charts, ...]:
     if not columns:
         return ()
     watched = run.latest.watched
-    metric = f"env/{watched.metric if watched else headline_metric(run)}"
+    metric = f"env/{watched.metric if watched else run.headline}"
     first = [name for name in ("reward", metric, *_CURVES_FIRST) if name in columns]
     more = [name for name in columns if name not in first]
     span = charts.window(len(run.history.get("step", ())))

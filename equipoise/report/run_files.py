@@ -10,7 +10,15 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from environments.base import UNPARSEABLE, Rollout, Score
 from environments.presentation import Presentation
 from equipoise.files.errors import EquipoiseError
-from equipoise.report.words import STAGES, Pair, Stage, heading, metric_name, metric_note
+from equipoise.report.words import (
+    STAGES,
+    Pair,
+    Stage,
+    heading,
+    level_of,
+    metric_name,
+    metric_note,
+)
 from equipoise.run.directory import Comparison, Evaluation, Modes, Probe, RunDirectory, read_content
 from equipoise.run.history import Series, read_history
 from equipoise.run.ledger import Provenance
@@ -27,45 +35,19 @@ STAGE_OF: Mapping[str, Stage] = {folder: stage for stage, folder in FOLDERS.item
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A generation as the report needs it; texts are as the model wrote them.
+    """A generation with its score, as the model wrote it.
 
     `step` is that of a rollout of training.
     """
 
-    set_id: str
-    metadata: Json
-    prompt: str
-    completion: str
-    error: str | None
-    evidence: Json
-    prompt_id: str = ""
-    value: float | None = None
-    components: Json = field(default_factory=dict)
-    failure_kind: str = ""
+    rollout: Rollout
+    score: Score
     step: int | None = None
-
-    @classmethod
-    def of(cls, rollout: Rollout, score: Score, step: int | None = None) -> "Reply":
-        """Join a rollout with its score."""
-        error = score.error
-        return cls(
-            rollout.set_id,
-            rollout.metadata,
-            rollout.prompt,
-            rollout.completion,
-            error.text if error else None,
-            score.evidence,
-            rollout.prompt_id,
-            score.value,
-            score.components,
-            error.kind if error else "",
-            step,
-        )
 
     @property
     def unparseable(self) -> str | None:
         """Why the reply could not be read."""
-        reason = self.evidence.get(UNPARSEABLE)
+        reason = self.score.evidence.get(UNPARSEABLE)
         return None if reason is None else str(reason)
 
 
@@ -101,6 +83,17 @@ class RunFiles:
 
     def note_of(self, metric: str) -> str:
         return metric_note(metric, self.presentation.words)
+
+    @property
+    def headline(self) -> str:
+        """The metric that the outcome is told by: the objective, else the environment's first."""
+        metrics = self.latest.metrics
+        return self.objective if self.objective in metrics else next(iter(metrics), "")
+
+    @property
+    def confidence(self) -> str:
+        """The level of the intervals as `95%`; empty where it is not known."""
+        return level_of(self.latest.confidence)
 
     @property
     def latest(self) -> Evaluation:
@@ -190,9 +183,9 @@ def read_run(root: Path, *, replies: bool = True) -> RunFiles:
         modes=modes,
         probe=modes.trivial or read_content(run.probe / "probe.json", Probe) or Probe(),
         presentation=latest[0].presentation if latest else Presentation(),
-        training=tuple(Reply.of(rollout, score, step) for step, rollout, score in kept),
+        training=tuple(Reply(rollout, score, step) for step, rollout, score in kept),
     )
 
 
 def read_replies(path: Path) -> tuple[Reply, ...]:
-    return tuple(map(Reply.of, *read_scored_rollouts(path))) if path.is_file() else ()
+    return tuple(map(Reply, *read_scored_rollouts(path))) if path.is_file() else ()

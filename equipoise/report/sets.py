@@ -91,7 +91,8 @@ def set_sections(run: RunFiles) -> tuple[SetExamples, ...]:
     legend = (
         f"Each cell: the first reply, bold where the row differs, and the {name} of all replies."
     )
-    example = _example(run, furthest_set(before, view), variants, stages, view)
+    furthest = furthest_set(before, view)
+    example = _example(run, furthest, variants, stages, view)
     title = f"One patient, {number_} {run.name_of(view.variant)}s"
     return (SetExamples(title, "example", note, legend, heading(name), example),)
 
@@ -100,9 +101,9 @@ def by_set_and_variant(replies: Iterable[Reply], view: SetView) -> BySetAndVaria
     """Sort replies by set and variant, in their order."""
     sets: dict[str, dict[str, list[Reply]]] = {}
     for reply in replies:
-        if view.variant in reply.metadata:
-            variants = sets.setdefault(reply.set_id, {})
-            variants.setdefault(str(reply.metadata[view.variant]), []).append(reply)
+        if view.variant in reply.rollout.metadata:
+            variants = sets.setdefault(reply.rollout.set_id, {})
+            variants.setdefault(str(reply.rollout.metadata[view.variant]), []).append(reply)
     return sets
 
 
@@ -134,7 +135,7 @@ def _example(
     members = [reply for replies in stages["before"][set_id].values() for reply in replies]
     group = run.presentation.one_of_each
     # What the variants share besides the title; lists are in the prompt.
-    first, *siblings = (reply.metadata for reply in members)
+    first, *siblings = (reply.rollout.metadata for reply in members)
     shared = [
         f"{plain_name(key)} {in_words(value)}"
         for key, value in first.items()
@@ -159,7 +160,7 @@ def _example(
         shared=", ".join(shared),
         variants=tuple(variants),
         rows=tuple(rows),
-        prompt=clipped(members[0].prompt, _PROMPT_LIMIT),
+        prompt=clipped(members[0].rollout.prompt, _PROMPT_LIMIT),
         address=address(run, members[0]),
     )
 
@@ -187,7 +188,7 @@ def _row(
 
 
 def _fields(reply: Reply, view: SetView) -> Mapping[str, object]:
-    fields = reply.evidence.get(view.fields)  # the task's own
+    fields = reply.score.evidence.get(view.fields)  # the task's own
     return fields if isinstance(fields, dict) else {}
 
 
@@ -208,7 +209,7 @@ def _variant(
     if not replies:
         return Variant((), "", "", "no reply", "", (), "")
     first, mean, numbers = replies[0], mean_of(replies, view), _figures(replies, view)
-    fault, value = problem(first), number(first.evidence.get(view.figure))
+    fault, value = problem(first), number(first.score.evidence.get(view.figure))
     text = _fields(first, view).get(view.text)
     ends = f"{edges[0] + 0.5:g} to {edges[-1] - 0.5:g}"
     return Variant(
@@ -216,7 +217,7 @@ def _variant(
         figure="" if value is None else f"{value:g}",
         text=clipped(str(text), _TEXT_LIMIT) if text else "",
         problem=fault,
-        reply=clipped(first.completion, _REPLY_LIMIT) if fault else "",
+        reply=clipped(first.rollout.completion, _REPLY_LIMIT) if fault else "",
         bars=tuple((np.histogram(numbers, edges)[0] / tallest).tolist()),
         summary=""
         if mean is None
@@ -225,5 +226,5 @@ def _variant(
 
 
 def _figures(replies: Iterable[Reply], view: SetView) -> list[float]:
-    values = (number(reply.evidence.get(view.figure)) for reply in replies)
+    values = (number(reply.score.evidence.get(view.figure)) for reply in replies)
     return [value for value in values if value is not None]

@@ -11,21 +11,19 @@ from equipoise.report.words import (
     MISSING,
     STAGES,
     Pair,
+    beside_noise,
     change_in_unit,
     clipped,
     figure,
     figure_and_interval,
     figure_with_interval,
-    floor,
+    guard_note,
     heading,
-    interval_in_unit,
-    key_name,
     level_of,
     noise,
     p_value,
-    percent,
     plain_name,
-    section_title,
+    removed_note,
     signed_margin,
 )
 from equipoise.run.directory import BaselineResult, Evaluation
@@ -33,27 +31,9 @@ from equipoise.statistics.compare import MetricComparison
 from equipoise.statistics.evaluation import Estimate
 from equipoise.statistics.trivial import BEST_OF_N, GREEDY
 
-_NOT_PRESERVED, _WORSE, _INCONCLUSIVE = "Guard not preserved", "Worse", "Guard inconclusive"
-_NOT_MEASURED = "Guard not measured"
-_WITHIN, _UNCLEAR = f"{_WORSE}, but within its margin", f"{_WORSE}, perhaps by more than its margin"
-#: How the alerts on a comparison's rows begin, the worst first.
-BAD_NEWS = (_NOT_PRESERVED, _WORSE, _UNCLEAR, _WITHIN, _INCONCLUSIVE, _NOT_MEASURED)
-#: Those that say nothing of a single metric.
-UNKNOWN_NEWS = (_INCONCLUSIVE, _NOT_MEASURED)
 _UNKNOWN = MetricComparison()
 #: Columns of one comparison.
 CHANGE = ("Change", "p after Holm", "Test", "Verdict")
-
-
-def bad_news(row: MetricComparison) -> str:
-    """Return the beginning of an alert on a metric; empty without bad news."""
-    if row.guard == "not preserved":
-        return _NOT_PRESERVED
-    if row.guard and row.verdict == "not measured":
-        return _NOT_MEASURED
-    if row.verdict == "worse":
-        return {"preserved": _WITHIN, "inconclusive": _UNCLEAR}.get(row.guard or "", _WORSE)
-    return _INCONCLUSIVE if row.guard == "inconclusive" else ""
 
 
 # --- the outcome --------------------------------------------------------------------------------
@@ -62,12 +42,12 @@ def bad_news(row: MetricComparison) -> str:
 def outcome(run: RunFiles) -> str:
     """Say what happened: the task's findings, else its objective."""
     findings = [_finding(run, finding) for finding in run.presentation.findings]
-    return " ".join(filter(None, findings)) or _of_metric(run, headline_metric(run))
+    return " ".join(filter(None, findings)) or _of_metric(run, run.headline)
 
 
 def summary(run: RunFiles) -> str:
     """Say whether that is good: what training removed, guards, trivial baselines."""
-    name = headline_metric(run)
+    name = run.headline
     note = removed_note(run.comparison.get(name, _UNKNOWN), f"the {run.name_of(name)}")
     removed = f"{heading(note)} beyond sampling noise." if note else ""
     return " ".join(filter(None, (removed, _guards_sentence(run), _baselines_sentence(run))))
@@ -159,13 +139,13 @@ def _of_metric(run: RunFiles, name: str) -> str:
     if not pair:
         return "Not evaluated yet."
     stage, estimate = next(iter(pair.items()))
-    value = figure_with_interval(estimate, _level(run))
+    value = figure_with_interval(estimate, run.confidence)
     start = "The" if run.audited else f"{heading(stage)} training the"
-    return f"{start} {run.name_of(name)} is {value}{_beside_noise(estimate)}"
+    return f"{start} {run.name_of(name)} is {value}{beside_noise(estimate)}"
 
 
 def _before_and_after(run: RunFiles, name: str, pair: Pair) -> str:
-    before = figure_with_interval(pair["before"], _level(run))
+    before = figure_with_interval(pair["before"], run.confidence)
     after = figure_with_interval(pair["after"])
     sides = f"{before}{run.of_stage('before')}", f"{after}{run.of_stage('after')}"
     words = f"the {run.name_of(name)}"
@@ -178,32 +158,7 @@ def _before_and_after(run: RunFiles, name: str, pair: Pair) -> str:
     else:
         verb = "fell" if last < first else "rose"
         start = f"{heading(words)} {verb} from {before} to {after}"
-    return start + _beside_noise(pair["after"])
-
-
-def _beside_noise(estimate: Estimate) -> str:
-    if estimate.floor is None:
-        return "."
-    return f"; sampling noise alone gives {floor(estimate.floor)}."
-
-
-def _level(run: RunFiles) -> str:
-    return f"{level} CI " if (level := confidence(run)) else ""
-
-
-def confidence(run: RunFiles) -> str:
-    """The level of the intervals as `95%`; empty where it is not known."""
-    return level_of(run.latest.confidence)
-
-
-def headline_metric(run: RunFiles) -> str:
-    """The metric that the outcome is told by: the objective, else the environment's first."""
-    names = metric_names(run)
-    return run.objective if run.objective in names else next(iter(names), "")
-
-
-def metric_names(run: RunFiles) -> list[str]:
-    return list(run.latest.metrics)
+    return start + beside_noise(pair["after"])
 
 
 def _bad_first(names: Iterable[str], rows: Mapping[str, MetricComparison]) -> list[str]:
@@ -236,7 +191,7 @@ def verdict_sections(run: RunFiles) -> tuple[Tables, ...]:
     deciding = [
         name
         for name in _bad_first(run.comparison, run.comparison)
-        if run.comparison[name].guard or name == headline_metric(run)
+        if run.comparison[name].guard or name == run.headline
     ]
     if not deciding:
         return (every,)
@@ -249,7 +204,7 @@ def verdict_sections(run: RunFiles) -> tuple[Tables, ...]:
         )
         for name in deciding
     )
-    short = Table(columns, rows, confidence(run))
+    short = Table(columns, rows, run.confidence)
     note = (
         "The objective, and the guards: what must not move beyond a margin. "
         "The interval of a guard's change is the 90% one that decides."
@@ -259,11 +214,12 @@ def verdict_sections(run: RunFiles) -> tuple[Tables, ...]:
 
 def _deciding_cells(row: MetricComparison) -> tuple[Cell, ...]:
     """Change, margin and verdict of the objective or a guard."""
-    margin = signed_margin(row.margin) if row.margin else MISSING
-    verdict: str = (row.verdict != "not measured" and row.guard) or row.verdict
-    change = figure_cell(Estimate(row.difference, row.low, row.high), signed=True)
     if row.margin:  # the change and the interval that decide, in the margin's unit
-        change = margin_cell(row)
+        change, margin = margin_cell(row), signed_margin(row.margin)
+    else:
+        change = figure_cell(Estimate(row.difference, row.low, row.high), signed=True)
+        margin = MISSING
+    verdict: str = (row.verdict != "not measured" and row.guard) or row.verdict
     kind = f"verdict {verdict.split(' ')[0]}"
     return change, Cell(margin), Cell(verdict, kind=kind)
 
@@ -287,9 +243,9 @@ def verdict_table(run: RunFiles) -> Table:
                 *_estimates(run, run.pair(name)),
                 *(verdict_cells(rows.get(name)) if rows else ()),
             )
-            for name in _bad_first(dict.fromkeys([*metric_names(run), *rows]), rows)
+            for name in _bad_first(dict.fromkeys([*run.latest.metrics, *rows]), rows)
         ),
-        confidence(run),
+        run.confidence,
     )
 
 
@@ -310,12 +266,12 @@ def comparison_table(run: RunFiles) -> Table:
 
 def verdicts_note(run: RunFiles) -> str:
     """Explain the small print of the verdict table; empty if it has none."""
-    pairs = map(run.pair, metric_names(run))
+    pairs = map(run.pair, run.latest.metrics)
     if not any(e.floor is not None for pair in pairs for e in pair.values()):
         return ""
     return (
         "Noise alone: what the metric would be if there were nothing to find, as the median over "
-        f"permutations, and in brackets the bound under which {confidence(run) or 'most'} of "
+        f"permutations, and in brackets the bound under which {run.confidence or 'most'} of "
         "them stay; p is how likely noise is to reach the value beside it. A value with this noise "
         "has no interval."
     )
@@ -340,30 +296,6 @@ def verdict_cells(row: MetricComparison | None) -> tuple[Cell, ...]:
             bad=row.guard in ("not preserved", "inconclusive"),
         ),
     )
-
-
-def removed_note(row: MetricComparison, subject: str = "it") -> str:
-    """Say what share of a metric training removed, with its interval; empty without it."""
-    if (share := row.removed_share) is None:
-        return ""
-    value, low, high = (
-        f"{100 * part:.1f}".replace("-", MINUS) for part in (share.value, share.low, share.high)
-    )
-    return f"training removed {value}% ({low}% to {high}%) of {subject}"
-
-
-def guard_note(row: MetricComparison) -> str:
-    """Describe a guard's outcome, margin and deciding interval; empty for another metric."""
-    if row.guard is None or (margin := row.margin) is None:
-        return ""
-    change = interval_in_unit(margin)
-    power = "" if margin.power is None else percent(margin.power)
-    parts = [
-        f"margin {signed_margin(margin)}",
-        f"measured {change}" if change else "not measured",
-        f"an unchanged model passes in {power} of runs" if power else "",
-    ]
-    return f"guard {row.guard} ({'; '.join(filter(None, parts))})"
 
 
 def breakdown_sections(run: RunFiles) -> tuple[Tables, ...]:
@@ -393,9 +325,13 @@ def _breakdown(run: RunFiles, name: str, only: str = "") -> tuple[str, Table]:
         )
         for (key, measure), pair in pairs.items()
     )
-    columns = (heading(key_name(name)), "Metric", *map(run.column_of, run.stages))
-    table = Table(columns, rows, confidence(run))
-    return section_title(name, run.presentation.words), table
+    columns = (
+        heading(plain_name(name.removeprefix("by_"))),
+        "Metric",
+        *map(run.column_of, run.stages),
+    )
+    table = Table(columns, rows, run.confidence)
+    return heading(run.name_of(name)), table
 
 
 def charted_breakdown(run: RunFiles, chart: Chart) -> tuple[str, Table] | None:

@@ -29,11 +29,6 @@ _ABBREVIATIONS = {"kl": "KL", "id": "ID"}
 Pair = Mapping[Stage, Estimate]
 
 
-def is_measured(pair: Pair) -> bool:
-    """Whether one of the stages has a figure."""
-    return any(estimate.value is not None for estimate in pair.values())
-
-
 def number(value: Any) -> float | None:
     """A finite number, or None for anything else, as of what a task says of a reply."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -49,9 +44,10 @@ def figure(value: float | None, digits: int = _SIGNIFICANT_DIGITS, *, signed: bo
 
 
 def figure_with_interval(estimate: Estimate | None, level: str = "") -> str:
-    """`1.39 (1.35-1.44)`; `level` comes before the interval, which may be unknown."""
+    """`1.39 (95% CI 1.35-1.44)`; the level and the interval may be unknown."""
     value, interval = figure_and_interval(estimate)
-    return f"{value} ({level}{interval})" if interval else value
+    name = f"{level} CI " if level else ""
+    return f"{value} ({name}{interval})" if interval else value
 
 
 def figure_and_interval(
@@ -90,6 +86,13 @@ def noise(estimate: Estimate | None) -> str:
     return "; ".join(parts)
 
 
+def beside_noise(estimate: Estimate) -> str:
+    """End a sentence on a figure with what sampling noise alone would give, if that is known."""
+    if estimate.floor is None:
+        return "."
+    return f"; sampling noise alone gives {floor(estimate.floor)}."
+
+
 def signed_margin(margin: GuardMargin) -> str:
     """Write a margin with the sign of what is worse: `-0.02`, or `±10%` where both ways are."""
     scale, unit = _unit_of(margin)
@@ -119,6 +122,30 @@ def interval_in_unit(margin: GuardMargin) -> str:
     if margin.low is None or margin.high is None:
         return ""
     return f"{figure(margin.low * scale, 2)}{unit} to {figure(margin.high * scale, 2)}{unit}"
+
+
+def removed_note(row: MetricComparison, subject: str = "it") -> str:
+    """Say what share of a metric training removed, with its interval; empty without it."""
+    if (share := row.removed_share) is None:
+        return ""
+    value, low, high = (
+        f"{100 * part:.1f}".replace("-", MINUS) for part in (share.value, share.low, share.high)
+    )
+    return f"training removed {value}% ({low}% to {high}%) of {subject}"
+
+
+def guard_note(row: MetricComparison) -> str:
+    """Describe a guard's outcome, margin and deciding interval; empty for another metric."""
+    if row.guard is None or (margin := row.margin) is None:
+        return ""
+    change = interval_in_unit(margin)
+    power = "" if margin.power is None else percent(margin.power)
+    parts = [
+        f"margin {signed_margin(margin)}",
+        f"measured {change}" if change else "not measured",
+        f"an unchanged model passes in {power} of runs" if power else "",
+    ]
+    return f"guard {row.guard} ({'; '.join(filter(None, parts))})"
 
 
 def level_of(confidence: float | None) -> str:
@@ -168,16 +195,6 @@ def metric_name(name: str, words: Mapping[str, Words]) -> str:
 
 def metric_note(name: str, words: Mapping[str, Words]) -> str:
     return words[name].note if name in words else ""
-
-
-def section_title(name: str, words: Mapping[str, Words]) -> str:
-    """Name a breakdown; `By label` for by_label if the task has no words for it."""
-    return heading(metric_name(name, words))
-
-
-def key_name(section: str) -> str:
-    """Name the keys of a breakdown, as a heading above them: `label` for by_label."""
-    return plain_name(section.removeprefix("by_"))
 
 
 def plain_name(name: str) -> str:

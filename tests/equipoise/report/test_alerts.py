@@ -3,13 +3,14 @@
 import math
 from dataclasses import replace
 
+from environments.base import Rollout, Score
 from equipoise.report.head import alerts
 from equipoise.report.run_files import Reply, RunFiles
 
 
 def reply(prompt, value, unparseable=None):
     evidence = {} if unparseable is None else {"unparseable": unparseable}
-    return Reply("s", {}, "", "", None, evidence, prompt_id=prompt, value=value)
+    return Reply(Rollout(prompt, "s", "test", "", ""), Score(value, evidence=evidence))
 
 
 def compared(verdict, guard=None):

@@ -1,5 +1,6 @@
 """The table of replies that a task may want, and text in it that must not be trusted."""
 
+from environments.base import Failure, Rollout, Score
 from environments.presentation import Column, Presentation, ReplyTable
 from equipoise.report.replies import reply_sections
 from equipoise.report.run_files import Reply, RunFiles
@@ -11,7 +12,8 @@ TABLE = ReplyTable("Questions side by side", "What was asked and answered", COLU
 
 def reply(number, completion, **evidence):
     metadata = {"question": f"Question {number}?", "gold": "B"}
-    return Reply(f"q{number}", metadata, "", completion, None, evidence, prompt_id=f"q{number}")
+    rollout = Rollout(f"q{number}", f"q{number}", "test", "", completion, metadata)
+    return Reply(rollout, Score(1.0, evidence=evidence))
 
 
 def run(before, after, table=TABLE):
@@ -49,8 +51,9 @@ def test_columns_show_the_evidence_of_both_stages():
 
 
 def test_unreadable_and_endless_replies_do_no_harm():
-    broken = Reply("q", {}, "", "x" * 9_999, None, {"unparseable": "no queries"})
-    failed = Reply("q", {}, "", "", "timeout", {"documents": {"a": [3]}})
+    broken = reply(0, "x" * 9_999, unparseable="no queries")
+    failure = Failure("transport_timeout", "timeout")
+    failed = Reply(broken.rollout, Score(None, {}, failure, {"documents": {"a": [3]}}))
     rows = only(run((broken,), (failed,))).tables[0][1].rows
     assert [row[-1].note for row in rows] == ["no queries", "timeout"]
     assert len(rows[0][1].text) < 1_000

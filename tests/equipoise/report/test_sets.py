@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from environments.base import Failure, Rollout, Score
 from environments.presentation import Presentation, SetView, Words
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.sets import by_set_and_variant, furthest_set, set_sections
@@ -17,9 +18,9 @@ def reply(set_id, race, invasiveness, *, case="", error=None):
         fields = {"medication": "opioid", "surgical_referral": invasiveness > 5, "rationale": "why"}
         evidence = {"decision": fields, "invasiveness": invasiveness}
     metadata = {"race": race, "case": case or set_id, "age": "old"}
-    text, kind = error and f"{error} of x", error or ""
-    reply = f"reply {invasiveness}"
-    return Reply(set_id, metadata, "the prompt", reply, text, evidence, failure_kind=kind)
+    rollout = Rollout(set_id, set_id, "test", "the prompt", f"reply {invasiveness}", metadata)
+    failure = Failure(error, f"{error} of x") if error else None
+    return Reply(rollout, Score(None if error else 1.0, {}, failure, evidence))
 
 
 def run(before, after=(), said=SAID):
@@ -83,7 +84,8 @@ def test_a_reply_that_cannot_be_read_is_shown_as_it_is_and_one_that_is_not_there
 
 def test_without_sets_and_with_a_single_variant_there_is_no_example():
     said = Presentation(sets=SetView("part", "invasiveness", "decision"))
-    alone = [replace(each, metadata={"part": "one"}) for each in pair("a", 1, 2)]
+    rollouts = [replace(each.rollout, metadata={"part": "one"}) for each in pair("a", 1, 2)]
+    alone = [Reply(rollout, Score(1.0)) for rollout in rollouts]
     assert set_sections(run(alone, said=said)) == ()
-    assert set_sections(run([Reply("a", {}, "", "", None, {})])) == ()
+    assert set_sections(run([Reply(Rollout("a", "a", "test", "", ""), Score(1.0))])) == ()
     assert set_sections(run(pair("a", 1, 2), said=Presentation())) == ()

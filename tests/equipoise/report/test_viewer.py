@@ -339,8 +339,8 @@ def test_beyond_what_a_page_holds_whole_sets_are_left_out(run, monkeypatch):
     assert f"All {total:,} replies" in str(viewer(files) and viewer(files).note)
     monkeypatch.setattr(module, "MOST_REPLIES", total // 3)
     kept = module._whole_sets(list(module._numbered(files)))
-    sizes = Counter(each.reply.set_id for each in kept)
-    per_set = total // len({reply.set_id for reply in files.replies["before"]})
+    sizes = Counter(each.reply.rollout.set_id for each in kept)
+    per_set = total // len({reply.rollout.set_id for reply in files.replies["before"]})
     assert 0 < len(kept) <= total // 3
     assert set(sizes.values()) == {per_set}
     told = re.match(r"([\d,]+) of ([\d,]+) replies, whole sets", viewer(files).note)

@@ -43,7 +43,7 @@ def test_figures_have_three_digits(value, words):
     ],
 )
 def test_interval_shares_its_decimals_with_the_value(estimate, words):
-    assert figure_with_interval(estimate, "95% CI ") == words
+    assert figure_with_interval(estimate, "95%") == words
 
 
 @pytest.mark.parametrize(
