@@ -4,35 +4,24 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from environments.base import Rollout, Score
-from environments.measurement import Array, Direction, Measurement, Metric, quotient
+from environments.measurement import Direction, Measurement, Metric
 from equipoise.statistics.evaluation import json_number
 from equipoise.statistics.intervals import (
-    Clusters,
+    Change,
     Interval,
     Key,
-    Shares,
+    RemovedShare,
     StatisticsSettings,
-    beyond_p,
-    bootstrap_sums,
-    difference_bounds,
-    difference_p,
-    exceeding_p,
+    Test,
+    changes_of,
     holm,
-    interval,
-    mcnemar,
-    merge_clusters,
-    metric_draws,
-    student_quantile,
-    swap_p,
 )
 
-Test = Literal["paired bootstrap", "paired permutation", "mid-p McNemar", "Student's t over seeds"]
 Verdict = Literal["better", "worse", "changed", "no evidence", "not measured"]
 Guard = Literal["preserved", "not preserved", "inconclusive"]
 
@@ -55,15 +44,6 @@ class GuardMargin:
     p: float | None = None
     power: float | None = None
     error: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RemovedShare:
-    """The share of a metric that training removed; 1 is all of it, below 0 is more than before."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,29 +165,14 @@ def compare(
     not `tested`, because swapping takes most of the time. Raises `ValueError` where no cluster is
     shared, or one is in two strata.
     """
-    names = [n for n, m in before.metrics.items() if not m.constant and n in after.metrics]
-    clusters, split = _shared_clusters(before, after), before.sums.shape[1]
-    changes = {
-        name: _outcomes_change(before, after, name) or _change(before, after, name, clusters)
-        for name in names
-    }
-    draws = _draws(changes, clusters, settings)
-    comparisons = {
-        name: replace(
-            _compared(change, _tests(change, name, draws, settings, tested=tested)),
-            removed_share=_removed_share(change, name, draws, settings),
-        )
-        for name, change in changes.items()
-    }
-    directions = {name: direction_of(before.metrics[name], frozen=frozen) for name in names}
+    changes = changes_of(before, after, settings, tested=tested)
+    comparisons = {name: _compared(change) for name, change in changes.items()}
+    directions = {name: direction_of(c.metric, frozen=frozen) for name, c in changes.items()}
     compared = with_verdicts(comparisons, directions, settings)
     unchanged, part = (halves.compare(settings), halves.share) if halves else (compared, 1.0)
     for name, c in compared.items():
         if c.margin:
-            shares = Shares.of(before.metrics[name], clusters.sums[:, :split], clusters.strata)
-            degrees = shares.degrees if shares else clusters.degrees
-            quantile = student_quantile(settings.confidence, degrees)
-            still = unchanged.get(name, c)
+            still, quantile = unchanged.get(name, c), changes[name].quantile
             power, error = power_of(still, quantile, part), error_of(still, quantile, part)
             compared[name] = replace(c, margin=replace(c.margin, power=power, error=error))
     return compared
@@ -218,230 +183,34 @@ def direction_of(metric: Metric, *, frozen: bool) -> Direction | None:
     return None if frozen and metric.zero_if_frozen else metric.better
 
 
-# --- changes --------------------------------------------------------------------------------------
+# --- guards and verdicts --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A metric before and after, as functions of joint sums [..., K] of the same clusters.
-
-    `shares` are those of a metric that is one, `outcomes` those of McNemar's test. A `removable`
-    one is unbiased, of measurements with the same clusters.
-    """
-
-    metric: Metric
-    clusters: Clusters
-    before: Callable[[Array], Array]
-    after: Callable[[Array], Array]
-    shares: tuple[Shares, Shares] | None
-    outcomes: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
-    removable: bool = False
-
-    def difference(self, sums: Array) -> Array:
-        return self.after(sums) - self.before(sums)
-
-    def guarded(self, sums: Array) -> Array:
-        relative = self.metric.guard is not None and self.metric.guard.relative
-        return self.difference(sums) / (np.abs(self.before(sums)) if relative else 1.0)
-
-    def removed(self, sums: Array) -> Array:
-        return 1 - self.after(sums) / self.before(sums)
-
-
-def _change(before: Measurement, after: Measurement, name: str, clusters: Clusters) -> _Change:
-    split = before.sums.shape[1]
-    first, second = before.metrics[name], after.metrics[name]
-    shares = (
-        Shares.of(first, clusters.sums[:, :split], clusters.strata),
-        Shares.of(second, clusters.sums[:, split:], clusters.strata),
-    )
-    return _Change(
-        first,
-        clusters,
-        lambda t: first.at(t[..., :split]),
-        lambda t: second.at(t[..., split:]),
-        None if shares[0] is None or shares[1] is None else (shares[0], shares[1]),
-        removable=first.unbiased and set(before.clusters) == set(after.clusters),
-    )
-
-
-def _shared_clusters(before: Measurement, after: Measurement) -> Clusters:
-    """The shared clusters, their sums those before and those after side by side."""
-    first, second = (merge_clusters(m.clusters, m.sums, m.strata) for m in (before, after))
-    shared, at_first, at_second = np.intersect1d(first.names, second.names, return_indices=True)
-    if not len(shared):
-        raise ValueError("the two measurements have no cluster in common")
-    sums = np.hstack([first.sums[at_first], second.sums[at_second]])
-    return merge_clusters(shared.tolist(), sums, _shared_strata(before, after, shared.tolist()))
-
-
-def _shared_strata(
-    before: Measurement, after: Measurement, shared: Sequence[str]
-) -> list[str] | None:
-    """The stratum of each shared cluster. Raises `ValueError` where the two do not agree."""
-    first, second = (
-        dict(zip(m.clusters, m.strata or [""] * len(m.clusters), strict=True))
-        for m in (before, after)
-    )
-    if torn := [cluster for cluster in shared if first[cluster] != second[cluster]]:
-        raise ValueError(f"cluster {torn[0]!r} is in two strata")
-    return [first[cluster] for cluster in shared]
-
-
-def _outcomes_change(before: Measurement, after: Measurement, name: str) -> _Change | None:
-    """The change of the clusters that have an outcome both times; None without outcomes.
-
-    Their sums are whether it is a yes before, whether after, and 1.
-    """
-    first, second = _outcomes(before, name), _outcomes(after, name)
-    if first is None or second is None:
-        return None
-    shared = [cluster for cluster in first if cluster in second]
-    rows = [(first[cluster], second[cluster], True) for cluster in shared]
-    sums = np.array(rows, dtype=np.float64).reshape(-1, 3)
-    pairs = merge_clusters(shared, sums, _shared_strata(before, after, shared))
-    yes, yes_after, ones = pairs.sums.T
-    shares = (Shares(yes, ones, pairs.strata), Shares(yes_after, ones, pairs.strata))
-    return _Change(
-        before.metrics[name],
-        pairs,
-        lambda t: quotient(t[..., 0], t[..., 2]),
-        lambda t: quotient(t[..., 1], t[..., 2]),
-        shares if len(pairs.names) > 1 else None,
-        outcomes=(yes > 0, yes_after > 0),
-    )
-
-
-def _outcomes(measurement: Measurement, name: str) -> dict[str, bool] | None:
-    """Outcomes of the clusters in which the metric is defined."""
-    metric = measurement.metrics[name]
-    if metric.outcomes is None:
-        return None
-    if len(set(measurement.clusters)) != len(measurement.clusters):
-        raise ValueError(f"metric {name!r} has outcomes, so it needs one row for each cluster")
-    defined = np.isfinite(metric.at(measurement.sums))
-    outcomes = zip(measurement.clusters, metric.outcomes, defined, strict=True)
-    return {cluster: bool(outcome) for cluster, outcome, is_defined in outcomes if is_defined}
-
-
-_Draws = Mapping[tuple[str, str], Array]
-
-
-def _draws(
-    changes: Mapping[str, _Change], clusters: Clusters, settings: StatisticsSettings
-) -> _Draws:
-    """The paired bootstrap of the metrics that are neither shares nor outcomes: name and figure."""
-    metrics: dict[tuple[str, str], Metric] = {}
-    for name, change in changes.items():
-        if change.removable:
-            metrics[name, "before"] = Metric(change.before)
-            metrics[name, "removed"] = Metric(change.removed)
-        if change.shares or change.outcomes:
-            continue
-        metrics[name, "difference"] = Metric(change.difference)
-        if change.metric.guard:
-            metrics[name, "guarded"] = Metric(change.guarded)
-    if not metrics:  # draws take a second
-        return {}
-    rng = np.random.default_rng(settings.seed)
-    return metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), metrics)
-
-
-class _Tests(NamedTuple):
-    """The test of a change, its interval and p; interval and one-sided p of a guarded change."""
-
-    test: Test
-    bounds: Interval | None = None
-    p: float | None = None
-    guarding: Interval | None = None
-    beyond: float | None = None
-
-
-def _tests(
-    change: _Change, name: str, draws: _Draws, settings: StatisticsSettings, *, tested: bool
-) -> _Tests:
-    metric, guard = change.metric, change.metric.guard
-    test: Test = "mid-p McNemar" if change.outcomes else "paired bootstrap"
-    level, guarding_at = settings.confidence, guarding_level(settings.confidence)
-    if change.shares:
-        bounds, p = _defined(difference_bounds(*change.shares, level)), None
-        if change.outcomes:
-            p = mcnemar(*change.outcomes)
-        elif tested and bounds:
-            rng = np.random.default_rng(settings.seed)
-            p = swap_p(*change.shares, settings.bootstrap_draws, rng)
-            test = "paired permutation"
-        if guard is None:
-            return _Tests(test, bounds, p)
-        guarding = _defined(difference_bounds(*change.shares, guarding_at))
-        return _Tests(test, bounds, p, guarding, beyond_p(*change.shares, guard.by, metric.better))
-    if change.outcomes:  # of one cluster, or of none
-        return _Tests(test)
-    drawn, degrees = draws[name, "difference"], change.clusters.degrees
-    tests = _Tests(test, interval(drawn, level, degrees), difference_p(drawn, degrees))
-    if guard is None:
-        return tests
-    drawn = draws[name, "guarded"]
-    sides = (drawn, metric.better != "higher"), (-drawn, metric.better != "lower")
-    ps = [exceeding_p(side, guard.by, degrees) for side, is_guarded in sides if is_guarded]
-    beyond = min((p for p in ps if p is not None), default=None)
-    return tests._replace(guarding=interval(drawn, guarding_at, degrees), beyond=beyond)
-
-
-def _compared(change: _Change, tests: _Tests) -> MetricComparison:
+def _compared(change: Change) -> MetricComparison:
     """The comparison with its guard, not yet corrected."""
-    total, guard = change.clusters.total, change.metric.guard
+    guard, difference = change.metric.guard, json_number(change.after - change.before)
+    bounds = change.bounds if difference is not None else None
     margin: GuardMargin | None = None
     status: Guard | None = None
-    difference = json_number(float(change.difference(total)))
-    bounds = tests.bounds if difference is not None else None
     if guard:
         margin = GuardMargin(guard.by, guard.relative, better=change.metric.better)
         status = "inconclusive"
-        if tests.guarding:
-            low, high = tests.guarding.low, tests.guarding.high
-            margin = replace(margin, low=low, high=high, p=tests.beyond)
-            status = guard_of(tests.guarding, guard.by, change.metric.better)
+        if change.guarding:
+            low, high = change.guarding.low, change.guarding.high
+            margin = replace(margin, low=low, high=high, p=change.beyond)
+            status = guard_of(change.guarding, guard.by, change.metric.better)
     return MetricComparison(
-        before=json_number(float(change.before(total))),
-        after=json_number(float(change.after(total))),
+        before=json_number(change.before),
+        after=json_number(change.after),
         difference=difference,
         low=bounds.low if bounds else None,
         high=bounds.high if bounds else None,
-        p=tests.p if bounds else None,
-        test=tests.test,
+        p=change.p if bounds else None,
+        test=change.test,
         guard=status,
         margin=margin,
+        removed_share=change.removed_share,
     )
-
-
-def _removed_share(
-    change: _Change, name: str, draws: _Draws, settings: StatisticsSettings
-) -> RemovedShare | None:
-    if not change.removable:
-        return None
-    before, removed = (
-        interval(draws[name, figure], settings.confidence, change.clusters.degrees)
-        for figure in ("before", "removed")
-    )
-    value = float(Metric(change.removed).at(change.clusters.total))
-    if before is None or removed is None or before.low <= 0 or not math.isfinite(value):
-        return None
-    return RemovedShare(value, removed.low, removed.high)
-
-
-def _defined(bounds: tuple[Array, Array]) -> Interval | None:
-    low, high = map(float, bounds)
-    return Interval(low, high) if math.isfinite(low) and math.isfinite(high) else None
-
-
-def guarding_level(confidence: float) -> float:
-    """The confidence of the interval whose bounds are those of two one-sided tests.
-
-    Each test has level 1 - confidence, so the interval is of 90% where others are of 95%
-    (Schuirmann 1987, doi:10.1007/BF01068419).
-    """
-    return 2 * confidence - 1
 
 
 def guard_of(bounds: Interval, margin: float, better: Direction | None) -> Guard:

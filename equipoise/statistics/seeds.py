@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from environments.measurement import Metric
-from equipoise.statistics.compare import MetricComparison, change_in_unit, guard_of, guarding_level
+from equipoise.statistics.compare import MetricComparison, change_in_unit, guard_of
 from equipoise.statistics.evaluation import Breakdowns, Estimate, Estimates
-from equipoise.statistics.intervals import Interval, student_quantile
+from equipoise.statistics.intervals import Interval, guarding_level, student_quantile
 
 #: Values of so many characters are shown beside the name of what differs.
 _LONGEST_VALUES = 60
