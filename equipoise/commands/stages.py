@@ -18,17 +18,20 @@ from equipoise.report.renderers import print_result, print_stage
 from equipoise.report.report import write_report
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.job import Display, Job, Watch, compare_stages
+from equipoise.run.job import (
+    Display,
+    Job,
+    Watch,
+    after_training,
+    begin_training,
+    compare_stages,
+    is_drawn,
+    score_final,
+)
 from equipoise.run.ledger import Meter, Provenance, now, owning
 from equipoise.run.seals import seal
 from equipoise.run.start import Setup, prepare_run, record_prompts, reported, start_run
-from equipoise.train.probe import (
-    after_training,
-    before_training,
-    is_drawn,
-    score_final,
-    write_modes,
-)
+from equipoise.train.probe import before_training, write_modes
 
 _LOG = logging.getLogger(__name__)
 #: Runs a job's stages up to the final evaluation, without those that its directory holds.
@@ -121,6 +124,7 @@ def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
     if probe_only:
         return
     if not job.run.final_checkpoint.exists():
+        begin_training(job)
         # TRL takes seconds to import, and what comes before training needs none of it.
         from equipoise.train.local import train
 
@@ -128,8 +132,9 @@ def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
         train(job, loaded, watch)
         give_memory_back()
     if not is_drawn(job):
-        trained = load_trained(loaded, job.run.final_checkpoint, loaded.model.device)
-        after_training(job, sampler(job, trained))
+        checkpoint = job.run.final_checkpoint
+        trained = sampler(job, load_trained(loaded, checkpoint, loaded.model.device))
+        after_training(job, trained)
         del trained
     score_final(job)
     give_memory_back()

@@ -105,12 +105,20 @@ def read_model(path: Path, kind: type[M], code: str, remedy: str) -> M:
     try:
         return kind.model_validate(read_json(path))
     except ValidationError as error:
-        raise EquipoiseError(code, f"{path}: {first_fault(error, 'the file')}", remedy) from None
+        raise EquipoiseError(code, f"{path}: {_first_fault(error, 'the file')}", remedy) from None
     except (OSError, ValueError) as error:
         raise EquipoiseError(code, f"{path} cannot be read: {error}", remedy) from None
 
 
-def first_fault(error: ValidationError, subject: str) -> str:
+def check_line(path: Path, number: int, row: Any, kind: type[M], code: str) -> M:
+    """The value of a line as the class that wrote it. Raises `DamagedFileError`."""
+    try:
+        return kind.model_validate(row)
+    except ValidationError as error:
+        raise DamagedFileError(code, path, _first_fault(error, "the line"), number) from None
+
+
+def _first_fault(error: ValidationError, subject: str) -> str:
     """Name the place of the first fault and the fault; the place may be all of `subject`."""
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or subject}: {first['msg']}"

@@ -87,20 +87,6 @@ def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> L
     return LoadedModel(model, base.tokenizer, model_identity(str(checkpoint)))
 
 
-def in_half(config: Config, model: PreTrainedModel) -> bool:
-    """Whether to compute in bfloat16: on a GPU if configured, on a CPU if the base is loaded so."""
-    is_bfloat16 = config.policy.precision == "bfloat16"
-    return is_bfloat16 and (model.device.type != "cpu" or model.dtype == torch.bfloat16)
-
-
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 is faster than float32; on a CPU that takes instructions for it."""
-    if device.type != "cpu":
-        return True
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
-
-
 def _pretrained(
     name: str, dtype: torch.dtype, device: torch.device, *, four_bit: bool
 ) -> PreTrainedModel:

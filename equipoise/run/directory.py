@@ -84,6 +84,7 @@ class RunDirectory:
     report = _Below("report.html")
     #: The trained model's likeliest replies, scored; `probe` has the untrained model's.
     greedy = _Below("final", "greedy.jsonl")
+    greedy_generations = _Below("final", "greedy_generations.jsonl")
 
     @property
     def ledger(self) -> Ledger:

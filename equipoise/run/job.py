@@ -44,6 +44,7 @@ from equipoise.run.seals import seal
 from equipoise.statistics.compare import Halves, compare
 from equipoise.statistics.evaluation import estimates_of, learning_signal
 from equipoise.statistics.intervals import StatisticsSettings
+from equipoise.statistics.trivial import GREEDY
 
 _LOG = logging.getLogger(__name__)
 
@@ -264,6 +265,9 @@ Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
 #: The same of a model that may fail: with each rollout why it has no reply, None where it has one.
 Draw = Callable[[Sequence[PromptRecord], int, str], tuple[list[Rollout], list[Failure | None]]]
 
+#: Rollouts with their scores.
+Scored = tuple[Sequence[Rollout], Sequence[Score]]
+
 REFERENCE, BASELINE, FINAL = "reference", "baseline", "final"
 
 #: In the evidence of a score where the model gave no reply.
@@ -277,23 +281,20 @@ _NO_SIGNAL = (
 )
 
 
-def take_reference(job: Job, frozen: Sample) -> None:
-    """Draw what the `frozen` model decides, if the run needs it and has none yet."""
-    generations = job.environment.reference_generations
-    if generations and not job.run.reference.exists():
+def take_reference(job: Job, frozen: Sample | None = None) -> None:
+    """Hand what the frozen model decides to the environment of this process, if it needs it.
+
+    `frozen` draws it where the run has none yet.
+    """
+    path, generations = job.run.reference, job.environment.reference_generations
+    if generations and frozen and not path.exists():
         with job.timed(REFERENCE):
             job.display.begin("Reference: what the frozen model decides")
-            write_rollouts(job.run.reference, frozen(job.records, generations, REFERENCE))
-        seal(job.run, job.run.reference)
-    use_reference(job)
-
-
-def use_reference(job: Job) -> None:
-    """Hand the run's reference, where it has one, to the environment of this process."""
-    path, environment = job.run.reference, job.environment
-    if environment.reference_generations and path.exists():
+            write_rollouts(path, frozen(job.records, generations, REFERENCE))
+        seal(job.run, path)
+    if generations and path.exists():
         job.run.ledger.update(Provenance(hashes={REFERENCE: hash_file(path)}))
-        environment.set_reference(read_rollouts(path))
+        job.environment.set_reference(read_rollouts(path))
 
 
 def begin_training(job: Job) -> None:
@@ -421,6 +422,47 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     seal(run, run.evaluation(stage).parent)
     run.generations(stage).unlink()
     job.show(stage, evaluation)
+
+
+def score_baseline(job: Job, name: str, rollouts: Sequence[Rollout]) -> Scored:
+    """Score the replies of a trivial baseline. Raises `EquipoiseError` like `score`."""
+    scores = scores_of(job.environment, rollouts)
+    refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the trivial baseline {name!r}")
+    return rollouts, scores
+
+
+# --- the trained model ----------------------------------------------------------------------------
+# Its replies are drawn while an engine has it, and scored when the engine has gone.
+
+
+def is_drawn(job: Job) -> bool:
+    """Return whether every reply of the trained model is there."""
+    return job.run.is_evaluated(FINAL) or job.run.generations(FINAL).exists()
+
+
+def after_training(job: Job, trained: Sample) -> None:
+    """Draw the trained model's replies; the model itself is saved by now."""
+    with job.timed(FINAL):
+        if job.run.probe.exists():  # it is compared with the model's likeliest replies
+            rollouts = trained(job.split(job.config.equipoise.evaluation.split), 1, GREEDY)
+            write_generations(job.run.greedy_generations, rollouts, [None] * len(rollouts))
+        generate(job, FINAL, as_draw(trained))
+
+
+def score_final(job: Job) -> None:
+    """Score the trained model's replies, unless that is done."""
+    if job.run.is_evaluated(FINAL):
+        return
+    with job.timed(FINAL):
+        if (drawn := job.run.greedy_generations).exists():
+            # As often as a baseline of one reply gives it.
+            copies = job.loaded.env_settings.least_generations
+            rollouts = [rollout for rollout in read_generations(drawn)[0] for _ in range(copies)]
+            with job.display.progress("scoring the likeliest replies"):
+                scored = score_baseline(job, GREEDY, rollouts)
+            write_rollouts(job.run.greedy, *scored)
+            drawn.unlink()
+        score(job, FINAL)
 
 
 def compare_stages(job: Job) -> None:

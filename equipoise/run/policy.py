@@ -7,10 +7,11 @@ import platform
 from collections.abc import Sequence
 
 import torch
+from transformers import PreTrainedModel
 
 from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
-from equipoise.models.causal import LoadedModel, Sampling, has_bfloat16, in_half, load_model, sample
+from equipoise.models.causal import LoadedModel, Sampling, load_model, sample
 from equipoise.models.hub import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
 from equipoise.models.task import refuse_control_tokens
@@ -62,6 +63,20 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
         four_bit=config.equipoise.load_in_4bit,
         template=template_of(policy.tokenizer),
     )
+
+
+def in_half(config: Config, model: PreTrainedModel) -> bool:
+    """Whether to compute in bfloat16: on a GPU if configured, on a CPU if the base is loaded so."""
+    is_bfloat16 = config.policy.precision == "bfloat16"
+    return is_bfloat16 and (model.device.type != "cpu" or model.dtype == torch.bfloat16)
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 is faster than float32; on a CPU that takes instructions for it."""
+    if device.type != "cpu":
+        return True
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def record_policy(job: Job, loaded: LoadedModel) -> None:

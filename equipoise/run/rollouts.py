@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import BaseModel, model_validator
 
 from environments.base import Failure, FailureKind, PromptRecord, Rollout, Score
-from equipoise.files.disk import DamagedFileError, finite, first_fault, read_jsonl, write_jsonl
+from equipoise.files.disk import DamagedFileError, check_line, finite, read_jsonl, write_jsonl
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.records import Name
 from equipoise.run.history import step_lines
@@ -164,7 +164,7 @@ def _lines(path: Path, model: type[L]) -> Iterator[L]:
     number = 0
     try:
         for number, row in enumerate(read_jsonl(path), start=1):
-            yield _check(path, number, row, model)
+            yield check_line(path, number, row, model, "file.invalid-rollout")
     except FileNotFoundError:
         raise EquipoiseError(
             "rollouts.no-file", f"{path} does not exist", "Check the path."
@@ -177,14 +177,6 @@ def _lines(path: Path, model: type[L]) -> Iterator[L]:
         raise EquipoiseError(
             "rollouts.empty-file", f"{path} holds no generations", "Make it again."
         )
-
-
-def _check(path: Path, number: int, row: Any, model: type[L]) -> L:
-    try:
-        return model.model_validate(row)
-    except ValidationError as error:
-        fault = first_fault(error, "the line")
-        raise DamagedFileError("file.invalid-rollout", path, fault, number) from None
 
 
 # --- training rollouts ----------------------------------------------------------------------------
@@ -235,7 +227,7 @@ class TrainingRollouts:
         limit = min(self.limit, self.steps)
         return step * limit // self.steps > (step - 1) * limit // self.steps
 
-    def append(self, step: int, sample: Sample) -> None:
+    def write_step(self, step: int, sample: Sample) -> None:
         """Append what was chosen of a step in one write, where the step is kept."""
         if sample and self.keeps(step):
             self.path.parent.mkdir(exist_ok=True)
@@ -249,7 +241,7 @@ def read_kept(path: Path) -> Iterator[tuple[int, Rollout, Score]]:
     """Yield each rollout with its step. Raises `EquipoiseError` like `step_lines`."""
     for number, (row, _) in enumerate(step_lines(path), start=1):
         try:
-            line = _check(path, number, row, _ScoredLine)
+            line = check_line(path, number, row, _ScoredLine, "file.invalid-rollout")
         except DamagedFileError as error:
             raise EquipoiseError(error.code, str(error), "Put back the file.") from None
         yield row["step"], line.rollout(), line.score()

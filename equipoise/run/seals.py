@@ -73,7 +73,7 @@ def seal(run: RunDirectory, *renewed: Path) -> None:
     Hidden files are not results; neither are generations, which are removed next, and the model's
     card, which may be edited.
     """
-    listed, finished = Manifest.read(run.root), _finished_parts(run)
+    finished, listed = _finished_parts(run), Manifest.read(run.root)
     unlisted = finished.keys() - (listed.parts() - {path.name for path in renewed})
     left_out = {run.generations(stage) for stage in ("baseline", "final")}
     left_out |= {run.final_checkpoint / "README.md"}

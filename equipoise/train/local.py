@@ -35,17 +35,11 @@ from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
 from equipoise.files.disk import flush, write_folder, write_json
 from equipoise.files.exits import Stopped, deferring
-from equipoise.models.causal import (
-    LoadedModel,
-    Sampling,
-    complete,
-    in_half,
-    render_prompt,
-    until_end,
-)
+from equipoise.models.causal import LoadedModel, Sampling, complete, render_prompt, until_end
 from equipoise.run.history import Row, append_row, restore, step_row
-from equipoise.run.job import FailureMonitor, Job, Watch, begin_training, score_within_budget
+from equipoise.run.job import FailureMonitor, Job, Watch, score_within_budget
 from equipoise.run.ledger import Meter
+from equipoise.run.policy import in_half
 from equipoise.run.rollouts import Choice, Sample, TrainingRollouts, choose
 from equipoise.run.seals import CheckpointFolder, find_checkpoints, seal
 
@@ -64,7 +58,6 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
     Raises `Stopped` where it was stopped before its last step.
     """
     config, run, records = job.config, job.run, job.split(TRAIN_SPLIT)
-    begin_training(job)
     checkpoint = latest_checkpoint(run.checkpoints)
     for file in (run.history, run.training):
         restore(file, checkpoint.path / file.name if checkpoint else None)
@@ -174,7 +167,7 @@ class StepRecorder(TrainerCallback):
         self, _args: Any, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Write the sample. End training with a checkpoint on a request or after failures."""
-        self.rollouts.append(state.global_step, self._sample)
+        self.rollouts.write_step(state.global_step, self._sample)
         if self.monitor.exceeded or self.stop_requested():
             control.should_save = True
             control.should_training_stop = True

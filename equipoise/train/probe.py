@@ -1,4 +1,4 @@
-"""The stages around training: reference, evaluations, and the probe of trivial baselines.
+"""The probe of trivial baselines, before training, and what the trained model adds to them.
 
 The constant reply is searched on training prompts; every baseline is measured on the evaluation
 split, as the untrained and the trained model are. `probe/` in the run directory has the scored
@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from environments.base import REWARD, TRAIN_SPLIT, PromptRecord, Rollout, Score
+from environments.base import REWARD, TRAIN_SPLIT, PromptRecord, Rollout
 from environments.contract import Environment
 from environments.measurement import Measurement
 from environments.measurement import Modes as TaskModes
@@ -29,22 +29,14 @@ from equipoise.run.job import (
     FINAL,
     Job,
     Sample,
-    as_draw,
+    Scored,
     evaluate,
-    generate,
-    refuse_failures,
-    score,
+    score_baseline,
     scores_of,
     statistics_settings,
     take_reference,
-    use_reference,
 )
-from equipoise.run.rollouts import (
-    read_generations,
-    read_scored_rollouts,
-    write_generations,
-    write_rollouts,
-)
+from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from equipoise.run.seals import seal
 from equipoise.statistics.compare import compare, with_verdicts
 from equipoise.statistics.evaluation import headline_figures
@@ -80,11 +72,15 @@ _NOTES = {
     BLINDED: "the untrained model, with what must not decide taken out of the prompt",
 }
 
-#: Rollouts of the evaluation split with their scores.
-Scored = tuple[Sequence[Rollout], Sequence[Score]]
-
 
 # --- before training -----------------------------------------------------------------------------
+
+
+def before_training(job: Job, frozen: Sample) -> None:
+    """Draw the reference, evaluate the baseline and probe, all with the frozen model."""
+    take_reference(job, frozen)
+    evaluate(job, BASELINE, frozen)
+    probe(job, frozen)
 
 
 def probe(job: Job, frozen: Sample) -> None:
@@ -109,11 +105,12 @@ def probe(job: Job, frozen: Sample) -> None:
             untrained = replace(untrained, constants=_constants(job, written, untrained.copies))
         with job.display.progress("scoring trivial baselines"):
             baselines = _without_model(job, untrained) | drawn
-            scored = {name: _score(job, name, rollouts) for name, rollouts in baselines.items()}
+            scored = {
+                name: score_baseline(job, name, rollouts) for name, rollouts in baselines.items()
+            }
         scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
         with job.display.progress("measuring them"):
-            statistics = statistics_settings(job.config)
-            measured = measure_probe(job.environment, scored, untrained.constants, statistics)
+            measured = measure_probe(job, scored, untrained.constants)
 
     def fill(folder: Path) -> None:
         for name, (rollouts, scores) in scored.items():
@@ -202,20 +199,12 @@ def _without_model(job: Job, untrained: Untrained) -> dict[str, list[Rollout]]:
     return baselines
 
 
-def _score(job: Job, name: str, rollouts: Sequence[Rollout]) -> Scored:
-    scores = scores_of(job.environment, rollouts)
-    refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the trivial baseline {name!r}")
-    return rollouts, scores
-
-
 def measure_probe(
-    environment: Environment,
-    scored: Mapping[str, Scored],
-    constants: Mapping[str, Constant],
-    settings: StatisticsSettings,
+    job: Job, scored: Mapping[str, Scored], constants: Mapping[str, Constant]
 ) -> Probe:
     """Measure the baselines; the untrained model is the first of them."""
-    measured = {name: Measured.of(environment, *pair) for name, pair in scored.items()}
+    settings = statistics_settings(job.config)
+    measured = {name: Measured.of(job.environment, *pair) for name, pair in scored.items()}
     figures = {name: figures_of(measurement, settings) for name, measurement in measured.items()}
     independent = {
         baseline.name: measured[baseline.name] for baseline in TRIVIAL_BASELINES if baseline.blind
@@ -236,23 +225,6 @@ def measure_probe(
 
 
 # --- after training ------------------------------------------------------------------------------
-
-
-def score_greedy(job: Job) -> None:
-    """Score the likeliest replies that are kept, as often as a baseline of one reply gives it."""
-    drawn = _drawn_greedy(job.run)
-    if not drawn.exists():
-        return
-    copies = job.loaded.env_settings.least_generations
-    rollouts = [rollout for rollout in read_generations(drawn)[0] for _ in range(copies)]
-    with job.display.progress("scoring the likeliest replies"):
-        scored = _score(job, GREEDY, rollouts)
-    write_rollouts(job.run.greedy, *scored)
-    drawn.unlink()
-
-
-def _drawn_greedy(run: RunDirectory) -> Path:
-    return run.greedy.with_name("greedy_generations.jsonl")
 
 
 def compare_with_trained(
@@ -292,41 +264,6 @@ def compare_with_trained(
 def _file(baseline: str) -> str:
     """A task may call a baseline what it likes."""
     return f"{re.sub('[^A-Za-z0-9_-]+', '-', baseline)}.jsonl"
-
-
-# --- the stages around training -------------------------------------------------------------------
-# In the order of both engines; what a run has already is left out.
-
-
-def before_training(job: Job, frozen: Sample) -> None:
-    """Draw the reference, evaluate the baseline and probe, all with the frozen model."""
-    take_reference(job, frozen)
-    evaluate(job, BASELINE, frozen)
-    probe(job, frozen)
-
-
-def is_drawn(job: Job) -> bool:
-    """Return whether every reply of the trained model is there."""
-    return job.run.is_evaluated(FINAL) or job.run.generations(FINAL).exists()
-
-
-def after_training(job: Job, trained: Sample) -> None:
-    """Draw the trained model's replies; the model itself is saved by now."""
-    with job.timed(FINAL):
-        if job.run.probe.exists():  # it is compared with the model's likeliest replies
-            rollouts = trained(job.split(job.config.equipoise.evaluation.split), 1, GREEDY)
-            write_generations(_drawn_greedy(job.run), rollouts, [None] * len(rollouts))
-        generate(job, FINAL, as_draw(trained))
-
-
-def score_final(job: Job) -> None:
-    """Score the trained model's replies, unless that is done."""
-    if job.run.is_evaluated(FINAL):
-        return
-    use_reference(job)
-    with job.timed(FINAL):
-        score_greedy(job)  # before the folder is sealed
-        score(job, FINAL)
 
 
 # --- modes ----------------------------------------------------------------------------------------

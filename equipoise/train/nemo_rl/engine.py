@@ -31,13 +31,21 @@ from equipoise.models.pretrained import (
 from equipoise.models.task import refuse_control_tokens
 from equipoise.models.template import check_template
 from equipoise.run.directory import RunDirectory
-from equipoise.run.history import keep_steps, read_history
-from equipoise.run.job import Display, Job, Watch, record_model
-from equipoise.train.nemo_rl.history import usable_checkpoint
+from equipoise.run.history import keep_steps
+from equipoise.run.job import (
+    Display,
+    Job,
+    Watch,
+    is_drawn,
+    record_model,
+    score_final,
+    take_reference,
+)
+from equipoise.run.seals import remove
+from equipoise.train.nemo_rl.history import latest_checkpoint
 from equipoise.train.nemo_rl.process import before_nemo_rl
 from equipoise.train.nemo_rl.recipe import Rehearsal, run_grpo
 from equipoise.train.nemo_rl.scoring import templated
-from equipoise.train.probe import is_drawn, score_final
 
 _LOG = logging.getLogger(__name__)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -124,6 +132,7 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
     """
     if job.run.final_checkpoint.exists():
         return
+    take_reference(job)  # of a resumed run
     installation, policy = find_installation(), job.config.policy
     names = tokenizer_of(policy, job.model_name), template_of(policy.tokenizer)
     tokenizer = load_tokenizer(job.model_name, *names)
@@ -151,14 +160,9 @@ def train(
 ) -> None:
     """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
     steps = job.steps
-    keep_steps(job.run.history, steps)  # drops a row that a kill cut off
-    last_step = int(max(read_history(job.run.history).get("step", ()), default=0))
-    newest = usable_checkpoint(job.run.checkpoints, last_step, _LOG.warning)
-    done = newest.step if newest else 0
+    done = go_back(job.run, steps)
     if done >= steps and is_drawn(job):
         return
-    keep_steps(job.run.history, done)
-    keep_steps(job.run.training, done)
     log = job.run.root / "nemo_rl.log"
     _LOG.info(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()
@@ -175,6 +179,26 @@ def train(
         _ray_ended(),
     ):
         run_grpo(job, config, done, take, rehearsal)
+
+
+def go_back(run: RunDirectory, steps: int) -> int:
+    """Cut a run back to the checkpoint that NeMo-RL resumes from, and return its step.
+
+    That is the newest that it finds. A kill may come between a checkpoint and its step's row in the
+    history: then the checkpoint is removed, and the step is taken again.
+    """
+    last_step = keep_steps(run.history, steps)
+    newest = latest_checkpoint(run.checkpoints)
+    while newest and newest.step > last_step:
+        _LOG.warning(
+            f"{newest.path} was saved, and its step's row was not: the step is taken again"
+        )
+        remove(newest.path)
+        newest = latest_checkpoint(run.checkpoints)
+    done = newest.step if newest else 0
+    keep_steps(run.history, done)
+    keep_steps(run.training, done)
+    return done
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from equipoise.files.exits import Stopped
 from equipoise.run.history import Row, append_row
 from equipoise.run.job import FailureMonitor, Job
 from equipoise.run.rollouts import TrainingRollouts
-from equipoise.run.seals import CheckpointFolder, find_checkpoints, remove
+from equipoise.run.seals import CheckpointFolder, find_checkpoints
 from equipoise.train.nemo_rl.scoring import StepSummary
 
 _LOG = logging.getLogger(__name__)
@@ -39,22 +39,6 @@ _NEMO_RL_METRICS = {
 def latest_checkpoint(folder: Path) -> CheckpointFolder | None:
     """Find the newest complete checkpoint: NeMo-RL renames a folder when all is written."""
     return next(iter(find_checkpoints(folder, "step_", "training_info.json")), None)
-
-
-def usable_checkpoint(
-    folder: Path, last_step: int, warn: Callable[[str], None]
-) -> CheckpointFolder | None:
-    """Find the checkpoint that NeMo-RL resumes from, the newest that it finds.
-
-    A kill may come between a checkpoint and its step's row in the history, whose last step is
-    `last_step`: then the checkpoint is removed, and the step is taken again.
-    """
-    newest = latest_checkpoint(folder)
-    while newest and newest.step > last_step:
-        warn(f"{newest.path} was saved, and its step's row was not: the step is taken again")
-        remove(newest.path)
-        newest = latest_checkpoint(folder)
-    return newest
 
 
 @dataclass
@@ -156,7 +140,7 @@ class HistoryLogger:
         """Write what is kept of a step; NeMo-RL has saved it, if it was to be."""
         settings = self.job.config.equipoise.training_rollouts
         file = TrainingRollouts(self.job.run.training, settings.steps, self.job.steps)
-        file.append(step, self._train.sample if self._train else ())
+        file.write_step(step, self._train.sample if self._train else ())
         self._row["seconds"] = round(seconds, 3)
         append_row(self.job.run.history, self._row)
         self.job.meter.elsewhere = self.environment.spent()

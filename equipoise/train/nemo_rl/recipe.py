@@ -21,13 +21,13 @@ from equipoise.config.nemo_rl.installation import RELEASE, TRIED, unmet
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped, deferring
 from equipoise.run.history import Row
-from equipoise.run.job import Job, begin_training, use_reference
+from equipoise.run.job import Job, after_training, begin_training
 from equipoise.run.rollouts import read_rollouts, write_rollouts
 from equipoise.statistics.trivial import GREEDY
 from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.process import WAITING, with_room_to_wait
 from equipoise.train.nemo_rl.scoring import MessageLog, datum, single_turn_return, to_rollouts
-from equipoise.train.probe import after_training, before_training
+from equipoise.train.probe import before_training
 
 #: The folder of replies that no stage has taken yet.
 PARTS = "parts"
@@ -58,7 +58,6 @@ def run_grpo(
     try:
         # Ray has put its own handler for SIGTERM into this process meanwhile.
         with deferring(logging.getLogger(__name__).warning) as stop:
-            use_reference(job)  # the actor of a resumed run has read it itself
             if done == 0:
                 before_training(job, _sampler(job, nemo, 0, stop))
                 nemo.environment.load_reference()

@@ -136,9 +136,9 @@ def test_so_many_steps_are_kept_at_even_distances_and_the_last_one(most, steps):
 
 def test_a_line_is_that_of_a_stage_with_its_step(path):
     file = TrainingRollouts(path, limit=1, steps=2)
-    file.append(1, step_of("s"))
+    file.write_step(1, step_of("s"))
     assert not path.exists(), "a step that is not kept"
-    file.append(2, step_of("half of a pair \ud800", None))
+    file.write_step(2, step_of("half of a pair \ud800", None))
     (row, *_) = rows(path)
     assert (row["step"], row["prompt_id"], row["completion"], row["value"]) == (
         2,
@@ -152,23 +152,23 @@ def test_a_line_is_that_of_a_stage_with_its_step(path):
 def test_a_step_that_is_taken_again_comes_once_and_the_file_is_the_same(path):
     file = TrainingRollouts(path, limit=9, steps=3)
     for step in (1, 2, 3):
-        file.append(step, step_of(f"s{step}"))
+        file.write_step(step, step_of(f"s{step}"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])  # a kill in the middle of the third step's lines
     assert [step for step, *_ in read_kept(path)] == [1] * 4 + [2] * 4 + [3] * 3
     keep_steps(path, 1)
     assert {row["step"] for row in rows(path)} == {1}
     for step in (2, 3):
-        file.append(step, step_of(f"s{step}"))
+        file.write_step(step, step_of(f"s{step}"))
     assert path.read_bytes() == whole
 
 
 def test_what_a_checkpoint_has_kept_takes_the_place_of_what_is_there(path):
     file = TrainingRollouts(path, limit=9, steps=3)
-    file.append(1, step_of("s"))
+    file.write_step(1, step_of("s"))
     kept = path.parent.parent / "kept.jsonl"
     kept.write_bytes(path.read_bytes())
-    file.append(2, step_of("s"))
+    file.write_step(2, step_of("s"))
     restore(path, kept)
     assert {row["step"] for row in rows(path)} == {1}
     restore(path, kept.with_name("of an older checkpoint.jsonl"))

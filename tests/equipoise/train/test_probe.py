@@ -11,17 +11,20 @@ from data_prep.splits import sample_names
 from environments.base import Failure, PromptRecord, Score
 from environments.measurement import Measurement, Metric, Modes
 from equipoise.files.disk import read_json
-from equipoise.run.job import statistics_settings
+from equipoise.run.job import (
+    after_training,
+    is_drawn,
+    score_final,
+    statistics_settings,
+    take_reference,
+)
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import damage_of
 from equipoise.statistics.intervals import StatisticsSettings, holm, mcnemar
 from equipoise.train.probe import (
-    after_training,
     before_training,
     compare_with_trained,
-    is_drawn,
     modes_dict,
-    score_final,
     training_sample,
     write_modes,
 )
@@ -88,6 +91,7 @@ def test_another_process_scores_what_the_trained_model_wrote_last(job):
         after_training(job, Model(reply))
     assert not job.run.evaluation("final").exists()
     resumed = replace(job, environment=type(job.environment)())
+    take_reference(resumed)
     for _ in range(2):  # then nothing is left to do
         score_final(resumed)
         for path in (job.run.rollouts("final"), job.run.greedy):

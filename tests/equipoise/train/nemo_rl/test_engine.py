@@ -11,6 +11,7 @@ from equipoise.commands.tracking import Tracker
 from equipoise.files.exits import Stopped
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
+from equipoise.run.directory import RunDirectory
 from equipoise.run.history import append_row
 from equipoise.run.ledger import Provenance
 from equipoise.train.nemo_rl import engine
@@ -79,3 +80,19 @@ def test_an_alarm_of_a_step_reaches_terminal_wandb_and_report_once(
     assert text.startswith("Step 8: over 8 steps the reward rose and accuracy did not improve.")
     assert "".join(capfd.readouterr()).count(f"warning: {text}") == 1
     assert text in [alert.text for alert in alerts(read_run(job.run.root))]
+
+
+def test_a_run_goes_back_to_the_checkpoint_whose_step_is_in_the_history(tmp_path, caplog):
+    """NeMo-RL saves before it logs, and a kill may come between the two."""
+    run = RunDirectory(tmp_path)
+    assert engine.go_back(run, STEPS) == 0
+    for step in (2, 4):
+        (folder := run.checkpoints / f"step_{step}").mkdir(parents=True)
+        (folder / "training_info.json").touch()
+    for step in range(1, 5):
+        append_row(run.history, {"step": step})
+    assert engine.go_back(run, STEPS) == 4
+    run.history.write_bytes(run.history.read_bytes()[:-4])
+    assert engine.go_back(run, STEPS) == 2
+    assert "the step is taken again" in caplog.text
+    assert not (run.checkpoints / "step_4").exists()

@@ -10,7 +10,7 @@ import pytest
 from environments.base import Failure, Rollout, Score
 from equipoise.files.exits import Stopped
 from equipoise.run.rollouts import read_kept
-from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint, usable_checkpoint
+from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.scoring import StepSummary
 from tests.refusals import refusal
 
@@ -157,28 +157,13 @@ def test_no_steps_tokens_are_written_and_all_else_is_nemo_rls(run):
     assert history.gpu_monitor == "theirs"
 
 
-def checkpoints(folder, *names):
-    for name in names:
-        (folder / name).mkdir()
-        (folder / name / "training_info.json").write_text("{}")
-
-
 def test_the_newest_complete_checkpoint_counts(tmp_path):
     assert latest_checkpoint(tmp_path) is None
-    checkpoints(tmp_path, "step_2", "step_10", "tmp_step_12", "step_best", "step_11")
+    for name in ("step_2", "step_10", "tmp_step_12", "step_best", "step_11"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "training_info.json").touch()
     (tmp_path / "step_11" / "training_info.json").unlink()
     assert latest_checkpoint(tmp_path).step == 10
-
-
-def test_a_checkpoint_whose_step_the_history_lacks_is_set_aside(tmp_path):
-    """NeMo-RL saves before it logs, and a kill may come between the two."""
-    checkpoints(tmp_path, "step_2", "step_4")
-    assert usable_checkpoint(tmp_path, 4, pytest.fail).step == 4
-    said = []
-    assert usable_checkpoint(tmp_path, 3, said.append).step == 2
-    assert "the step is taken again" in said[0]
-    assert not (tmp_path / "step_4").exists()
-    assert usable_checkpoint(tmp_path / "none", 0, pytest.fail) is None
 
 
 @pytest.mark.parametrize("higher", [True, False])
