@@ -29,12 +29,12 @@ from equipoise.run.job import (
     score_final,
 )
 from equipoise.run.ledger import Meter, Provenance, now, owning
+from equipoise.run.probe import before_training, write_modes
 from equipoise.run.seals import seal
 from equipoise.run.start import Setup, prepare_run, record_prompts, reported, start_run
-from equipoise.train.probe import before_training, write_modes
 
 _LOG = logging.getLogger(__name__)
-#: Runs a job's stages up to the final evaluation, without those that its directory holds.
+#: Runs a job's stages up to the trained model's replies, without those that its directory holds.
 Stages = Callable[[Job, Watch], None]
 
 
@@ -80,6 +80,7 @@ def run_pipeline(
             with reported(job, report):
                 stages(job, partial(tracker.watching, job))
                 if not probe_only:
+                    score_final(job)
                     write_modes(job)
             if probe_only:
                 report(job)
@@ -115,7 +116,7 @@ def open_engine(loaded: LoadedConfig, setup: Setup, *, rehearse: bool, probe: bo
 
 
 def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
-    """Run reference, baseline, probe, training and final evaluation on the local engine."""
+    """Run reference, baseline, probe and training, and draw the replies of the trained model."""
     from equipoise.models.causal import load_trained
     from equipoise.run.policy import give_memory_back, record_policy, sampler
 
@@ -136,8 +137,7 @@ def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
         trained = sampler(job, load_trained(loaded, checkpoint, loaded.model.device))
         after_training(job, trained)
         del trained
-    score_final(job)
-    give_memory_back()
+        give_memory_back()
 
 
 def run_nemo_rl(job: Job, watch: Watch, *, rehearse: bool) -> None:

@@ -45,9 +45,9 @@ from equipoise.run.directory import (
 )
 from equipoise.run.job import check_environment
 from equipoise.run.ledger import owning
+from equipoise.run.probe import unsampled_replies
 from equipoise.run.start import check_resume
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
-from equipoise.train.probe import unsampled_replies
 
 
 def run(task: str, options: Options, reporter: Reporter) -> None:

@@ -117,7 +117,7 @@ PROBE_GENERATIONS, BLINDED_GENERATIONS = 4, 8
 
 
 def _probe(config: Config, workload: Workload) -> tuple[int, str]:
-    """Completions of the probe, see `equipoise.train.probe`."""
+    """Completions of the probe, see `equipoise.run.probe`."""
     settings, evaluation = config.equipoise.probe, config.equipoise.evaluation
     if not settings.prompts:
         return 0, ""

@@ -13,10 +13,10 @@ from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.words import clipped, figure, heading, plain_name
+from equipoise.run.directory import GREEDY
 from equipoise.run.ledger import changed_models
 from equipoise.statistics.compare import MetricComparison
 from equipoise.statistics.evaluation import MANY_TIED
-from equipoise.statistics.trivial import GREEDY
 
 # --- head -----------------------------------------------------------------------------------------
 

@@ -35,14 +35,12 @@ from equipoise.report.words import (
     heading,
     plain_name,
 )
-from equipoise.run.directory import RunDirectory
+from equipoise.run.directory import GREEDY, RunDirectory
 from equipoise.run.ledger import Provenance
 
 _CURVES_FIRST = ("kl", "token_mult_prob_error")
 #: More metrics than this are not drawn; all of them are in the tables.
 _METRICS_DRAWN = 6
-#: Replies at temperature 0 have rows of their own in a chart.
-_GREEDY = "greedy"
 
 
 def write_report(run_dir: Path) -> Path:
@@ -101,7 +99,7 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
         elif _is_measured(pair := run.pair(chart.metric)):
             greedy = run.greedy_pair(chart.metric)
             rows = [(run.legend_of(stage), stage, e) for stage, e in pair.items()]
-            rows += [(f"{run.legend_of(s)}, {_GREEDY}", s, e) for s, e in greedy.items()]
+            rows += [(f"{run.legend_of(s)}, {GREEDY}", s, e) for s, e in greedy.items()]
             label = f"{name}: {'; '.join(f'{row} {figure_with_interval(e)}' for row, _, e in rows)}"
             svg = charts.intervals_and_noise(rows, equal=chart.equal, axis=chart.axis, label=label)
             drawn = f", from {chart.null}" if chart.null else ""
@@ -147,7 +145,7 @@ def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
         title = heading(run.name_of(name))
         rows.append((title, pairs[name]))
         if name in told and (greedy := run.greedy_pair(name)):
-            rows.append((f"{title}, {_GREEDY}", greedy))
+            rows.append((f"{title}, {GREEDY}", greedy))
     label = "; ".join(f"{name} {_describe(pair)}" for name, pair in rows)
     axis = "from 0 to 1" if share else rows[0][0]
     svg = charts.paired_intervals(rows, axis=axis, label=label, named=run.legend_of)

@@ -19,12 +19,19 @@ from equipoise.report.words import (
     metric_name,
     metric_note,
 )
-from equipoise.run.directory import Comparison, Evaluation, Modes, Probe, RunDirectory, read_content
+from equipoise.run.directory import (
+    GREEDY,
+    Comparison,
+    Evaluation,
+    Modes,
+    Probe,
+    RunDirectory,
+    read_content,
+)
 from equipoise.run.history import Series, read_history
 from equipoise.run.ledger import Provenance
 from equipoise.run.rollouts import read_kept, read_scored_rollouts
 from equipoise.statistics.compare import MetricComparison
-from equipoise.statistics.trivial import GREEDY
 
 Json = Mapping[str, Any]
 

@@ -26,10 +26,10 @@ from equipoise.report.words import (
     removed_note,
     signed_margin,
 )
-from equipoise.run.directory import BaselineResult, Evaluation
+from equipoise.run.directory import GREEDY, BaselineResult, Evaluation
 from equipoise.statistics.compare import MetricComparison
 from equipoise.statistics.evaluation import Estimate
-from equipoise.statistics.trivial import BEST_OF_N, GREEDY
+from equipoise.statistics.trivial import BEST_OF_N
 
 _UNKNOWN = MetricComparison()
 #: Columns of one comparison.

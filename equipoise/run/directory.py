@@ -41,6 +41,9 @@ from equipoise.run.ledger import Ledger, Part
 from equipoise.statistics.compare import MetricComparison
 from equipoise.statistics.evaluation import Estimate
 
+#: The likeliest replies of a model: those of the trained one are compared with the untrained one's.
+GREEDY = "greedy"
+
 #: A folder's name has 255 at most, and the time comes after it.
 _LABEL_CHARACTERS = 100
 

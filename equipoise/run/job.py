@@ -24,6 +24,7 @@ from equipoise.files.errors import EquipoiseError
 from equipoise.models.task import BUDGET_REMEDY
 from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
 from equipoise.run.directory import (
+    GREEDY,
     Comparison,
     Evaluation,
     Modes,
@@ -44,7 +45,6 @@ from equipoise.run.seals import seal
 from equipoise.statistics.compare import Halves, compare
 from equipoise.statistics.evaluation import estimates_of, learning_signal
 from equipoise.statistics.intervals import StatisticsSettings
-from equipoise.statistics.trivial import GREEDY
 
 _LOG = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from equipoise.models.hub import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
 from equipoise.models.task import refuse_control_tokens
 from equipoise.models.template import check_template
+from equipoise.run.directory import GREEDY
 from equipoise.run.job import REFERENCE, Job, Sample, record_model
-from equipoise.statistics.trivial import GREEDY
 
 _LOG = logging.getLogger(__name__)
 

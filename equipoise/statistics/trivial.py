@@ -1,6 +1,6 @@
 """Trivial baselines, which a trained model has to beat: what does a reward pay for nothing?
 
-Pure functions of replies; `equipoise.train.probe` samples and scores.
+Pure functions of replies; `equipoise.run.probe` samples and scores.
 """
 
 import itertools
@@ -19,8 +19,6 @@ from equipoise.statistics.intervals import TIE, StatisticsSettings
 
 #: It has seen the rewards of its own test items: an upper bound, not a competitor.
 BEST_OF_N = "best_of_n"
-#: The likeliest replies; those of the trained model are what they are compared with.
-GREEDY = "greedy"
 
 #: Refusals that suit any task.
 REFUSALS = (

@@ -38,7 +38,6 @@ from equipoise.run.job import (
     Watch,
     is_drawn,
     record_model,
-    score_final,
     take_reference,
 )
 from equipoise.run.seals import remove
@@ -126,13 +125,13 @@ def check_start(config: Config, records: Sequence[PromptRecord], model_name: str
 
 
 def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
-    """Do every stage that the run directory does not hold yet.
+    """Do every stage up to the trained model's replies that the run directory does not hold yet.
 
     Raises `Stopped` when training was stopped with a checkpoint before its last step.
     """
+    take_reference(job)  # of a resumed run
     if job.run.final_checkpoint.exists():
         return
-    take_reference(job)  # of a resumed run
     installation, policy = find_installation(), job.config.policy
     names = tokenizer_of(policy, job.model_name), template_of(policy.tokenizer)
     tokenizer = load_tokenizer(job.model_name, *names)
@@ -152,7 +151,6 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
     train(job, installation, path, watch, rehearsal)
     if not is_drawn(job):  # asynchronous training has ended the workers: they start again
         train(job, installation, path, watch, rehearsal)
-    score_final(job)
 
 
 def train(

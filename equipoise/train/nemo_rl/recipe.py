@@ -20,14 +20,14 @@ from environments.base import PromptRecord, Rollout
 from equipoise.config.nemo_rl.installation import RELEASE, TRIED, unmet
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped, deferring
+from equipoise.run.directory import GREEDY
 from equipoise.run.history import Row
 from equipoise.run.job import Job, after_training, begin_training
+from equipoise.run.probe import before_training
 from equipoise.run.rollouts import read_rollouts, write_rollouts
-from equipoise.statistics.trivial import GREEDY
 from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.process import WAITING, with_room_to_wait
 from equipoise.train.nemo_rl.scoring import MessageLog, datum, single_turn_return, to_rollouts
-from equipoise.train.probe import before_training
 
 #: The folder of replies that no stage has taken yet.
 PARTS = "parts"

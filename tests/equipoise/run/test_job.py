@@ -28,7 +28,7 @@ from equipoise.run.job import (
 from equipoise.run.ledger import Provenance
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
 from equipoise.run.seals import Manifest, damage_of
-from tests.equipoise.train.toy import Model
+from tests.equipoise.run.toy import Model
 from tests.refusals import refusal
 
 

@@ -26,7 +26,7 @@ from equipoise.train.local import (
     reward_function,
     with_adapter,
 )
-from tests.equipoise.train.toy import Toy
+from tests.equipoise.run.toy import Toy
 
 LORA = "policy.dtensor_cfg.lora_cfg"
 BLOCK = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

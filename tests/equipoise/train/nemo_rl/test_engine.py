@@ -14,9 +14,9 @@ from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import append_row
 from equipoise.run.ledger import Provenance
+from equipoise.run.probe import before_training
 from equipoise.train.nemo_rl import engine
-from equipoise.train.probe import before_training
-from tests.equipoise.train.toy import Model
+from tests.equipoise.run.toy import Model
 
 STEPS = 12
 #: A checkpoint is there after so many of them, and the run is stopped.
@@ -97,3 +97,12 @@ def test_a_run_goes_back_to_the_checkpoint_whose_step_is_in_the_history(tmp_path
     assert engine.go_back(run, STEPS) == 2
     assert "the step is taken again" in warnings[0]
     assert not (run.checkpoints / "step_4").exists()
+
+
+def test_a_run_whose_model_is_exported_has_its_reference_again(job, monkeypatch):
+    """A kill may come between the export and the scores of the trained model's replies."""
+    taken = []
+    monkeypatch.setattr(engine, "take_reference", taken.append)
+    job.run.final_checkpoint.mkdir(parents=True)
+    engine.run(job, None)
+    assert taken == [job]

@@ -5,7 +5,7 @@ import pytest
 from environments.base import IncompleteSetError, PromptRecord, Rollout
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from equipoise.train.nemo_rl.scoring import StepScorer, metadata_of, to_rollouts
-from tests.equipoise.train.toy import EMPTY, Toy
+from tests.equipoise.run.toy import EMPTY, Toy
 
 RECORD = PromptRecord("p", "toy", ({"role": "user", "content": "Q"},), "s", "train", {"gold": "1"})
 

@@ -23,7 +23,14 @@ from environments.measurement import Modes as TaskModes
 from equipoise.config import Config
 from equipoise.config.schedule import BLINDED_GENERATIONS, PROBE_GENERATIONS, Workload
 from equipoise.files.disk import seeded_digest, write_folder
-from equipoise.run.directory import Modes, Probe, RunDirectory, read_content, write_content
+from equipoise.run.directory import (
+    GREEDY,
+    Modes,
+    Probe,
+    RunDirectory,
+    read_content,
+    write_content,
+)
 from equipoise.run.job import (
     BASELINE,
     FINAL,
@@ -42,7 +49,6 @@ from equipoise.statistics.compare import compare, with_verdicts
 from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import (
-    GREEDY,
     REFUSALS,
     TRIVIAL_BASELINES,
     Constant,

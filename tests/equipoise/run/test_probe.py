@@ -18,18 +18,18 @@ from equipoise.run.job import (
     statistics_settings,
     take_reference,
 )
-from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
-from equipoise.run.seals import damage_of
-from equipoise.statistics.intervals import StatisticsSettings, holm, mcnemar
-from equipoise.train.probe import (
+from equipoise.run.probe import (
     before_training,
     compare_with_trained,
     modes_dict,
     training_sample,
     write_modes,
 )
+from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
+from equipoise.run.seals import damage_of
+from equipoise.statistics.intervals import StatisticsSettings, holm, mcnemar
 from tests.equipoise.conftest import Toy
-from tests.equipoise.train.toy import Model
+from tests.equipoise.run.toy import Model
 from tests.refusals import refusal
 
 
