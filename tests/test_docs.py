@@ -7,7 +7,7 @@ import pytest
 
 from equipoise.checkpoints.sources import _FOLDERS
 from equipoise.config.compose import tasks
-from equipoise.config.nemo_rl.installation import RELEASE
+from equipoise.files.nemo_rl import RELEASE
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,7 +36,7 @@ def test_every_kind_of_checkpoint_is_on_the_page():
 
 
 def test_the_image_is_the_release_wherever_it_is_named():
-    """The Dockerfile and the pages cannot take it from installation.py."""
+    """The Dockerfile and the pages cannot take it from nemo_rl.py."""
     files = [ROOT / "containers" / "Dockerfile", *(ROOT / "docs").glob("*.md")]
     named = [re.findall(r"nvidia/nemo-rl:(v[\d.]+\d)", path.read_text("utf-8")) for path in files]
     assert {version for versions in named for version in versions} == {RELEASE}

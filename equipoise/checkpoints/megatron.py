@@ -23,8 +23,8 @@ import torch
 from transformers import PreTrainedConfig
 
 from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse, yaml_mapping
-from equipoise.config.memory import FAMILIES, ModelShape, shape_of
-from equipoise.config.nemo_rl.installation import (
+from equipoise.files.model_shape import FAMILIES, ModelShape, shape_of
+from equipoise.files.nemo_rl import (
     MEGATRON_PYTHON,
     find_megatron_python,
     without_python_settings,

@@ -106,7 +106,7 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
     load_dotenv(Path.cwd() / ".env")
 
     if missing := [package for package in BESIDE if find_spec(package) is None]:
-        from equipoise.config.nemo_rl.installation import complete_packages
+        from equipoise.files.nemo_rl import complete_packages
 
         return guarded(lambda _: complete_packages(missing))
     from equipoise.config.words import read_options

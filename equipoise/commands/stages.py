@@ -9,10 +9,10 @@ from typing import Any
 
 from equipoise.commands.tracking import Tracker
 from equipoise.config import LoadedConfig
-from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.files.console import Reporter
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
+from equipoise.files.nemo_rl import find_installation
 from equipoise.report.card import write_card
 from equipoise.report.renderers import print_result, print_stage
 from equipoise.report.report import write_report

@@ -15,11 +15,9 @@ from equipoise.config.memory import (
     local_bytes,
     lora_rank,
     memory_of,
-    model_shape,
     trained_parameters,
     vllm_share,
 )
-from equipoise.config.nemo_rl.installation import find_installation, hand_over, is_launched
 from equipoise.config.schedule import Workload, generations, total_generations, workload_of
 from equipoise.config.schema import Config, Engine
 from equipoise.doctor import compare_plan, refuse_unfit
@@ -28,6 +26,8 @@ from equipoise.doctor.machine import installation
 from equipoise.files.console import Column, Reporter
 from equipoise.files.disk import in_gb, write_text
 from equipoise.files.errors import UsageError
+from equipoise.files.model_shape import model_shape
+from equipoise.files.nemo_rl import find_installation, hand_over, is_launched
 from equipoise.models.hub import prepare_torch, refuse_missing_package
 from equipoise.models.task import (
     check_steps,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord
-from equipoise.config.nemo_rl.rules import adapts, check_nemo_rl
+from equipoise.config.nemo_rl_rules import adapts, check_nemo_rl
 from equipoise.config.schema import Config, Engine
 from equipoise.config.validate import Problem
 

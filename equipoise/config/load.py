@@ -20,8 +20,7 @@ from data_prep.contract import DataModule, DataSettings, unfit_data
 from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.checks import Case, check_config
 from equipoise.config.compose import Options, compose, run_sources
-from equipoise.config.nemo_rl.installation import is_installed, is_launched
-from equipoise.config.nemo_rl.rules import nemo_rl_warnings
+from equipoise.config.nemo_rl_rules import nemo_rl_warnings
 from equipoise.config.schema import LOCAL_MODEL, Config, Engine
 from equipoise.config.validate import (
     Origins,
@@ -34,6 +33,7 @@ from equipoise.config.validate import (
     within,
 )
 from equipoise.files.errors import UsageError
+from equipoise.files.nemo_rl import is_installed, is_launched
 
 _ENVIRONMENT_KEY, _MODULE_KEY = "equipoise.environment", "equipoise.data.module"
 _SHIPPED = frozenset({"data_prep", "environments"})

@@ -2,7 +2,7 @@
 
 NeMo-RL keeps a key that it does not know without a word, so the whole schema has the names of all
 its keys: a typo is refused before anything starts. Types are checked by NeMo-RL itself, and so is
-which version has which key. nemo_rl/keys.yaml lists the names; tests/contract/test_nemo_rl_keys.py
+which version has which key. nemo_rl_keys.yaml lists the names; tests/contract/test_nemo_rl_keys.py
 says which a new version adds.
 """
 
@@ -30,7 +30,7 @@ M = TypeVar("M", bound=BaseModel)
 
 SEPARATOR = "."
 NOTHING_STARTED = "Nothing was started. Correct this and run the command again."
-_LISTED = Path(__file__).parent / "nemo_rl" / "keys.yaml"
+_LISTED = Path(__file__).with_name("nemo_rl_keys.yaml")
 #: Its sections that are not below another.
 _TOP = "top"
 #: How much of a wrong value a message shows.

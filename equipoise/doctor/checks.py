@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from equipoise.config import Config, LoadedConfig
-from equipoise.config.nemo_rl.installation import is_installed, is_launched
 from equipoise.config.schema import Engine
 from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.nemo_rl import is_installed, is_launched
 
 Status = Literal["failure", "warning", "not checked", "ok"]
 STATUSES: tuple[Status, ...] = get_args(Status)

@@ -11,14 +11,13 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.checks import describe_cluster
 from equipoise.config.load import count_gpus
-from equipoise.config.memory import (
-    ModelShape,
-    local_bytes,
-    memory_of,
-    model_shape,
-    trained_parameters,
-)
-from equipoise.config.nemo_rl.installation import (
+from equipoise.config.memory import local_bytes, memory_of, trained_parameters
+from equipoise.config.nemo_rl_rules import memory_problems, memory_warnings
+from equipoise.doctor.checks import NVIDIA_SMI, Case, Finding, failure, ok, unchecked, warning
+from equipoise.files.disk import GB, in_gb
+from equipoise.files.errors import EquipoiseError
+from equipoise.files.model_shape import ModelShape, model_shape
+from equipoise.files.nemo_rl import (
     CONVERSIONS_VARIABLE,
     RELEASE,
     TRIED,
@@ -30,10 +29,6 @@ from equipoise.config.nemo_rl.installation import (
     find_python,
     is_tried,
 )
-from equipoise.config.nemo_rl.rules import memory_problems, memory_warnings
-from equipoise.doctor.checks import NVIDIA_SMI, Case, Finding, failure, ok, unchecked, warning
-from equipoise.files.disk import GB, in_gb
-from equipoise.files.errors import EquipoiseError
 from equipoise.files.packaged_models import SMOLLM2
 
 _NO_GPU = (

@@ -12,11 +12,11 @@ from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from equipoise.config import LOCAL_MODEL
 from equipoise.config.compose import first_line
-from equipoise.config.memory import model_shape
 from equipoise.doctor.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.files.disk import GB
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.hub import offline_reason
+from equipoise.files.model_shape import model_shape
 from equipoise.files.packaged_models import SMOLLM2
 from equipoise.models.hub import (
     HTTP_ERROR,

@@ -18,7 +18,7 @@ from unittest import mock
 
 import torch
 
-from equipoise.config.nemo_rl.installation import find_installation
+from equipoise.files.nemo_rl import find_installation
 from equipoise.train.nemo_rl.process import before_nemo_rl
 from tests.contract.batch import random_batch
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE
+from equipoise.files.nemo_rl import PATH_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,8 +19,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from equipoise.checkpoints.convert import convert
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from equipoise.files.errors import EquipoiseError
+from equipoise.files.nemo_rl import PATH_VARIABLE
 from tests.command import finished, with_our_code
 from tests.contract.packages import AUTOMODEL, missing
 from tests.equipoise.checkpoints.samples import same, weights_of

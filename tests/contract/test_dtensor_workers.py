@@ -15,8 +15,8 @@ from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, train_tokenizer
 from equipoise.config import load_config
 from equipoise.config.compose import CONFIG_FOLDER
-from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.config.words import parse_flags
+from equipoise.files.nemo_rl import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.engine import nemo_rl_config
 from tests.contract.dtensor_worker import LENGTHS

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory):
     """Two nodes on this machine; the driver is on the first."""
-    from equipoise.config.nemo_rl.installation import find_installation
+    from equipoise.files.nemo_rl import find_installation
     from equipoise.train.nemo_rl.process import before_nemo_rl
 
     find_installation().make_importable()

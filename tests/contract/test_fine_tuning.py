@@ -10,7 +10,7 @@ import pytest
 
 from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE
+from equipoise.files.nemo_rl import PATH_VARIABLE
 from tests.command import ROOT, finished, with_our_code
 from tests.contract.rehearsal import needs_checkout, needs_extra
 

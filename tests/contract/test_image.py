@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE
+from equipoise.files.nemo_rl import PATH_VARIABLE, PYTHON_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "nvcr.io/nvidia/nemo-rl:v0.7.0"

@@ -30,9 +30,9 @@ from equipoise.checkpoints.megatron import to_hugging_face
 from equipoise.checkpoints.verify import tensors_of_model
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER, Setting
-from equipoise.config.memory import FAMILIES as IN_THE_TABLE
-from equipoise.config.memory import model_shape
-from equipoise.config.nemo_rl.installation import find_installation
+from equipoise.files.model_shape import FAMILIES as IN_THE_TABLE
+from equipoise.files.model_shape import model_shape
+from equipoise.files.nemo_rl import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.local import with_adapter
 from equipoise.train.nemo_rl.engine import nemo_rl_config

@@ -23,8 +23,8 @@ from data_prep.tiny_model import Example, warm_start
 from environments.awaited_sets import sibling_means
 from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.config import load_config
-from equipoise.config.nemo_rl.installation import find_installation, unmet
 from equipoise.config.words import parse_flags
+from equipoise.files.nemo_rl import find_installation, unmet
 from equipoise.train.nemo_rl.process import before_nemo_rl
 from tests.contract.rehearsal import SMALL, Both, needs_checkout, needs_extra
 

@@ -25,8 +25,8 @@ from data_prep.fairness import PromptSettings, build_prompts
 from environments.fairness import FORM, FairnessSettings
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER, Setting
-from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.files.exits import Stopped
+from equipoise.files.nemo_rl import find_installation
 from equipoise.files.records import write_prompts
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import read_history

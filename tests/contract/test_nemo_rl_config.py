@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from environments.yaml_file import fields_of
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER, Setting
-from equipoise.config.nemo_rl.installation import find_installation
+from equipoise.files.nemo_rl import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.engine import DATASET, nemo_rl_config
 from equipoise.train.nemo_rl.process import before_nemo_rl

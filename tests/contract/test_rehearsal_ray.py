@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.usefixtures("only_ray"), needs_checkout, needs_extra()
 NEMO_RL = """
 import sys
 from equipoise.train.nemo_rl.process import before_nemo_rl
-from equipoise.config.nemo_rl.installation import find_installation
+from equipoise.files.nemo_rl import find_installation
 find_installation().make_importable()
 before_nemo_rl()
 import ray

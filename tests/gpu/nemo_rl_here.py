@@ -6,7 +6,7 @@ NeMo-RL itself makes an environment for each kind of worker; here this one has w
 import os
 import runpy
 
-from equipoise.config.nemo_rl.installation import LAUNCHED, find_installation
+from equipoise.files.nemo_rl import LAUNCHED, find_installation
 from equipoise.train.nemo_rl.process import before_nemo_rl
 
 os.environ[LAUNCHED] = "1"

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
-from equipoise.config.memory import ModelShape, model_shape
+from equipoise.files.model_shape import ModelShape, model_shape
 
 #: For a CPU; its vocabulary is larger than a tokenizer's, as that of a real model may be.
 TINY = ModelShape(2, 64, 128, 4, 2, 4_096, tied=True, head_size=16)

@@ -168,7 +168,7 @@ def counted(label, task, name, *words):
 
 NEMO_RL = """
 from importlib.metadata import version
-from equipoise.config.nemo_rl.installation import find_installation
+from equipoise.files.nemo_rl import find_installation
 from equipoise.train.nemo_rl.process import before_nemo_rl
 find_installation().make_importable()
 say = lambda *names: print(*[f"{name}=={version(name)}" for name in names])

@@ -5,21 +5,29 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from copy import deepcopy
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, BinaryIO
 
+from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config import Config, LoadedConfig
-from equipoise.config.nemo_rl.installation import Installation, converting, find_installation
 from equipoise.config.schema import SchedulerEntry
 from equipoise.files.console import escaped
 from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.nemo_rl import (
+    Installation,
+    broken_conversion,
+    conversion_of,
+    find_installation,
+    is_converted,
+)
 from equipoise.models.pretrained import (
     check_model,
     control_tokens,
@@ -47,6 +55,8 @@ from equipoise.train.nemo_rl.recipe import Rehearsal, run_grpo
 from equipoise.train.nemo_rl.scoring import templated
 
 _LOG = logging.getLogger(__name__)
+#: Seconds between two looks whether a conversion is done.
+_INTERVAL = 2.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -197,6 +207,50 @@ def go_back(run: RunDirectory, steps: int) -> int:
     keep_steps(run.history, done)
     keep_steps(run.training, done)
     return done
+
+
+@contextmanager
+def converting(
+    config: Config, model: str, environment: Mapping[str, str], say: Callable[[str], None]
+) -> Iterator[None]:
+    """Let one run at a time begin a model's conversion; those that wait find it done.
+
+    The lock is free again as soon as the conversion is whole. Raises `EquipoiseError` for one that
+    was broken off.
+    """
+    policy = config.policy
+    folder = conversion_of(model, environment)
+    if not policy.megatron_cfg.enabled or policy.pretrained_checkpoint or is_converted(folder):
+        yield
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Released by another thread than the one that takes it.
+    lock = FileLock(f"{folder}.lock", thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"another run converts the model for Megatron: waiting for {folder}")
+        lock.acquire()
+    ended = Event()
+
+    def release_when_converted() -> None:
+        while not ended.wait(_INTERVAL):
+            if is_converted(folder):
+                break
+        lock.release()
+
+    watcher = Thread(target=release_when_converted, daemon=True)
+    try:
+        if error := broken_conversion(folder):
+            raise error
+        watcher.start()
+        yield
+    finally:
+        ended.set()
+        if watcher.ident is None:
+            lock.release()
+        else:
+            watcher.join()
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from environments.base import PromptRecord, Rollout
-from equipoise.config.nemo_rl.installation import RELEASE, TRIED, unmet
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped, deferring
+from equipoise.files.nemo_rl import RELEASE, TRIED, unmet
 from equipoise.run.directory import GREEDY
 from equipoise.run.history import Row
 from equipoise.run.job import Job, after_training, begin_training

@@ -91,7 +91,7 @@ class TestWithoutMegatronBridge:
         assert list(tmp_path.iterdir()) == [python]
 
     def test_it_is_found_where_nemo_rl_keeps_its_workers(self, tmp_path, monkeypatch):
-        from equipoise.config.nemo_rl.installation import find_megatron_python
+        from equipoise.files.nemo_rl import find_megatron_python
 
         worker = "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker"
         python = tmp_path / worker / "bin" / "python"

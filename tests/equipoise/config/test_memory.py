@@ -5,8 +5,9 @@ import json
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from equipoise.config.memory import KNOWN_MODELS, layout_of, lora_rank, memory_of, model_shape
+from equipoise.config.memory import layout_of, lora_rank, memory_of
 from equipoise.files.disk import GB
+from equipoise.files.model_shape import KNOWN_MODELS, model_shape
 from tests.equipoise.config.conftest import on_nemo_rl
 
 LLAMA = KNOWN_MODELS["meta-llama/Llama-3.3-70B-Instruct"]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.config.nemo_rl import installation as launch
-from equipoise.config.nemo_rl.installation import complete_packages, hand_over
+from equipoise.files import nemo_rl as launch
 from equipoise.files.errors import EquipoiseError
+from equipoise.files.nemo_rl import complete_packages, hand_over
 from tests.nemo_rl_checkout import write_checkout
 from tests.refusals import refusal
 

@@ -7,13 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from equipoise.config.nemo_rl import installation
-from equipoise.config.nemo_rl.installation import (
-    broken_conversion,
-    conversion_of,
-    converting,
-    is_converted,
-)
 from equipoise.doctor import machine
 from equipoise.doctor.machine import (
     folders,
@@ -23,6 +16,9 @@ from equipoise.doctor.machine import (
     nemo_rl_memory,
     written_folders,
 )
+from equipoise.files.nemo_rl import broken_conversion, conversion_of, is_converted
+from equipoise.train.nemo_rl import engine
+from equipoise.train.nemo_rl.engine import converting
 from tests.equipoise.doctor.conftest import LARGE, MEDIUM, SMALL
 from tests.refusals import refusal
 
@@ -176,7 +172,7 @@ def test_an_empty_iteration_is_broken_off_and_named(environment, case):
 
 
 def test_a_second_run_waits_until_the_first_has_converted(environment, case, monkeypatch):
-    monkeypatch.setattr(installation, "_INTERVAL", 0.02)
+    monkeypatch.setattr(engine, "_INTERVAL", 0.02)
     config, folder = case("fairness", *LARGE).config, conversion_of(MODEL, environment)
     told, waits, seen, end = [], Event(), [], Event()
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.config.nemo_rl.installation import Installation
 from equipoise.doctor import machine as nemo_rl
 from equipoise.doctor import refuse_unfit
 from equipoise.files.errors import EquipoiseError
+from equipoise.files.nemo_rl import Installation
 from tests.equipoise.doctor.conftest import LARGE, SMALL
 
 VARIABLES = {"TORCH_CUDA_ARCH_LIST": "9.0", "HF_HOME": "/shared"}

@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.config import Options, load_config
 from equipoise.config.compose import CONFIG_FOLDER, Setting
-from equipoise.config.nemo_rl.rules import adapts
+from equipoise.config.nemo_rl_rules import adapts
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.engine import nemo_rl_config
 

@@ -7,10 +7,11 @@ v0.7.0, whose baseline and reference are drawn between its start and the first t
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
 
-from equipoise.config.memory import layout_of, memory_of, model_shape
+from equipoise.config.memory import layout_of, memory_of
 from equipoise.config.schema import LOCAL_MODEL, Config, LoraConfig, MegatronPeftConfig
 from equipoise.config.validate import Problem
 from equipoise.files.disk import GB, in_gb
+from equipoise.files.model_shape import model_shape
 
 Rule = Callable[[Config], Iterator[Problem]]
 

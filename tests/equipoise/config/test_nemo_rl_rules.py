@@ -1,7 +1,13 @@
 """The rules refuse each value that NeMo-RL gets wrong or refuses late, but not its neighbour."""
 
-import pytest
+from pathlib import Path
 
+import pytest
+import yaml
+
+from equipoise.config import validate
+from equipoise.config.schema import Config
+from equipoise.config.validate import known_keys, whole_schema
 from tests.equipoise.config.conftest import on_nemo_rl, rows
 from tests.refusals import holds
 
@@ -131,3 +137,26 @@ def test_the_local_engine_needs_none_of_it(problems):
 def test_memory_that_may_not_suffice_is_a_warning(words, warned, load):
     warnings = load(*on_nemo_rl("small", *words)).warnings
     assert [" GB of each GPU, which has 10 GB" in line for line in warnings] == [True] * warned
+
+
+LISTED = yaml.safe_load(Path(validate.__file__).with_name("nemo_rl_keys.yaml").read_text("utf-8"))
+NAMES = {
+    name if section == "top" else f"{section}.{name}"
+    for section, names in LISTED.items()
+    for name in names
+}
+
+
+def test_every_listed_name_is_known_and_lies_in_a_listed_section():
+    assert NAMES - set(known_keys(whole_schema())) == set()
+    assert set(LISTED) - NAMES == {"top"}
+
+
+def test_every_key_that_equipoise_reads_is_one_of_nemo_rls():
+    """In the sections that are listed; what lies below other keys NeMo-RL's classes leave open.
+
+    Trackers of TRL are refused with NeMo-RL.
+    """
+    ours = {key for key in known_keys(Config) if not key.startswith("equipoise")}
+    unlisted = {key for key in ours - NAMES if (key.rpartition(".")[0] or "top") in LISTED}
+    assert unlisted == {"logger.report_to"}

@@ -7,10 +7,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import yaml
 
-from equipoise.config.nemo_rl import installation
-from equipoise.config.nemo_rl.installation import (
+from equipoise.files import nemo_rl
+from equipoise.files.nemo_rl import (
     CALLED,
     find_installation,
     find_python,
@@ -18,8 +17,6 @@ from equipoise.config.nemo_rl.installation import (
     is_tried,
     unmet,
 )
-from equipoise.config.schema import Config
-from equipoise.config.validate import known_keys, whole_schema
 from tests.nemo_rl_checkout import write_checkout
 from tests.refusals import refusal
 
@@ -59,7 +56,7 @@ def test_the_python_of_a_checkout_is_that_of_its_environment_or_one_that_is_name
     checkout, tmp_path, monkeypatch
 ):
     monkeypatch.delenv("NEMO_RL_PYTHON", raising=False)
-    monkeypatch.setattr(installation, "_CONTAINER_ENVIRONMENT", tmp_path / "container")
+    monkeypatch.setattr(nemo_rl, "_CONTAINER_ENVIRONMENT", tmp_path / "container")
     with refusal("nemo-rl.no-python"):
         find_python(checkout)
     python = checkout / ".venv" / "bin" / "python"
@@ -86,7 +83,7 @@ def test_a_wrong_path_is_named(tmp_path, monkeypatch):
         find_installation()
 
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 REHEARSAL = ROOT / "equipoise" / "train" / "nemo_rl" / "rehearsal"
 
 
@@ -187,30 +184,7 @@ def test_a_function_a_method_and_a_parameter_that_are_missing_are_named(monkeypa
         "gone:train a.py": "No module named 'nemo_rl.gone'",
     }
     for called, lack in lacks.items():
-        monkeypatch.setattr(installation, "CALLED", called)
+        monkeypatch.setattr(nemo_rl, "CALLED", called)
         found = list(unmet())
         assert len(found) == bool(lack)
         assert not lack or lack in found[0]
-
-
-LISTED = yaml.safe_load(Path(installation.__file__).with_name("keys.yaml").read_text("utf-8"))
-NAMES = {
-    name if section == "top" else f"{section}.{name}"
-    for section, names in LISTED.items()
-    for name in names
-}
-
-
-def test_every_listed_name_is_known_and_lies_in_a_listed_section():
-    assert NAMES - set(known_keys(whole_schema())) == set()
-    assert set(LISTED) - NAMES == {"top"}
-
-
-def test_every_key_that_equipoise_reads_is_one_of_nemo_rls():
-    """In the sections that are listed; what lies below other keys NeMo-RL's classes leave open.
-
-    Trackers of TRL are refused with NeMo-RL.
-    """
-    ours = {key for key in known_keys(Config) if not key.startswith("equipoise")}
-    unlisted = {key for key in ours - NAMES if (key.rpartition(".")[0] or "top") in LISTED}
-    assert unlisted == {"logger.report_to"}
