@@ -26,7 +26,6 @@ from transformers import (
     set_seed,
 )
 from trl import GRPOConfig, GRPOTrainer
-from trl.trainer import utils
 
 from environments.base import TRAIN_SPLIT, PromptRecord, Rollout, Score
 from environments.contract import Environment
@@ -81,6 +80,10 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
         )
         reward = reward_function(job.environment, records, recorder.record)
         trainer = build_trainer(model, loaded, records, reward, config, run.checkpoints, recorder)
+        if checkpoint and isinstance(model, PeftModel):
+            # With a KL penalty a checkpoint has TRL's reference adapter in a folder of its own, and
+            # transformers then loads no other one.
+            model.load_adapter(str(checkpoint.path), model.active_adapter, is_trainable=True)
         set_seed(config.grpo.seed)
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
     if monitor.exceeded:
@@ -226,17 +229,6 @@ class CardlessTrainer(GRPOTrainer):
     def create_model_card(self, *_: object, **__: object) -> None:
         """Write nothing."""
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load the trained adapter, too.
-
-        With a KL penalty a checkpoint has TRL's reference adapter in a folder of its own, and
-        transformers then loads no other one: training would go on from untrained weights.
-        """
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        model = model or self.model
-        if isinstance(model, PeftModel):
-            model.load_adapter(resume_from_checkpoint, model.active_adapter, is_trainable=True)
-
 
 def build_trainer(
     model: PreTrainedModel | PeftModel,
@@ -249,7 +241,6 @@ def build_trainer(
 ) -> GRPOTrainer:
     """Build the trainer of `model`: one epoch is the whole run, and every step has whole sets."""
     logging.getLogger("trl").setLevel(logging.ERROR)
-    score_replies_alone()
     schedule, grpo = Schedule.of(model, config.policy), config.grpo
     generations, at_once = grpo.num_generations_per_prompt, grpo.rollouts_per_step
     # The completions of a step are drawn all at once, from the trainer's own random state.
@@ -268,16 +259,6 @@ def build_trainer(
         )
     trainer.remove_callback(PrinterCallback)
     return trainer
-
-
-def score_replies_alone() -> None:
-    """Have TRL compute the output layer at the tokens of replies alone on a CPU, too.
-
-    Without Triton it does so at every token and then masks those of prompts, which have ten times
-    as many, for the sake of devices that compile each new shape. Older TRL has not the name.
-    """
-    if hasattr(utils, "_use_triton"):
-        utils._use_triton = lambda _device: True
 
 
 def draw_for_training(sampling: Sampling) -> RolloutFunction:

@@ -3,8 +3,6 @@
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl.kernels.chunked_logprob import _use_triton
-from trl.trainer import utils
 
 from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
@@ -101,30 +99,6 @@ def test_a_step_is_one_call_with_whole_sets_and_adjacent_siblings(
             members = prompts[start : start + SIZE]
             assert len({RECORDS[i].set_id for i in members}) == 1
             assert len(set(members)) == SIZE
-
-
-@pytest.fixture
-def positions(monkeypatch):
-    """At how many the output layer was computed, each time; TRL is as it was before any test."""
-    computed: list[int] = []
-    apply = utils._ChunkedLogProbFunction.apply
-
-    def counting(hidden_states, *rest):
-        computed.append(len(hidden_states))
-        return apply(hidden_states, *rest)
-
-    monkeypatch.setattr(utils._ChunkedLogProbFunction, "apply", counting)
-    monkeypatch.setattr(utils, "_use_triton", _use_triton)
-    return computed
-
-
-def test_the_output_layer_is_computed_for_replies_alone(loaded, config, tmp_path, positions):
-    """Fails where TRL asks no longer for the name that `score_replies_alone` sets."""
-    spy = Spy()
-    build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path).train()
-    most = 2 * SIZE * GENERATIONS * config.policy.generation.max_new_tokens
-    assert positions
-    assert max(positions) <= most
 
 
 def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(
