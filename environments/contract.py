@@ -63,6 +63,11 @@ class EncoderSettings(BaseModel, extra="forbid", frozen=True):
     query_model: str = "ncbi/MedCPT-Query-Encoder"  #: of the questions
     passage_model: str = "ncbi/MedCPT-Article-Encoder"  #: of what is searched
 
+    @property
+    def is_pair(self) -> bool:
+        """MedCPT has two models, takes the first token's state, and compares by inner product."""
+        return self.query_model != self.passage_model
+
 
 class Encoder(Protocol):
     """Turns texts into vectors; the inner product of two is their similarity."""

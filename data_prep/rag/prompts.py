@@ -12,7 +12,6 @@ from pydantic import Field, field_validator, model_validator
 
 import data_prep.rag.invented as stones
 from data_prep.contract import DataSettings, Tools
-from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.index import Source, Vectors, ensure_index, find_index, refuse_other_encoder
 from data_prep.rag.plans import Plan, PlanCache, template_plan
 from data_prep.rag.sources import Question, read_questions
@@ -22,7 +21,7 @@ from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Encoder, EncoderSettings
 from environments.rag.reader import ExtractiveReader
 from environments.rag.retrieval import RetrieverName, read_manifest
-from equipoise.files.hub import UNKNOWN, local_copy, model_identity
+from equipoise.files.hub import UNKNOWN, encoder_identity, local_copy, model_identity
 from equipoise.files.records import named_faults
 
 TASK = "rag"

@@ -31,7 +31,7 @@ from equipoise.config import LoadedConfig, load_config
 from equipoise.config.words import parse_flags
 from equipoise.files.console import Reporter
 from equipoise.files.disk import read_json, write_folder, write_json
-from equipoise.models.hub import prepare_torch
+from equipoise.files.hub import prepare_torch
 from equipoise.run.directory import Evaluation, NewRun, RunDirectory
 from equipoise.run.job import statistics_settings
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
@@ -280,8 +280,8 @@ def measured(
 def ask(case: "Case", run: RunDirectory, seed: int, folder: Path) -> list[Rollout]:
     """Draw the replies of the untrained model, asked to be fair."""
     from equipoise.models.causal import Sampling, sample
-    from equipoise.models.task import read_records
     from equipoise.run.policy import open_policy
+    from equipoise.run.task import read_records
 
     loaded = configuration(case, seed, folder, probe=False)
     policy, evaluation = loaded.config.policy, loaded.config.equipoise.evaluation
@@ -327,7 +327,7 @@ def classified(run: RunDirectory) -> list[Rollout]:
     from sklearn.pipeline import make_pipeline
 
     from environments.pubmedqa.reply import closeness, reply_text, sentences_of_findings
-    from equipoise.models.task import read_records
+    from equipoise.run.task import read_records
 
     def nearest(record: PromptRecord) -> str:
         question = str(record.metadata["question"])

@@ -54,11 +54,11 @@ from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import create_folder, scratch_folder, write_json, write_text
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
+from equipoise.files.hub import explain, located
 from equipoise.files.model_shape import FAMILIES
 from equipoise.files.nemo_rl import find_megatron_python
+from equipoise.files.pretrained import LOADING_ERRORS, NAMES_OF_CODE, load_config
 from equipoise.files.untrusted import check_folder, read_object
-from equipoise.models.hub import explain, located
-from equipoise.models.pretrained import LOADING_ERRORS, NAMES_OF_CODE, load_config
 
 _LOG = logging.getLogger(__name__)
 

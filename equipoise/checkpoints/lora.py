@@ -31,8 +31,8 @@ from equipoise.checkpoints.verify import (
     names_of,
     tensors_of_model,
 )
+from equipoise.files.pretrained import SETTINGS_ERRORS
 from equipoise.files.untrusted import read_object
-from equipoise.models.pretrained import SETTINGS_ERRORS
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."

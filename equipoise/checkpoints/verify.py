@@ -33,7 +33,7 @@ from equipoise.checkpoints.tensors import (
     size,
     total_bytes,
 )
-from equipoise.models.pretrained import LOADING_ERRORS, SETTINGS_ERRORS, load_config
+from equipoise.files.pretrained import LOADING_ERRORS, SETTINGS_ERRORS, load_config
 
 _MOST_NAMED = 3
 #: Characters of a library's reason.

@@ -10,7 +10,7 @@ from tyro.conf import Positional
 from equipoise.config.words import Destination, option
 from equipoise.files.console import Reporter
 from equipoise.files.errors import UsageError
-from equipoise.models.hub import prepare_torch, quiet_transformers
+from equipoise.files.hub import prepare_torch, quiet_transformers
 from equipoise.run.seals import checkpoint_at
 
 

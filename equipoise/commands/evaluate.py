@@ -20,13 +20,13 @@ from equipoise.files.console import Column, Reporter, ShowProgress
 from equipoise.files.disk import write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
-from equipoise.files.packaged_models import SMOLLM2
-from equipoise.models.hub import (
+from equipoise.files.hub import (
     prepare_torch,
     refuse_missing_folder,
     refuse_missing_model,
     refuse_missing_package,
 )
+from equipoise.files.packaged_models import SMOLLM2
 from equipoise.run.directory import usable_folder
 from equipoise.run.seals import check_part, checkpoint_at
 

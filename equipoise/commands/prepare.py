@@ -26,7 +26,7 @@ from equipoise.files.console import Reporter
 from equipoise.files.disk import write_jsonl
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.records import DataError, manifest_path, read_unsealed, write_prompts
-from equipoise.models.task import load_encoder
+from equipoise.run.task import load_encoder
 
 _KEYS = "`equipoise prepare TASK` lists the keys."
 #: Conversations that --examples writes.

@@ -117,8 +117,7 @@ def open_engine(loaded: LoadedConfig, setup: Setup, *, rehearse: bool, probe: bo
 
 def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
     """Run reference, baseline, probe and training, and draw the replies of the trained model."""
-    from equipoise.models.causal import load_trained
-    from equipoise.run.policy import give_memory_back, record_policy, sampler
+    from equipoise.run.policy import give_memory_back, load_trained, record_policy, sampler
 
     record_policy(job, loaded)
     before_training(job, sampler(job, loaded))

@@ -26,16 +26,9 @@ from equipoise.doctor.machine import installation
 from equipoise.files.console import Column, Reporter
 from equipoise.files.disk import in_gb, write_text
 from equipoise.files.errors import UsageError
+from equipoise.files.hub import prepare_torch, refuse_missing_package
 from equipoise.files.model_shape import model_shape
 from equipoise.files.nemo_rl import find_installation, hand_over, is_launched
-from equipoise.models.hub import prepare_torch, refuse_missing_package
-from equipoise.models.task import (
-    check_steps,
-    make_environment,
-    prepare_task,
-    prompts_here,
-    provide_models,
-)
 from equipoise.run.directory import (
     NewRun,
     RunDirectory,
@@ -47,6 +40,13 @@ from equipoise.run.job import check_environment
 from equipoise.run.ledger import owning
 from equipoise.run.probe import unsampled_replies
 from equipoise.run.start import check_resume
+from equipoise.run.task import (
+    check_steps,
+    make_environment,
+    prepare_task,
+    prompts_here,
+    provide_models,
+)
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 
 

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from typing_extensions import TypedDict
 
 from environments.base import TEST_SPLIT
+from equipoise.files.disk import CACHE_DIR
 
 T = TypeVar("T")
 #: The mark of `Local`.
@@ -36,8 +37,6 @@ ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 #: A folder's name, which has 255 bytes; what is written beside a run has a longer one than the run.
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 
-#: Where what can be made again is kept unless `equipoise.cache_dir` says otherwise.
-CACHE_DIR = "~/.cache/equipoise"
 #: The word in `policy.model_name` for the task's own small model.
 LOCAL_MODEL = "local"
 

@@ -15,19 +15,20 @@ from equipoise.config.compose import first_line
 from equipoise.doctor.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.files.disk import GB
 from equipoise.files.errors import EquipoiseError
-from equipoise.files.hub import offline_reason
-from equipoise.files.model_shape import model_shape
-from equipoise.files.packaged_models import SMOLLM2
-from equipoise.models.hub import (
+from equipoise.files.hub import (
     HTTP_ERROR,
     causes_of,
     explain,
+    offline_reason,
     on_this_machine,
     refuse_missing_folder,
     refuse_missing_package,
 )
-from equipoise.models.task import (
+from equipoise.files.model_shape import model_shape
+from equipoise.files.packaged_models import SMOLLM2
+from equipoise.run.task import (
     NotLoadedError,
+    check_readable,
     check_steps,
     make_environment,
     make_prompts,
@@ -148,8 +149,8 @@ def in_folder(name: str, folder: Path, case: Case) -> Iterator[Finding]:
     Raises `EquipoiseError` where a run could not load it.
     """
     # They import transformers, which takes seconds.
-    from equipoise.models.pretrained import check_model, load_tokenizer, template_of
-    from equipoise.models.template import check_template
+    from equipoise.files.pretrained import check_model, load_tokenizer
+    from equipoise.run.tokenizer import template_of
 
     policy = case.config.policy
     if name == policy.model_name:
@@ -161,7 +162,7 @@ def in_folder(name: str, folder: Path, case: Case) -> Iterator[Finding]:
         return
     tokenizer = load_tokenizer(policy.model_name, str(folder), template_of(policy.tokenizer))
     records = case.once(prompts_of)  # the check of the prompts tells what is wrong with them
-    if not isinstance(records, EquipoiseError) and (note := check_template(tokenizer, records)):
+    if not isinstance(records, EquipoiseError) and (note := check_readable(tokenizer, records)):
         yield warning(note, "Nothing is to be done, if that is meant.")
 
 

@@ -14,11 +14,11 @@ from environments.dharma.metrics import DharmaOutcome
 from environments.dharma.policy import Violations
 from environments.measurement import Array, Mean, Measurement, Metric, measure_means, quotient
 from environments.yaml_file import YamlFileError, check_tree, read_tree
-from equipoise.config.schema import CACHE_DIR
+from equipoise.files.disk import CACHE_DIR
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.models.task import make_environment, provide_models
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.run.task import make_environment, provide_models
 from equipoise.statistics.evaluation import Estimate, Estimates, headline_figures, json_number
 from equipoise.statistics.intervals import (
     Shares,

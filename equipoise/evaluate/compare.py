@@ -19,13 +19,12 @@ from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import differences, leaves
 from equipoise.config.validate import SEPARATOR
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.models.task import make_environment, read_records
-from equipoise.models.template import CHAT_TEMPLATE
 from equipoise.run.directory import RunDirectory, task_of
 from equipoise.run.job import BASELINE, FINAL, REFERENCE, statistics_settings
-from equipoise.run.ledger import AuditRow, Provenance
+from equipoise.run.ledger import CHAT_TEMPLATE, AuditRow, Provenance
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import open_run
+from equipoise.run.task import make_environment, read_records
 from equipoise.statistics.compare import (
     Halves,
     MetricComparison,

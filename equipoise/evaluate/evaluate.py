@@ -24,7 +24,6 @@ from equipoise.evaluate.compare import Checks, compare_entries, entry_of
 from equipoise.evaluate.plan import Ask, Audit, Row, TaskAudit, failed_rows, make_ask, prompts_of
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
 from equipoise.files.errors import EquipoiseError
-from equipoise.models.task import make_environment, make_prompts, prepare_task, provide_models
 from equipoise.run.directory import Evaluation, NewRun, RunDirectory, read_content
 from equipoise.run.job import (
     BASELINE,
@@ -45,6 +44,7 @@ from equipoise.run.rollouts import (
 )
 from equipoise.run.seals import check_part
 from equipoise.run.start import record_prompts, reported, start_run
+from equipoise.run.task import make_environment, make_prompts, prepare_task, provide_models
 from equipoise.statistics.evaluation import MANY_UNREADABLE, learning_signal
 from equipoise.statistics.gate import LEAST_CLUSTERS
 from equipoise.statistics.seeds import EntriesComparison

@@ -23,10 +23,10 @@ from equipoise.evaluate.compare import (
 )
 from equipoise.evaluate.plan import FILE, PlannedTask, read_audit
 from equipoise.files.errors import UsageError
-from equipoise.models.task import read_records
 from equipoise.run.directory import RunDirectory, task_of
 from equipoise.run.job import BASELINE, FINAL
 from equipoise.run.ledger import AuditRow, StageAccount
+from equipoise.run.task import read_records
 from equipoise.statistics.gate import (
     LEAST_CLUSTERS,
     SETTINGS,

@@ -20,9 +20,9 @@ from equipoise.config.compose import Setting
 from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
 from equipoise.files.disk import read_json, seeded_digest
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.models.task import prepare_task, prompts_here
 from equipoise.run.directory import RunDirectory, model_label
 from equipoise.run.ledger import PLAIN, Subject, Variant
+from equipoise.run.task import prepare_task, prompts_here
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,11 +1,9 @@
 """Writers: models that reply in an audit, in this process or behind an endpoint."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from environments.base import Failure, PromptRecord, Rollout
@@ -14,12 +12,9 @@ from environments.chat.exchange import CUT_OFF, REASONING_ONLY
 from equipoise.config import LoadedConfig
 from equipoise.evaluate.plan import endpoint_settings
 from equipoise.files.errors import EquipoiseError
-from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
-from equipoise.run.job import REFERENCE, Display, Draw, Job, as_draw
+from equipoise.run.job import REFERENCE, Display, Draw, Job, as_draw, model_hashes
 from equipoise.run.ledger import Subject
 from equipoise.run.start import model_name
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +48,13 @@ def in_process(
 ) -> Iterator[Writer]:
     """A model of Hugging Face's. `records` make the local one; `prompts` are what it will read."""
     # It brings torch and transformers.
-    from equipoise.models.causal import render_prompt
     from equipoise.run.policy import open_policy, sampler
 
     name = model_name(loaded, records, display)
     with display.progress("loading the model"):
         model = open_policy(loaded.config, prompts, name)
-    if note := check_template(model.tokenizer, prompts):
-        _LOG.warning(note)
-    yield Writer(
-        lambda job: as_draw(sampler(job, model)),
-        partial(render_prompt, model.tokenizer),
-        {"model": model.identity, CHAT_TEMPLATE: template_hash(model.tokenizer)},
-    )
+    hashes = model_hashes(model.tokenizer, model.identity, prompts)
+    yield Writer(lambda job: as_draw(sampler(job, model)), model.render, hashes)
 
 
 # --- behind an endpoint: many at once, each kept as soon as it is there --------------------------

@@ -1,1 +1,1 @@
-"""The ground floor: files that appear whole, prompts, the hub, errors, the terminal."""
+"""The ground floor: files that appear whole, prompts, models, NeMo-RL, errors, the terminal."""

@@ -24,6 +24,8 @@ from equipoise.files.errors import EquipoiseError
 
 M = TypeVar("M", bound=BaseModel)
 GB = 10**9
+#: Where what can be made again is kept unless `equipoise.cache_dir` says otherwise.
+CACHE_DIR = "~/.cache/equipoise"
 # tempfile makes files that only their owner can read; a run is to be shared.
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 _PARTIAL = ".partial"

@@ -1,1 +1,1 @@
-"""Hugging Face models in this process: loaded, named by their content, asked, handed in."""
+"""Hugging Face models in this process: loaded, sampled and asked."""

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from peft import PeftModel
 from transformers import (
     AutoModelForCausalLM,
     BatchEncoding,
@@ -23,10 +21,8 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer
 
 from environments.base import PromptRecord, Rollout
-from equipoise.config.schema import Config
-from equipoise.files.hub import model_identity
-from equipoise.models.hub import explain
-from equipoise.models.pretrained import (
+from equipoise.files.hub import explain
+from equipoise.files.pretrained import (
     LOADING_ERRORS,
     OWN_TEMPLATE,
     Template,
@@ -45,6 +41,10 @@ class LoadedModel:
     tokenizer: PreTrainedTokenizerBase
     identity: str
 
+    def render(self, record: PromptRecord) -> str:
+        """Write a prompt in the model's chat template, ready for the reply."""
+        return render(self.tokenizer, record.messages)
+
 
 def load_model(
     name: str,
@@ -58,7 +58,7 @@ def load_model(
     """Load from a folder or the Hugging Face hub. Raises `EquipoiseError` with the remedy."""
     tokenizer = load_tokenizer(name, tokenizer_name, template)
     try:
-        model = _pretrained(name, dtype, device, four_bit=four_bit)
+        model = load_weights(name, dtype, device, four_bit=four_bit)
     except LOADING_ERRORS as error:
         raise explain(name, error) from error
     tokenizer.padding_side = "left"
@@ -69,25 +69,7 @@ def load_model(
     return LoadedModel(model, tokenizer, identity)
 
 
-def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> LoadedModel:
-    """The trained model of a final checkpoint: a whole model, or `base` with the adapter.
-
-    The adapter is put on a fresh copy of the base, so that nothing of the training run is left.
-    """
-    if (checkpoint / "adapter_config.json").exists():
-        source = base.model.get_base_model() if isinstance(base.model, PeftModel) else base.model
-        four_bit = getattr(source, "is_loaded_in_4bit", False)
-        fresh = _pretrained(source.name_or_path, source.dtype, device, four_bit=four_bit)
-        model = PeftModel.from_pretrained(fresh, str(checkpoint))
-    else:
-        model = AutoModelForCausalLM.from_pretrained(
-            checkpoint, dtype=base.model.dtype, trust_remote_code=False
-        )
-    model.to(device).eval()
-    return LoadedModel(model, base.tokenizer, model_identity(str(checkpoint)))
-
-
-def _pretrained(
+def load_weights(
     name: str, dtype: torch.dtype, device: torch.device, *, four_bit: bool
 ) -> PreTrainedModel:
     model: PreTrainedModel
@@ -140,20 +122,6 @@ class Sampling:
     #: Part of what identifies kept draws: another method draws others from the same seed.
     method: str = "inverse transform"
 
-    @classmethod
-    def of(
-        cls, config: Config, generations: int, batch_size: int, seed: int, *, greedy: bool = False
-    ) -> "Sampling":
-        """Draw as `policy.generation` says, or take the likeliest tokens."""
-        generation = config.policy.generation
-        temperature = 0.0 if greedy else generation.temperature
-        tokens, top_p, top_k = generation.max_new_tokens, generation.top_p, generation.top_k
-        return cls(generations, tokens, temperature, top_p, top_k, batch_size, seed)
-
-
-def render_prompt(tokenizer: PreTrainedTokenizerBase, record: PromptRecord) -> str:
-    return render(tokenizer, record.messages)
-
 
 def sample(
     loaded: LoadedModel,
@@ -185,7 +153,7 @@ def _sample_batch(
     loaded: LoadedModel, records: Sequence[PromptRecord], sampling: Sampling, count: CountTokens
 ) -> list[Rollout]:
     tokenizer, n = loaded.tokenizer, sampling.generations
-    prompts = [render_prompt(tokenizer, record) for record in records]
+    prompts = [loaded.render(record) for record in records]
     inputs, new_tokens = complete(loaded.model, tokenizer, prompts, sampling)
     texts = tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
     written = until_end(new_tokens, tokenizer.eos_token_id)

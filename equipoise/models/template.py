@@ -1,4 +1,4 @@
-"""A model's chat template: rendered in one place, and refused before a run that it would spoil.
+"""A chat template and control tokens: rendered in one place, refused before they spoil a run.
 
 Imports no torch: NeMo-RL's actor renders too.
 """
@@ -14,8 +14,6 @@ from jinja2 import TemplateError
 from environments.base import Message, PromptRecord
 from equipoise.files.errors import EquipoiseError
 
-#: The chat template among the hashes of provenance.json.
-CHAT_TEMPLATE = "chat_template"
 #: Exceptions that an untrusted template may raise.
 _ERRORS = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 #: The function by which a template reads the clock, and the variable with which some let it be set.
@@ -91,6 +89,15 @@ def _render_with_limits(tokenizer: Any, messages: Sequence[Message]) -> None:
 def template_hash(tokenizer: Any) -> str:
     """SHA-256 of the chat template, which decides what a model reads."""
     return hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest()
+
+
+def control_tokens(tokenizer: Any) -> list[str]:
+    """List what a tokenizer reads as a special token anywhere in a text.
+
+    A single character is left out: it is a sign that some model pads with, and ordinary text has.
+    """
+    added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return sorted(token for token in added | set(tokenizer.all_special_tokens) if len(token) > 1)
 
 
 def without_system(messages: Sequence[Message]) -> list[Message]:

@@ -4,7 +4,8 @@ directory.py    the names of its files, the folder of a new run, and the figures
 ledger.py       its lock, and provenance.json: what it was made from, and what it took
 history.py, rollouts.py    files that are read and written
 seals.py        manifest.json, by which a change of finished files is noticed; checkpoints
+task.py         its prompts, and what gives reward
 start.py        how a run starts, and how another process goes on
 job.py          one run at work: its reference, its evaluations and their comparison
-policy.py       the local model, and how it writes
+policy.py, tokenizer.py    its model, by the configuration, and how the local one writes
 """

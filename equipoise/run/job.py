@@ -7,7 +7,7 @@ writes, as a `Sample`. What is drawn is kept before it is scored, so that what s
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -21,8 +21,7 @@ from equipoise.config.schedule import total_steps
 from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import hash_file, write_json
 from equipoise.files.errors import EquipoiseError
-from equipoise.models.task import BUDGET_REMEDY
-from equipoise.models.template import CHAT_TEMPLATE, check_template, template_hash
+from equipoise.models.template import check_template, template_hash
 from equipoise.run.directory import (
     GREEDY,
     Comparison,
@@ -33,7 +32,7 @@ from equipoise.run.directory import (
     write_content,
 )
 from equipoise.run.history import Row
-from equipoise.run.ledger import Meter, Provenance, StageAccount
+from equipoise.run.ledger import CHAT_TEMPLATE, Meter, Provenance, StageAccount
 from equipoise.run.rollouts import (
     read_generations,
     read_rollouts,
@@ -42,6 +41,7 @@ from equipoise.run.rollouts import (
     write_rollouts,
 )
 from equipoise.run.seals import seal
+from equipoise.run.task import BUDGET_REMEDY
 from equipoise.statistics.compare import Halves, compare
 from equipoise.statistics.evaluation import estimates_of, learning_signal
 from equipoise.statistics.intervals import StatisticsSettings
@@ -137,10 +137,17 @@ def record_sources(job: Job) -> None:
 
 def record_model(job: Job, tokenizer: Any, identity: str, **about: Any) -> None:
     """Note in the provenance what is trained and by which template it reads; log what to know."""
-    if note := check_template(tokenizer, job.records):
-        _LOG.warning(note)
-    hashes = {"model": identity, CHAT_TEMPLATE: template_hash(tokenizer)}
+    hashes = model_hashes(tokenizer, identity, job.records)
     job.run.ledger.update(Provenance(hashes=hashes, **about))
+
+
+def model_hashes(
+    tokenizer: Any, identity: str, records: Sequence[PromptRecord]
+) -> Mapping[str, str]:
+    """Return a model and its template for the provenance; log what to know of how it reads."""
+    if note := check_template(tokenizer, records):
+        _LOG.warning(note)
+    return {"model": identity, CHAT_TEMPLATE: template_hash(tokenizer)}
 
 
 def check_environment(environment: Environment, progress: ShowProgress = no_progress) -> None:

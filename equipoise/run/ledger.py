@@ -54,6 +54,9 @@ def owning(root: Path) -> Iterator[None]:
 
 # --- provenance -----------------------------------------------------------------------------------
 
+#: The chat template among its hashes.
+CHAT_TEMPLATE = "chat_template"
+
 
 class Part(BaseModel):
     """An object of a file that a run writes; its fields are what the file may hold."""

@@ -5,19 +5,20 @@ import gc
 import logging
 import platform
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
-from equipoise.models.causal import LoadedModel, Sampling, load_model, sample
-from equipoise.models.hub import quiet_transformers
-from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
-from equipoise.models.task import refuse_control_tokens
-from equipoise.models.template import check_template
+from equipoise.files.hub import model_identity, quiet_transformers
+from equipoise.models.causal import LoadedModel, Sampling, load_model, load_weights, sample
 from equipoise.run.directory import GREEDY
 from equipoise.run.job import REFERENCE, Job, Sample, record_model
+from equipoise.run.task import check_readable
+from equipoise.run.tokenizer import template_of, tokenizer_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,8 +42,7 @@ def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     loaded = load_policy(config, model_name, torch.device(device))
-    refuse_control_tokens(records, control_tokens(loaded.tokenizer))
-    check_template(loaded.tokenizer, records)
+    check_readable(loaded.tokenizer, records)
     return loaded
 
 
@@ -63,6 +63,24 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
         four_bit=config.equipoise.load_in_4bit,
         template=template_of(policy.tokenizer),
     )
+
+
+def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> LoadedModel:
+    """The trained model of a final checkpoint: a whole model, or `base` with the adapter.
+
+    The adapter is put on a fresh copy of the base, so that nothing of the training run is left.
+    """
+    if (checkpoint / "adapter_config.json").exists():
+        source = base.model.get_base_model() if isinstance(base.model, PeftModel) else base.model
+        four_bit = getattr(source, "is_loaded_in_4bit", False)
+        fresh = load_weights(source.name_or_path, source.dtype, device, four_bit=four_bit)
+        model = PeftModel.from_pretrained(fresh, str(checkpoint))
+    else:
+        model = AutoModelForCausalLM.from_pretrained(
+            checkpoint, dtype=base.model.dtype, trust_remote_code=False
+        )
+    model.to(device).eval()
+    return LoadedModel(model, base.tokenizer, model_identity(str(checkpoint)))
 
 
 def in_half(config: Config, model: PreTrainedModel) -> bool:
@@ -89,6 +107,22 @@ def record_policy(job: Job, loaded: LoadedModel) -> None:
     record_model(job, loaded.tokenizer, loaded.identity, device=str(loaded.model.device))
 
 
+def sampling_of(
+    config: Config, generations: int, batch_size: int, seed: int, *, greedy: bool = False
+) -> Sampling:
+    """Draw as `policy.generation` says, or take the likeliest tokens."""
+    generation = config.policy.generation
+    return Sampling(
+        generations,
+        generation.max_new_tokens,
+        0.0 if greedy else generation.temperature,
+        generation.top_p,
+        generation.top_k,
+        batch_size,
+        seed,
+    )
+
+
 def sampler(job: Job, loaded: LoadedModel) -> Sample:
     """How this model writes in the stages around training."""
     config, evaluation = job.config, job.config.equipoise.evaluation
@@ -97,7 +131,7 @@ def sampler(job: Job, loaded: LoadedModel) -> Sample:
         # The baseline and the final evaluation have one random stream, the reference its own.
         seed = config.grpo.seed + 1 if stage == REFERENCE else evaluation.seed + 2
         greedy, size = stage == GREEDY, evaluation.batch_size
-        sampling = Sampling.of(config, generations, size, seed, greedy=greedy)
+        sampling = sampling_of(config, generations, size, seed, greedy=greedy)
         with job.display.progress(stage, len(records) * generations) as bar:
             return sample(loaded, records, sampling, bar, job.meter.add_tokens)
 

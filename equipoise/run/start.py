@@ -18,9 +18,13 @@ from equipoise.config.schedule import count_steps, total_steps
 from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.exits import Stopped
+from equipoise.files.hub import located, refuse_missing_tokenizer
 from equipoise.files.records import UnsuitablePromptsError, content_hash, write_prompts
-from equipoise.models.hub import located, refuse_missing_tokenizer
-from equipoise.models.task import (
+from equipoise.run.directory import NewRun, RunDirectory, StoredConfig, open_run_directory
+from equipoise.run.job import Display, Job, check_environment, record_sources
+from equipoise.run.ledger import Growth, Provenance, code_diff, describe_run
+from equipoise.run.seals import check_part, find_checkpoints, remove, seal
+from equipoise.run.task import (
     BUDGET_REMEDY,
     check_steps,
     make_environment,
@@ -29,10 +33,6 @@ from equipoise.models.task import (
     provide_models,
     read_records,
 )
-from equipoise.run.directory import NewRun, RunDirectory, StoredConfig, open_run_directory
-from equipoise.run.job import Display, Job, check_environment, record_sources
-from equipoise.run.ledger import Growth, Provenance, code_diff, describe_run
-from equipoise.run.seals import check_part, find_checkpoints, remove, seal
 
 _LOG = logging.getLogger(__name__)
 

@@ -34,11 +34,12 @@ from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
 from equipoise.files.disk import flush, write_folder, write_json
 from equipoise.files.exits import Stopped, deferring
-from equipoise.models.causal import LoadedModel, Sampling, complete, render_prompt, until_end
+from equipoise.models.causal import LoadedModel, Sampling, complete, until_end
+from equipoise.models.template import render
 from equipoise.run.history import Row, append_row, restore, step_row
 from equipoise.run.job import FailureMonitor, Job, Watch, score_within_budget
 from equipoise.run.ledger import Meter
-from equipoise.run.policy import in_half
+from equipoise.run.policy import in_half, sampling_of
 from equipoise.run.rollouts import Choice, Sample, TrainingRollouts, choose
 from equipoise.run.seals import CheckpointFolder, find_checkpoints, seal
 
@@ -244,7 +245,7 @@ def build_trainer(
     schedule, grpo = Schedule.of(model, config.policy), config.grpo
     generations, at_once = grpo.num_generations_per_prompt, grpo.rollouts_per_step
     # The completions of a step are drawn all at once, from the trainer's own random state.
-    sampling = Sampling.of(config, generations, at_once, grpo.seed)
+    sampling = sampling_of(config, generations, at_once, grpo.seed)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "You are using 'rollout_func'", UserWarning)
         trainer = CardlessTrainer(
@@ -301,7 +302,7 @@ def train_rows(
     """
     grpo, steps = config.grpo, total_steps(len(records), config)
     order = plan(records, grpo.num_prompts_per_step, steps, grpo.seed)
-    prompts = [render_prompt(tokenizer, record) for record in records]
+    prompts = [render(tokenizer, record.messages) for record in records]
     return Dataset.from_dict({"prompt": [prompts[i] for i in order], "index": order})
 
 

@@ -24,7 +24,7 @@ from equipoise.config import load_config
 from equipoise.config.compose import tasks
 from equipoise.config.words import parse_flags
 from equipoise.files.nemo_rl import PATH_VARIABLE, PYTHON_VARIABLE, SCRIPT
-from equipoise.models.task import make_prompts, prepare_task
+from equipoise.run.task import make_prompts, prepare_task
 from equipoise.train.nemo_rl.scoring import metadata_of
 from tests.command import ROOT, finished
 from tests.containers.test_nemo_rl_script import PINS

@@ -24,8 +24,8 @@ from environments.contract import Environment
 from equipoise.commands.export.task import ROOT
 from equipoise.config import Options, load_config
 from equipoise.files.errors import UsageError
-from equipoise.models.task import make_environment, make_prompts, prepare_task, provide_models
 from equipoise.run.rollouts import read_rollouts, rollout_of
+from equipoise.run.task import make_environment, make_prompts, prepare_task, provide_models
 
 
 @task(name="equipoise")

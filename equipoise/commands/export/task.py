@@ -26,11 +26,11 @@ from equipoise.config.words import OwnCode, RunFolder, option
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_jsonl, write_text
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.models.task import build_environment, make_environment, read_records
 from equipoise.run.directory import RunDirectory, task_of
 from equipoise.run.job import score_within_budget
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import open_run
+from equipoise.run.task import build_environment, make_environment, read_records
 
 ROOT = Path(__file__).resolve().parents[3]
 REQUIREMENT = f"equipoise @ {ROOT.as_uri()}"

@@ -14,10 +14,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from environments.awaited_sets import AwaitedSets
 from environments.chat.accounting import spent
 from equipoise.config import LoadedConfig
-from equipoise.models.task import build_environment
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import score_within_budget
 from equipoise.run.rollouts import choose, read_rollouts
+from equipoise.run.task import build_environment
 from equipoise.train.nemo_rl.process import WAITING
 from equipoise.train.nemo_rl.scoring import (
     MessageLog,

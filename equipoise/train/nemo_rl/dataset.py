@@ -7,7 +7,7 @@ from datasets import Dataset
 from nemo_rl.data.datasets.raw_dataset import RawDataset
 
 from equipoise.config.schedule import count_steps, plan
-from equipoise.models.task import read_records
+from equipoise.run.task import read_records
 from equipoise.train.nemo_rl.scoring import datum
 
 

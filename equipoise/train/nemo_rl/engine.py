@@ -28,16 +28,7 @@ from equipoise.files.nemo_rl import (
     find_installation,
     is_converted,
 )
-from equipoise.models.pretrained import (
-    check_model,
-    control_tokens,
-    identity_of,
-    load_tokenizer,
-    template_of,
-    tokenizer_of,
-)
-from equipoise.models.task import refuse_control_tokens
-from equipoise.models.template import check_template
+from equipoise.files.pretrained import check_model, identity_of, load_tokenizer
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import keep_steps
 from equipoise.run.job import (
@@ -49,6 +40,8 @@ from equipoise.run.job import (
     take_reference,
 )
 from equipoise.run.seals import remove
+from equipoise.run.task import check_readable
+from equipoise.run.tokenizer import template_of, tokenizer_of
 from equipoise.train.nemo_rl.history import latest_checkpoint
 from equipoise.train.nemo_rl.process import before_nemo_rl
 from equipoise.train.nemo_rl.recipe import Rehearsal, run_grpo
@@ -112,7 +105,7 @@ def check_start(config: Config, records: Sequence[PromptRecord], model_name: str
                 "No code of others is run. If transformers has the model's family: take auto_map "
                 "out of a copy, and name the copy.",
             )
-    check_template(tokenizer, records)
+    check_readable(tokenizer, records)
     words, ranks = model.get_text_config().vocab_size, policy.dtensor_cfg.tensor_parallel_size
     if policy.dtensor_cfg.enabled and words % ranks:
         raise UsageError(
@@ -122,7 +115,6 @@ def check_start(config: Config, records: Sequence[PromptRecord], model_name: str
             "Set policy.dtensor_cfg.tensor_parallel_size to a divisor; a rehearsal's local model "
             "has equipoise.local_model.vocab_size words.",
         )
-    refuse_control_tokens(records, control_tokens(tokenizer))
     room = policy.max_total_sequence_length - policy.generation.max_new_tokens
     lengths = {record.id: len(templated(record, tokenizer)[1]) for record in records}
     worst = max(lengths, key=lengths.__getitem__)

@@ -16,7 +16,7 @@ from environments.dharma.judge import SCOPES
 from environments.dharma.sentences import read_clauses
 from equipoise.config import check_prompts, load_config
 from equipoise.config.words import parse_flags
-from equipoise.models.task import check_steps, make_prompts
+from equipoise.run.task import check_steps, make_prompts
 from tests.refusals import refusal
 
 

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 import data_prep.rag.invented as stones
 from data_prep.contract import Tools
 from data_prep.rag import RagData
-from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.local_model import imitated_replies
 from data_prep.rag.prompts import unplanned_records
 from environments.base import Rollout
 from environments.chat import quote
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.retrieval import Corpus, word_set
+from equipoise.files.hub import encoder_identity
 from tests.data_prep.rag.test_plans import GOOD, Planner
 from tests.refusals import refusal
 

@@ -140,6 +140,6 @@ def test_a_packaged_model_needs_its_package_and_no_hub(case, monkeypatch, tmp_pa
     monkeypatch.setattr("equipoise.files.packaged_models.find_spec", lambda _: None)
     with refusal("packaged-model.missing-package"):
         list(model(packaged))
-    monkeypatch.setattr("equipoise.models.hub.shipped_file", lambda _: tmp_path)
+    monkeypatch.setattr("equipoise.files.hub.shipped_file", lambda _: tmp_path)
     (result,) = model(packaged)
     assert result.status == "ok"

@@ -13,7 +13,7 @@ from equipoise.config.words import read_options
 from equipoise.doctor import CHECKS, examine
 from equipoise.doctor.checks import results_of
 from equipoise.files.records import write_prompts
-from equipoise.models.task import prepare_task
+from equipoise.run.task import prepare_task
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import PERFECT
 from tests.equipoise.doctor.conftest import LOCAL

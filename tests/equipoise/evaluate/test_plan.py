@@ -32,10 +32,10 @@ from equipoise.evaluate.plan import (
 )
 from equipoise.files.disk import write_json
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.models.task import make_environment, make_prompts, prepare_task, prompts_here
 from equipoise.run.directory import RunDirectory
 from equipoise.run.job import Display
 from equipoise.run.rollouts import write_rollouts
+from equipoise.run.task import make_environment, make_prompts, prepare_task, prompts_here
 from tests.refusals import refusal
 
 ACTIONS = evaluate.Actions(Display(), print, lambda *_: "")

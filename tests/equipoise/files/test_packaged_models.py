@@ -10,13 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_prep.rag.encoder import HuggingFaceEncoder
 from data_prep.rag.index import build_index
 from environments.contract import EncoderSettings
 from environments.rag.retrieval import Passage, open_retriever
-from equipoise.config.schema import CACHE_DIR
 from equipoise.files import packaged_models
-from equipoise.files.disk import hash_file
+from equipoise.files.disk import CACHE_DIR, hash_file
 from equipoise.files.hub import UNKNOWN, model_identity
 from equipoise.files.packaged_models import (
     MINILM,
@@ -26,6 +24,7 @@ from equipoise.files.packaged_models import (
     located_model,
     shipped_file,
 )
+from equipoise.models.encoder import HuggingFaceEncoder
 from tests.refusals import refusal
 
 pytestmark = pytest.mark.deep

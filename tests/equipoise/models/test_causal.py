@@ -12,7 +12,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qw
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
 from equipoise.files.hub import model_identity
-from equipoise.models.causal import identity_of, load_model, load_trained
+from equipoise.files.pretrained import identity_of
+from equipoise.models.causal import load_model
+from equipoise.run.policy import load_trained
 from equipoise.train.local import trainable
 from tests.refusals import refusal
 

@@ -13,7 +13,7 @@ from environments.chat import ChatReply, ChatRequest
 from environments.contract import Environment
 from environments.replies import has_text
 from equipoise.models.chat import HuggingFaceChatModel
-from equipoise.models.task import provide_models
+from equipoise.run.task import provide_models
 from tests.refusals import refusal
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from data_prep.contract import WarmStart
-from data_prep.rag.encoder import HuggingFaceEncoder
 from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
 from environments.contract import EncoderSettings
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
 from equipoise.files.errors import EquipoiseError
-from equipoise.models.causal import load_model, load_trained
-from equipoise.models.pretrained import check_model, load_tokenizer
+from equipoise.files.pretrained import check_model, load_tokenizer
+from equipoise.models.causal import load_model
+from equipoise.models.encoder import HuggingFaceEncoder
+from equipoise.run.policy import load_trained
 from equipoise.train.nemo_rl.engine import check_start
 from tests.equipoise.checkpoints.samples import change_json
 from tests.refusals import refusal

@@ -18,15 +18,15 @@ from environments.chat import ChatRequest
 from equipoise.commands.evaluate import as_model_folder
 from equipoise.commands.start import dry_run
 from equipoise.config import load_config
-from equipoise.config.schema import CACHE_DIR
 from equipoise.config.words import parse_flags
 from equipoise.files.console import Reporter, no_progress
+from equipoise.files.disk import CACHE_DIR
+from equipoise.files.hub import located
 from equipoise.files.packaged_models import SMOLLM2
-from equipoise.models.hub import located
-from equipoise.models.task import load_chat_model, prepare_task
 from equipoise.run.job import Display
 from equipoise.run.ledger import Subject
 from equipoise.run.start import model_name
+from equipoise.run.task import load_chat_model, prepare_task
 from tests.recipes.audits import SMOKE, started
 from tests.refusals import refusal
 
@@ -94,7 +94,7 @@ def test_an_adapter_is_merged_into_the_folder_that_was_made(tmp_path, monkeypatc
         patch.setattr("equipoise.files.packaged_models.find_spec", lambda _: None)
         patch.setattr("equipoise.files.packaged_models.smollm2_folder", lambda _: tmp_path / "none")
         refused(lambda: as_model_folder(subject, tmp_path / "made", no_progress))
-    monkeypatch.setattr("equipoise.models.hub.located_model", lambda name, cache: str(base))
+    monkeypatch.setattr("equipoise.files.hub.located_model", lambda name, cache: str(base))
     made = Path(as_model_folder(subject, tmp_path / "made", no_progress))
     before, after = (load_file(path / "model.safetensors") for path in (base, made))
     changed = [name for name in after if not (before[name] == after[name]).all()]

@@ -13,8 +13,7 @@ from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
-from equipoise.models.causal import render_prompt
-from equipoise.models.pretrained import control_tokens
+from equipoise.models.template import control_tokens, render
 from equipoise.run import policy
 from equipoise.train.nemo_rl.engine import check_start
 from tests.refusals import refusal
@@ -122,22 +121,22 @@ def test_a_base_model_is_given_a_chat_template(base, tmp_path):
     file = tmp_path / "own.jinja"
     file.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
     one = loaded_with(base, f"policy.tokenizer.chat_template={file}")
-    assert render_prompt(one.tokenizer, record("Why!")) == "user: Why!"
+    assert render(one.tokenizer, record("Why!").messages) == "user: Why!"
     # The trained model is saved with it.
     one.tokenizer.save_pretrained(tmp_path / "trained")
     trained = AutoTokenizer.from_pretrained(tmp_path / "trained")
-    assert render_prompt(trained, record("Why!")) == "user: Why!"
+    assert render(trained, record("Why!").messages) == "user: Why!"
     # Another template is another policy: what one wrote is not used for the other.
     file.write_text(SAID)
     other = loaded_with(base, f"policy.tokenizer.chat_template={file}")
     assert other.identity != one.identity
-    assert render_prompt(other.tokenizer, record("Why!")) == "Why!"
+    assert render(other.tokenizer, record("Why!").messages) == "Why!"
 
 
 @pytest.mark.parametrize(("word", "rendered"), [("null", "Why!"), (f"'{SAID}'", "Why!")])
 def test_a_template_is_read_as_nemo_rl_reads_it(word, rendered, base):
     given = loaded_with(base, f"policy.tokenizer.chat_template={word}")
-    assert render_prompt(given.tokenizer, record("Why!")) == rendered
+    assert render(given.tokenizer, record("Why!").messages) == rendered
     with refusal("tokenizer.no-template"):
         loaded_with(base, "policy.tokenizer.chat_template=default")
 
@@ -147,6 +146,6 @@ def test_a_template_is_given_words(folder):
     words = (f"policy.tokenizer.chat_template='{template}'",)
     plain = loaded_with(folder, *words)
     short = loaded_with(folder, *words, "policy.tokenizer.chat_template_kwargs={short: true}")
-    rendered = [render_prompt(m.tokenizer, record("Why!")) for m in (plain, short)]
+    rendered = [render(m.tokenizer, record("Why!").messages) for m in (plain, short)]
     assert rendered == ["long", "short"]
     assert plain.identity != short.identity

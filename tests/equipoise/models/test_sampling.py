@@ -27,7 +27,6 @@ from equipoise.models.causal import (
     _processors,
     complete,
     load_model,
-    render_prompt,
     sample,
     until_end,
 )
@@ -139,11 +138,7 @@ def test_training_draws_what_an_evaluation_does(model):
         model_wrapped=loaded.model.train(),
         processing_class=loaded.tokenizer,
     )
-    prompts = [
-        render_prompt(loaded.tokenizer, record)
-        for record in RECORDS
-        for _ in range(SAMPLING.generations)
-    ]
+    prompts = [loaded.render(record) for record in RECORDS for _ in range(SAMPLING.generations)]
     torch.manual_seed(SAMPLING.seed)
     rows = draw_for_training(SAMPLING)(prompts, trainer)
     assert loaded.model.training

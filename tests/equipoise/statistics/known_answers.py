@@ -11,7 +11,7 @@ from environments.contract import Environment
 from equipoise.config import load_config
 from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.config.words import parse_flags
-from equipoise.models.task import make_environment, prepare_task, provide_models
+from equipoise.run.task import make_environment, prepare_task, provide_models
 from equipoise.statistics.trivial import Measured
 
 PROMPTS = 120

@@ -6,7 +6,7 @@ check of prompts are methods of a task's data module, see data_prep/contract.py.
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +20,9 @@ from environments.chat import BudgetSpentError, ChatModel
 from environments.contract import Encoder, EncoderSettings, Environment
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.hub import located, offline
 from equipoise.files.records import DataError, read_prompts
-from equipoise.models.hub import located, offline
+from equipoise.models.template import check_template, control_tokens
 
 
 def build_environment(class_name: str, settings: Mapping[str, Any], cache_dir: str) -> Environment:
@@ -69,8 +70,8 @@ def load_chat_model(name: str, cache_dir: str) -> ChatModel:
 @lru_cache(maxsize=1)  # a task's preparation and its environment want the same one
 def load_encoder(settings: EncoderSettings) -> Encoder:
     """A Hugging Face encoder. Raises `EquipoiseError` when it cannot be had."""
-    from data_prep.rag.encoder import HuggingFaceEncoder
-    from equipoise.models.pretrained import LOADING_ERRORS
+    from equipoise.files.pretrained import LOADING_ERRORS
+    from equipoise.models.encoder import HuggingFaceEncoder
 
     try:
         return HuggingFaceEncoder(settings)
@@ -186,14 +187,19 @@ def prompts_here(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
             raise UsageError(error.code, error.message, remedy) from error
 
 
-def refuse_control_tokens(records: Sequence[PromptRecord], tokens: Collection[str]) -> None:
-    """Raise `EquipoiseError` for prompts that hold special tokens of the model's tokenizer."""
-    if problems := control_token_problems(records, tokens):
+def check_readable(tokenizer: Any, records: Sequence[PromptRecord]) -> str:
+    """Render prompts for the policy, and return a warning for the user, if any.
+
+    Raises `EquipoiseError` for those that hold special tokens of the model's tokenizer, and as
+    `check_template` does.
+    """
+    if problems := control_token_problems(records, control_tokens(tokenizer)):
         raise EquipoiseError(
             "prompts.control-tokens",
             "\n".join(["the prompts cannot be used with this model:", *problems]),
             "Correct the file of the prompts and start a new run.",
         )
+    return check_template(tokenizer, records)
 
 
 def read_records(path: Path) -> list[PromptRecord]:

@@ -14,7 +14,7 @@ from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.config.words import parse_flags
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.records import write_prompts
-from equipoise.models.task import check_steps, make_prompts, prepare_task, provide_models
+from equipoise.run.task import check_steps, make_prompts, prepare_task, provide_models
 from tests.refusals import refusal
 
 STEP = "grpo.num_prompts_per_step"

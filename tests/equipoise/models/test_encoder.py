@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from data_prep.rag.encoder import HuggingFaceEncoder, encoder_identity
 from environments.contract import EncoderSettings
+from equipoise.files.hub import encoder_identity
+from equipoise.models.encoder import HuggingFaceEncoder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "amber", "ribbed", "stone", "origin", "."]
 TEXTS = ["amber stone", "amber ribbed stone origin", "stone", "origin origin origin origin origin"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from environments.contract import EncoderSettings, Vectors
-from equipoise.files.hub import is_folder_name, missing_reason, model_identity
+from equipoise.files.hub import encoder_identity, is_folder_name, missing_reason
 from equipoise.files.packaged_models import MINILM, located_encoder
 
 _BATCH = 32
@@ -14,17 +14,6 @@ _BATCH = 32
 _QUERY_TOKENS, _PASSAGE_TOKENS = 64, 512
 #: Less, from the model's own settings for sentence-transformers.
 _MOST_TOKENS = {MINILM: 256}
-
-
-def encoder_identity(settings: EncoderSettings) -> str:
-    """Identify an encoder for an index: its models, see `model_identity`, and pooling."""
-    models = [model_identity(name) for name in (settings.query_model, settings.passage_model)]
-    return f"{' | '.join(models)}, {'first token' if _is_pair(settings) else 'mean, normalised'}"
-
-
-def _is_pair(settings: EncoderSettings) -> bool:
-    """MedCPT has two models, takes the first token's state, and compares by inner product."""
-    return settings.query_model != settings.passage_model
 
 
 class HuggingFaceEncoder:
@@ -66,7 +55,7 @@ class HuggingFaceEncoder:
 
     def encode_passages(self, passages: Sequence[tuple[str, str]]) -> Vectors:
         texts: list[tuple[str, ...]] = list(passages)
-        if not _is_pair(self._settings):
+        if not self._settings.is_pair:
             texts = [(f"{title}. {text}" if title else text,) for title, text in passages]
         model = self._settings.passage_model
         return self._encode(model, texts, _MOST_TOKENS.get(model, _PASSAGE_TOKENS))
@@ -93,7 +82,7 @@ class HuggingFaceEncoder:
         ).to(self._device)
         with torch.inference_mode():
             states = model(**inputs).last_hidden_state
-            if _is_pair(self._settings):
+            if self._settings.is_pair:
                 pooled = states[:, 0]
             else:
                 weights = inputs["attention_mask"].unsqueeze(-1).to(states.dtype)

@@ -12,11 +12,14 @@ from typing import Any
 from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from equipoise.config.schema import PolicyConfig, TokenizerConfig
-from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.files.hub import model_identity
+from equipoise.files.errors import EquipoiseError
+from equipoise.files.hub import (
+    explain,
+    model_identity,
+    refuse_missing_tokenizer,
+    refuse_no_weights,
+)
 from equipoise.files.untrusted import COPY_AGAIN, check_folder, read_object
-from equipoise.models.hub import explain, refuse_missing_tokenizer, refuse_no_weights
 
 #: Layers, experts and labels, of which transformers makes as many.
 _MOST_PARTS = 1_000
@@ -81,8 +84,6 @@ SETTINGS_ERRORS = (
     *(*LOADING_ERRORS, StrictDataclassError, TypeError, LookupError, ArithmeticError),
     *(AttributeError, AssertionError, ImportError, RuntimeError),
 )
-#: What NeMo-RL takes for `chat_template: null`.
-_CONTENTS = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +95,6 @@ class Template:
 
 
 OWN_TEMPLATE = Template()
-
-
-def template_of(tokenizer: TokenizerConfig) -> Template:
-    """The chat template that `policy.tokenizer` sets, as NeMo-RL reads it: a file or a text.
-
-    Raises `UsageError` for a file that cannot be read.
-    """
-    words = tokenizer.chat_template_kwargs or {}
-    if not tokenizer.brings_template:
-        return Template(words=words)
-    text = _CONTENTS if tokenizer.chat_template is None else tokenizer.chat_template
-    if text.endswith(".jinja"):
-        try:
-            text = Path(text).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                "tokenizer.unreadable-template",
-                f"policy.tokenizer.chat_template: {text} cannot be read: {error}",
-                "Name a file with a Jinja template, or leave the key out for the model's own.",
-            ) from error
-    return Template(text, words)
-
-
-def tokenizer_of(policy: PolicyConfig, model_name: str) -> str:
-    """Return a policy's tokenizer: that of the model `model_name`, unless another one is named."""
-    named = policy.tokenizer.name
-    return model_name if named == policy.model_name else named
 
 
 def identity_of(name: str, tokenizer_name: str, template: Template = OWN_TEMPLATE) -> str:
@@ -158,15 +132,6 @@ def load_tokenizer(
         render = partial(tokenizer.apply_chat_template, **template.words)
         setattr(tokenizer, "apply_chat_template", render)  # noqa: B010
     return tokenizer
-
-
-def control_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """List what a tokenizer reads as a special token anywhere in a text.
-
-    A single character is left out: it is a sign that some model pads with, and ordinary text has.
-    """
-    added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-    return sorted(token for token in added | set(tokenizer.all_special_tokens) if len(token) > 1)
 
 
 def check_model(name: str) -> PreTrainedConfig:
