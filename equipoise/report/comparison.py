@@ -45,6 +45,7 @@ from equipoise.report.words import (
     metric_name,
     metric_note,
     plain_name,
+    task_title,
 )
 from equipoise.run.directory import Evaluation
 from equipoise.statistics.evaluation import Estimate
@@ -96,7 +97,7 @@ def comparison_page(content: EntriesComparison, presentation: Presentation) -> s
     items = dict.fromkeys(f"{n:,}" for pair in content.comparisons for n in pair.items)
     return page(
         Document(
-            title=f"{heading(presentation.title or plain_name(content.task))}: "
+            title=f"{task_title(content.task, presentation)}: "
             f"{', '.join(siblings)} against {first}",
             facts=(
                 ("Entries", f"{len(content.entries)}"),

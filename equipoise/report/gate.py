@@ -34,9 +34,9 @@ from equipoise.report.words import (
     heading,
     metric_name,
     p_value,
-    plain_name,
     printable,
     signed_margin,
+    task_title,
 )
 from equipoise.statistics import compare
 from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric, GatedTask, GateResult
@@ -124,9 +124,9 @@ def outcome_of(result: GateResult) -> str:
 
 def _pictures(result: GateResult) -> Iterator[Section]:
     for number, (name, task) in enumerate(result.tasks.items(), start=1):
-        title = task.presentation.title or plain_name(name)
         if drawn := tuple(comparison_charts(task.sides, task.presentation)):
-            yield Charts(heading(title), f"charts-{number}", charts=drawn)
+            title = task_title(name, task.presentation)
+            yield Charts(title, f"charts-{number}", charts=drawn)
 
 
 def _alerts(result: GateResult) -> Iterator[Alert]:

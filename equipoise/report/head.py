@@ -12,7 +12,7 @@ from equipoise.files.disk import in_gb
 from equipoise.report.alarms import AlarmMonitor
 from equipoise.report.document import Alert
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.words import clipped, figure, heading, plain_name
+from equipoise.report.words import clipped, figure, plain_name, task_title
 from equipoise.run.directory import GREEDY
 from equipoise.run.ledger import changed_models
 from equipoise.statistics.compare import MetricComparison
@@ -36,8 +36,7 @@ def run_name(run: RunFiles) -> str:
 
 def run_title(run: RunFiles) -> str:
     task = run.provenance.task or run.latest.task or "run"
-    title = run.presentation.title or plain_name(task)
-    return f"{heading(title)}: {run_name(run)}"
+    return f"{task_title(task, run.presentation)}: {run_name(run)}"
 
 
 def run_facts(run: RunFiles) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from environments.presentation import Words
+from environments.presentation import Presentation, Words
 from equipoise.files.console import is_visible
 from equipoise.statistics import compare
 from equipoise.statistics.compare import GuardMargin, MetricComparison
@@ -205,6 +205,10 @@ def plain_name(name: str) -> str:
 
 def heading(words: str) -> str:
     return words[:1].upper() + words[1:]
+
+
+def task_title(task: str, presentation: Presentation) -> str:
+    return heading(presentation.title or plain_name(task))
 
 
 def clipped(text: str, limit: int) -> str:
