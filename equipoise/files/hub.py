@@ -25,12 +25,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 from environments.contract import EncoderSettings
 from equipoise.files.disk import CACHE_DIR
 from equipoise.files.errors import EquipoiseError
-from equipoise.files.packaged_models import (
-    SMOLLM2,
-    located_model,
-    packaged_identity,
-    shipped_file,
-)
+from equipoise.files.packaged_models import SMOLLM2, located_model, packaged_identity, shipped_file
 
 #: How an address of a data set on the hub begins; OWNER/NAME follows, and perhaps a file.
 _DATA_SETS = "hf://datasets/"

@@ -112,15 +112,9 @@ def sampling_of(
 ) -> Sampling:
     """Draw as `policy.generation` says, or take the likeliest tokens."""
     generation = config.policy.generation
-    return Sampling(
-        generations,
-        generation.max_new_tokens,
-        0.0 if greedy else generation.temperature,
-        generation.top_p,
-        generation.top_k,
-        batch_size,
-        seed,
-    )
+    temperature = 0.0 if greedy else generation.temperature
+    tokens, top_p, top_k = generation.max_new_tokens, generation.top_p, generation.top_k
+    return Sampling(generations, tokens, temperature, top_p, top_k, batch_size, seed)
 
 
 def sampler(job: Job, loaded: LoadedModel) -> Sample:
