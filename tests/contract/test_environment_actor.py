@@ -48,6 +48,7 @@ def start(ray, tmp_path):
 
         values = {"equipoise.cache_dir": str(tmp_path), "grpo.num_generations_per_prompt": 2}
         values |= {"policy.train_global_batch_size": 128}
+        write_rollouts(RunDirectory(tmp_path).reference, rollouts())
         settings = [Setting("", key, value) for key, value in values.items()]
         loaded = load_config("fairness", Options((CONFIG_FOLDER / "local.yaml",), (*settings,)))
         actors.append(start_environment(loaded, RunDirectory(tmp_path)))
@@ -101,19 +102,14 @@ def test_it_runs_on_the_drivers_node(ray, start):
     assert {node_of(ray, start()) for _ in range(3)} == {here}
 
 
-def test_restarted_by_ray_it_has_its_reference_again(ray, start, tmp_path):
+def test_restarted_by_ray_it_has_its_reference_again(ray, start):
     actor = start()
-    with pytest.raises(ray.exceptions.RayTaskError, match="set_reference"):
-        step(ray, actor)
-    write_rollouts(RunDirectory(tmp_path).reference, rollouts())
-    ray.get(actor.load_reference.remote())
     before = step(ray, actor)
     ray.kill(actor, no_restart=False)
     assert step(ray, actor) == before
 
 
-def test_it_hands_what_is_kept_of_a_step_to_the_driver(ray, start, tmp_path):
-    write_rollouts(RunDirectory(tmp_path).reference, rollouts())
+def test_it_hands_what_is_kept_of_a_step_to_the_driver(ray, start):
     actor = start()
     rewards = step(ray, actor)
     summary = ray.get(actor.summary.remote("train"))

@@ -44,6 +44,8 @@ class EnvironmentActor(EnvironmentInterface):
         limit: float = 1800.0,  # seconds from a set's first reply to its last
     ) -> None:
         environment = build_environment(class_name, settings, cache_dir)
+        if environment.reference_generations:
+            environment.set_reference(read_rollouts(Path(reference)))
         self._scorer = StepScorer(environment, partial(choose, limit=kept, seed=seed))
         self._generations = generations
         self._sets = AwaitedSets(
@@ -53,9 +55,6 @@ class EnvironmentActor(EnvironmentInterface):
             limit=limit,
             on_scores=self._scorer.keep,
         )
-        self._reference = Path(reference)
-        if self._reference.exists():
-            self.load_reference()
 
     async def step(
         self, message_log_batch: Sequence[MessageLog], metadata: list[dict[str, Any]]
@@ -73,11 +72,6 @@ class EnvironmentActor(EnvironmentInterface):
             call = ray.get_runtime_context().get_task_id()  # the same where Ray tries it again
             rewards = [(await self._sets.ask(rollouts[0], self._generations, call)).number]
         return single_turn_return(rewards, metadata)
-
-    def load_reference(self) -> None:
-        """Hand the frozen model's rollouts to an environment that needs them."""
-        if self._scorer.environment.reference_generations:
-            self._scorer.environment.set_reference(read_rollouts(self._reference))
 
     def summary(self, split: str) -> StepSummary | None:
         return self._scorer.summary(split)

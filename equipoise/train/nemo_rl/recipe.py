@@ -54,20 +54,17 @@ def run_grpo(
     a signal, a rehearsal or the time ends it after a step that is saved.
     """
     with one_error():
-        nemo = _set_up(job, path)
+        nemo = _set_up(path)
     try:
         # Ray has put its own handler for SIGTERM into this process meanwhile.
         with deferring(logging.getLogger(__name__).warning) as stop:
             if done == 0:
                 before_training(job, _sampler(job, nemo, 0, stop))
-                nemo.environment.load_reference()
                 nemo.generation.finish_generation()
                 shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
             if done < job.steps:
                 begin_training(job)
-                ours = (job, on_row, stop, rehearsal.stop_at)
-                checkpointing = nemo.config.checkpointing
-                _train(nemo, HistoryLogger(nemo.logger, nemo.environment, checkpointing, *ours))
+                _train(job, nemo, on_row, stop, rehearsal.stop_at)
                 if job.config.grpo.is_asynchronous:
                     return  # NeMo-RL has ended its workers
             trained = _sampler(job, nemo, job.steps, stop)
@@ -78,8 +75,8 @@ def run_grpo(
         _end(nemo)
 
 
-def _set_up(job: Job, path: Path) -> SimpleNamespace:
-    """Start Ray and the environment's actor, and have NeMo-RL make what it trains with."""
+def _set_up(path: Path) -> SimpleNamespace:
+    """Start Ray, and have NeMo-RL make what it trains with."""
     if missing := list(unmet()):
         raise EquipoiseError(
             "nemo-rl.other-version",
@@ -97,8 +94,6 @@ def _set_up(job: Job, path: Path) -> SimpleNamespace:
     from nemo_rl.utils.logger import get_next_experiment_dir
     from omegaconf import OmegaConf
 
-    from equipoise.train.nemo_rl.actor import Calls, start_environment
-
     register_omegaconf_resolvers()
     settings: Any = OmegaConf.to_container(load_config(str(path)), resolve=True)
     config = grpo.MasterConfig(**settings)
@@ -115,28 +110,33 @@ def _set_up(job: Job, path: Path) -> SimpleNamespace:
         trains_mtp=bool(megatron.get("mtp_num_layers")),
     )
     data, val_data = setup_response_data(tokenizer, config.data)
-    actor = start_environment(job.loaded, job.run)
     factory = with_first_reference(Policy)
     parts = grpo.setup(config, tokenizer, data, val_data, policy_factory=factory)
     names = (
         *("policy", "generation", "gym", "cluster", "loader", "val_loader", "loss", "logger"),
         *("checkpointer", "state", "config", "teachers", "aliases"),
     )
-    return SimpleNamespace(
-        tokenizer=tokenizer,
-        environment=Calls(actor),
-        task_to_env={job.environment.name: actor},
-        **dict(zip(names, parts, strict=True)),
-    )
+    return SimpleNamespace(tokenizer=tokenizer, **dict(zip(names, parts, strict=True)))
 
 
-def _train(nemo: SimpleNamespace, history: HistoryLogger) -> None:
+def _train(
+    job: Job,
+    nemo: SimpleNamespace,
+    on_row: Callable[[Row], None],
+    stop: Callable[[], bool],
+    stop_at: int | None,
+) -> None:
     """Take all steps. Raises `Stopped` where NeMo-RL saves and ends before the last one."""
     from nemo_rl.algorithms import grpo
 
-    job, generation = history.job, nemo.generation
-    until = save_by(history.checkpointing["checkpoint_must_save_by"], os.environ)
-    history.checkpointing["checkpoint_must_save_by"] = until
+    from equipoise.train.nemo_rl.actor import Calls, start_environment
+
+    actor = start_environment(job.loaded, job.run)  # it reads the reference as it starts
+    generation, checkpointing = nemo.generation, nemo.config.checkpointing
+    history = HistoryLogger(nemo.logger, Calls(actor), checkpointing, job, on_row, stop, stop_at)
+    until = save_by(checkpointing["checkpoint_must_save_by"], os.environ)
+    checkpointing["checkpoint_must_save_by"] = until
+    environments = {job.environment.name: actor}
     if job.config.policy.generation.vllm_cfg.async_engine:
         generation = with_room_to_wait(generation, WAITING)
     words = {
@@ -145,8 +145,8 @@ def _train(nemo: SimpleNamespace, history: HistoryLogger) -> None:
         "val_dataloader": nemo.val_loader,
         "tokenizer": nemo.tokenizer,
         "loss_fn": nemo.loss,
-        "task_to_env": nemo.task_to_env,
-        "val_task_to_env": nemo.task_to_env,
+        "task_to_env": environments,
+        "val_task_to_env": environments,
         "logger": history,
         "checkpointer": nemo.checkpointer,
         "grpo_save_state": nemo.state,

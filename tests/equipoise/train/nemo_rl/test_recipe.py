@@ -45,6 +45,8 @@ def nemo(job, monkeypatch):
     grpo.grpo_train = grpo_train
     grpo.refit_policy_generation = note("refit")
     monkeypatch.setitem(sys.modules, "nemo_rl.algorithms", SimpleNamespace(grpo=grpo))
+    actor = SimpleNamespace(Calls=lambda _: None, start_environment=note("actor"))
+    monkeypatch.setitem(sys.modules, "equipoise.train.nemo_rl.actor", actor)
     nemo = SimpleNamespace(
         calls=calls,
         policy=SimpleNamespace(shutdown=note("workers end")),
@@ -55,8 +57,6 @@ def nemo(job, monkeypatch):
             checkpointing={"checkpoint_must_save_by": None, "save_period": 2},
             policy={"generation": {"colocated": {"enabled": True}}},
         ),
-        environment=SimpleNamespace(load_reference=note("reference")),
-        task_to_env={},
         loop=lambda history: None,
         **dict.fromkeys(("loader", "val_loader", "tokenizer", "loss", "state")),
     )
@@ -76,8 +76,8 @@ def nemo(job, monkeypatch):
 
 def test_a_run_is_evaluated_before_and_after_training(nemo):
     nemo.run()
-    before = ["refit", "before", "reference", "finish", "begin"]
-    assert nemo.calls == [*before, "train", "refit", "after", *ENDED]
+    before = ["refit", "before", "finish", "begin"]
+    assert nemo.calls == [*before, "actor", "train", "refit", "after", *ENDED]
 
 
 def test_a_resumed_run_has_its_baseline_and_a_trained_one_is_not_trained_again(nemo):
