@@ -27,6 +27,7 @@ from equipoise.run.job import (
     compare_stages,
     is_drawn,
     score_final,
+    take_reference,
 )
 from equipoise.run.ledger import Meter, Provenance, now, owning
 from equipoise.run.probe import before_training, write_modes
@@ -103,7 +104,7 @@ def display_of(reporter: Reporter, *, audited: bool = False) -> Display:
 
 
 def open_engine(loaded: LoadedConfig, setup: Setup, *, rehearse: bool, probe: bool) -> Stages:
-    """Load the model of the local engine; refuse what NeMo-RL would fail at after minutes."""
+    """Load the local engine's model, or NeMo-RL's tokenizer; refuse what would fail later."""
     if loaded.engine == "local":
         from equipoise.run.policy import open_policy
 
@@ -111,8 +112,8 @@ def open_engine(loaded: LoadedConfig, setup: Setup, *, rehearse: bool, probe: bo
         return partial(run_local, loaded=policy, probe_only=probe)
     from equipoise.train.nemo_rl import engine
 
-    engine.check_start(loaded.config, setup.records, setup.model_name)
-    return partial(run_nemo_rl, rehearse=rehearse)
+    tokenizer = engine.open_tokenizer(loaded.config, setup.records, setup.model_name)
+    return partial(run_nemo_rl, tokenizer=tokenizer, rehearse=rehearse)
 
 
 def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
@@ -139,8 +140,12 @@ def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
         give_memory_back()
 
 
-def run_nemo_rl(job: Job, watch: Watch, *, rehearse: bool) -> None:
+def run_nemo_rl(job: Job, watch: Watch, tokenizer: Any, *, rehearse: bool) -> None:
     """Run the same stages on NeMo-RL, or rehearse them, and export the trained model."""
+    from equipoise.train.nemo_rl import engine
+
+    engine.record_policy(job, tokenizer)
+    take_reference(job)  # of a resumed run, for what is scored here
     if rehearse:
         from equipoise.train.nemo_rl.rehearsal import rehearse as rehearsal
 
@@ -148,8 +153,6 @@ def run_nemo_rl(job: Job, watch: Watch, *, rehearse: bool) -> None:
         export(job)
         rehearsal.compare_policies(job, replies)
     else:
-        from equipoise.train.nemo_rl import engine
-
         engine.run(job, watch)
         export(job)
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
+from transformers import PreTrainedTokenizerBase
 
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config import Config, LoadedConfig
@@ -22,7 +23,6 @@ from equipoise.files.console import escaped
 from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.nemo_rl import (
-    Installation,
     broken_conversion,
     conversion_of,
     find_installation,
@@ -30,14 +30,13 @@ from equipoise.files.nemo_rl import (
 )
 from equipoise.files.pretrained import check_model, identity_of, load_tokenizer
 from equipoise.run.directory import RunDirectory
-from equipoise.run.history import keep_steps
+from equipoise.run.history import keep_steps, step_lines
 from equipoise.run.job import (
     Display,
     Job,
     Watch,
     is_drawn,
     record_model,
-    take_reference,
 )
 from equipoise.run.seals import remove
 from equipoise.run.task import check_readable
@@ -88,8 +87,13 @@ class _Escaping(io.TextIOWrapper):
         return len(text)
 
 
-def check_start(config: Config, records: Sequence[PromptRecord], model_name: str) -> None:
-    """Refuse a model that cannot be read or runs code, and prompts that it cannot be trained on."""
+def open_tokenizer(
+    config: Config, records: Sequence[PromptRecord], model_name: str
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer, before anything of a run is kept.
+
+    Refuse a model that cannot be read or runs code, and prompts that it cannot be trained on.
+    """
     policy = config.policy
     model = check_model(model_name)
     tokenizer_name, template = tokenizer_of(policy, model_name), template_of(policy.tokenizer)
@@ -124,6 +128,14 @@ def check_start(config: Config, records: Sequence[PromptRecord], model_name: str
             f"the prompt {worst} has {lengths[worst]:,} tokens, and {room:,} are left for one",
             "Raise policy.max_total_sequence_length, or lower policy.generation.max_new_tokens.",
         )
+    return tokenizer
+
+
+def record_policy(job: Job, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Record the model and the version of NeMo-RL in the provenance."""
+    policy, name = job.config.policy, job.model_name
+    identity = identity_of(name, tokenizer_of(policy, name), template_of(policy.tokenizer))
+    record_model(job, tokenizer, identity, nemo_rl=find_installation().version)
 
 
 def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
@@ -131,14 +143,9 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
 
     Raises `Stopped` when training was stopped with a checkpoint before its last step.
     """
-    take_reference(job)  # of a resumed run
-    if job.run.final_checkpoint.exists():
+    if is_drawn(job):
         return
-    installation, policy = find_installation(), job.config.policy
-    names = tokenizer_of(policy, job.model_name), template_of(policy.tokenizer)
-    tokenizer = load_tokenizer(job.model_name, *names)
-    identity = identity_of(job.model_name, *names)
-    record_model(job, tokenizer, identity, nemo_rl=installation.version)
+    installation, log = find_installation(), job.run.root / "nemo_rl.log"
     config = nemo_rl_config(
         job.loaded,
         installation.base_config,
@@ -149,45 +156,33 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
     )
     path = job.run.root / "nemo_rl.yaml"
     write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
-    rehearsal = rehearsal or Rehearsal()
-    train(job, installation, path, watch, rehearsal)
-    if not is_drawn(job):  # asynchronous training has ended the workers: they start again
-        train(job, installation, path, watch, rehearsal)
-
-
-def train(
-    job: Job, installation: Installation, config: Path, watch: Watch, rehearsal: Rehearsal
-) -> None:
-    """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
-    steps = job.steps
-    done = go_back(job.run, steps)
-    if done >= steps and is_drawn(job):
-        return
-    log = job.run.root / "nemo_rl.log"
     _LOG.info(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()
     before_nemo_rl()
     # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
     run_id = job.run.ledger.read().run_id
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
-    with (
-        converting(job.config, job.model_name, os.environ, _LOG.info),
-        watch(steps, done) as take,
-        job.timed("nemo_rl"),
-        output_to(log, job.display),
-        rehearsal.stand_in(),
-        _ray_ended(),
-    ):
-        run_grpo(job, config, done, take, rehearsal)
+    rehearsal = rehearsal or Rehearsal()
+    while not is_drawn(job):  # asynchronous training ends the workers, and they start again
+        done = go_back(job.run)
+        with (
+            converting(job.config, job.model_name, os.environ, _LOG.info),
+            watch(job.steps, done) as on_row,
+            job.timed("nemo_rl"),
+            output_to(log, job.display),
+            rehearsal.stand_in(),
+            _ray_ended(),
+        ):
+            run_grpo(job, path, done, on_row, rehearsal)
 
 
-def go_back(run: RunDirectory, steps: int) -> int:
+def go_back(run: RunDirectory) -> int:
     """Cut a run back to the checkpoint that NeMo-RL resumes from, and return its step.
 
     That is the newest that it finds. A kill may come between a checkpoint and its step's row in the
     history: then the checkpoint is removed, and the step is taken again.
     """
-    last_step = keep_steps(run.history, steps)
+    last_step = max((row["step"] for row, _ in step_lines(run.history)), default=0)
     newest = latest_checkpoint(run.checkpoints)
     while newest and newest.step > last_step:
         _LOG.warning(
@@ -196,8 +191,8 @@ def go_back(run: RunDirectory, steps: int) -> int:
         remove(newest.path)
         newest = latest_checkpoint(run.checkpoints)
     done = newest.step if newest else 0
-    keep_steps(run.history, done)
-    keep_steps(run.training, done)
+    for file in (run.history, run.training):
+        keep_steps(file, done)
     return done
 
 

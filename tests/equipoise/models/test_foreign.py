@@ -20,7 +20,7 @@ from equipoise.files.pretrained import check_model, load_tokenizer
 from equipoise.models.causal import load_model
 from equipoise.models.encoder import HuggingFaceEncoder
 from equipoise.run.policy import load_trained
-from equipoise.train.nemo_rl.engine import check_start
+from equipoise.train.nemo_rl.engine import open_tokenizer
 from tests.equipoise.checkpoints.samples import change_json
 from tests.refusals import refusal
 
@@ -75,12 +75,12 @@ def test_nemo_rl_which_runs_it_unasked_does_not_get_it(folder):
     """A class of transformers' own is taken here; NeMo-RL's workers would take the other."""
     words = (f"policy.model_name={folder}", "grpo.val_period=0")
     config = load_config("fairness", parse_flags("x", words)).config
-    check_start(config, [RECORD], str(folder))
+    open_tokenizer(config, [RECORD], str(folder))
     for file in ("tokenizer_config.json", "config.json"):
         change_json(folder / file, auto_map={"AutoConfig": "own.Own"})
         load_model(str(folder), str(folder), **CPU)
         with refusal("model.auto-map", file):
-            check_start(config, [RECORD], str(folder))
+            open_tokenizer(config, [RECORD], str(folder))
 
 
 def test_every_automatic_class_is_told_not_to_run_code():

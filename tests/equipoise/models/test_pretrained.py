@@ -15,7 +15,7 @@ from equipoise.config import load_config
 from equipoise.config.words import parse_flags
 from equipoise.models.template import control_tokens, render
 from equipoise.run import policy
-from equipoise.train.nemo_rl.engine import check_start
+from equipoise.train.nemo_rl.engine import open_tokenizer
 from tests.refusals import refusal
 
 
@@ -41,7 +41,7 @@ def test_control_tokens_are_all_special_tokens_but_single_signs(folder):
     assert "!" not in tokens
 
 
-@pytest.mark.parametrize("begin", [policy.open_policy, check_start], ids=["local", "NeMo-RL"])
+@pytest.mark.parametrize("begin", [policy.open_policy, open_tokenizer], ids=["local", "NeMo-RL"])
 @pytest.mark.parametrize("text", ["Why! Patient: A", "<|end|>"])
 def test_no_run_begins_with_a_control_token_in_a_prompt(begin, text, folder):
     words = (f"policy.model_name={folder}", "grpo.val_period=0", "equipoise.device=cpu")
@@ -61,7 +61,7 @@ def test_ranks_share_a_vocabulary_evenly_or_no_run_begins(folder, tmp_path):
 
     def begin(count):
         (model / "config.json").write_text(json.dumps(settings | {"vocab_size": count}))
-        check_start(config, [record("Why!")], str(model))
+        open_tokenizer(config, [record("Why!")], str(model))
 
     begin(2_000)
     with refusal("model.uneven-vocabulary", "2,001 words, which 2 GPUs"):
@@ -87,7 +87,7 @@ def test_prompts_are_counted_as_nemo_rl_will_render_them(form, folder, tmp_path)
         own.write_text(json.dumps({"policy": policy | {"tokenizer": tokenizer | words}}))
         keys = ("--config=nemo_configs/small.yaml", f"--config={own}", "grpo.val_period=0")
         config = load_config("fairness", parse_flags("x", (*keys, "--engine=nemo_rl"))).config
-        check_start(config, [record("Why!")], folder)
+        open_tokenizer(config, [record("Why!")], folder)
 
     with refusal("prompts.too-long", "1", "64"):
         begin({})

@@ -7,14 +7,17 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from equipoise.commands import stages
 from equipoise.commands.tracking import Tracker
 from equipoise.files.exits import Stopped
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import append_row
+from equipoise.run.job import FINAL, after_training
 from equipoise.run.ledger import Provenance
 from equipoise.run.probe import before_training
+from equipoise.run.rollouts import write_generations
 from equipoise.train.nemo_rl import engine
 from tests.equipoise.run.toy import Model
 
@@ -31,7 +34,10 @@ def nemo_rl(job, monkeypatch, tmp_path):
     monkeypatch.setattr(engine, "before_nemo_rl", lambda: None)
     for name in ("WANDB_RUN_ID", "WANDB_RESUME", "RAY_ADDRESS"):
         monkeypatch.setenv(name, "")
-    installation = SimpleNamespace(root=tmp_path, make_importable=lambda: None)
+    installation = SimpleNamespace(
+        root=tmp_path, base_config=tmp_path / "base.yaml", make_importable=lambda: None
+    )
+    monkeypatch.setattr(engine, "find_installation", lambda: installation)
 
     def train(job, last):
         def run_grpo(job, path, done, on_row, rehearsal):
@@ -46,10 +52,11 @@ def nemo_rl(job, monkeypatch, tmp_path):
             (folder / "training_info.json").write_text("{}")
             if last < job.steps:
                 raise Stopped
+            after_training(job, Model())
 
         monkeypatch.setattr(engine, "run_grpo", run_grpo)
         watch = partial(Tracker(job.loaded, job.run).watching, job)
-        engine.train(job, installation, tmp_path / "nemo_rl.yaml", watch, engine.Rehearsal())
+        engine.run(job, watch)
 
     return train
 
@@ -86,23 +93,25 @@ def test_a_run_goes_back_to_the_checkpoint_whose_step_is_in_the_history(tmp_path
     """NeMo-RL saves before it logs, and a kill may come between the two."""
     run, warnings = RunDirectory(tmp_path), []
     monkeypatch.setattr(engine._LOG, "warning", warnings.append)
-    assert engine.go_back(run, STEPS) == 0
+    assert engine.go_back(run) == 0
     for step in (2, 4):
         (folder := run.checkpoints / f"step_{step}").mkdir(parents=True)
         (folder / "training_info.json").touch()
     for step in range(1, 5):
         append_row(run.history, {"step": step})
-    assert engine.go_back(run, STEPS) == 4
+    assert engine.go_back(run) == 4
     run.history.write_bytes(run.history.read_bytes()[:-4])
-    assert engine.go_back(run, STEPS) == 2
+    assert engine.go_back(run) == 2
     assert "the step is taken again" in warnings[0]
     assert not (run.checkpoints / "step_4").exists()
 
 
-def test_a_run_whose_model_is_exported_has_its_reference_again(job, monkeypatch):
-    """A kill may come between the export and the scores of the trained model's replies."""
+def test_a_resumed_run_has_its_reference_again(job, monkeypatch):
+    """A kill may come between the trained model's replies and their scores."""
     taken = []
-    monkeypatch.setattr(engine, "take_reference", taken.append)
-    job.run.final_checkpoint.mkdir(parents=True)
-    engine.run(job, None)
+    monkeypatch.setattr(engine, "record_policy", lambda *_: None)
+    monkeypatch.setattr(stages, "take_reference", taken.append)
+    write_generations(job.run.generations(FINAL), [], [])
+    job.run.final_checkpoint.mkdir()
+    stages.run_nemo_rl(job, None, None, rehearse=False)
     assert taken == [job]
