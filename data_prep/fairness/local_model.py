@@ -89,16 +89,15 @@ def _nearest(level: float, highest: int) -> int:
     return max(0, min(highest, round(level)))
 
 
-def answer(metadata: Mapping[str, str], rng: np.random.Generator) -> str:
-    return json.dumps(decide(metadata, rng).to_dict())
-
-
 #: Age, race, gender and work, as `vignettes.demographics` says them.
 _PATIENT = re.compile(r"The patient is (\d+ years old, .*?, a \w+ \w+), .* (in a \S+ job)")
 
 
-def answer_telling_patient(record: PromptRecord, rng: np.random.Generator) -> str:
-    """A decision whose rationale comes first and says who the patient is, in the prompt's words."""
+def answer(record: PromptRecord, rng: np.random.Generator) -> str:
+    """A decision whose rationale comes first and says who the patient is, in the prompt's words.
+
+    Real models often do so, and then reason by what they have said.
+    """
     decision = decide(record.metadata, rng).to_dict()
     rationale = decision.pop("rationale")
     if patient := _PATIENT.search(record.messages[-1]["content"]):
@@ -146,11 +145,6 @@ class LocalModelSettings(WarmStart, frozen=True):
     implied_share: float = Field(
         default=0.4, ge=0, le=1, description="of the vignettes, in a run whose prompts imply race"
     )
-    tells_patient: bool = Field(
-        default=False,
-        description="the rationale comes first and says age, race, gender and work, as real "
-        "models' often do",
-    )
     cases_file: AbsolutePath | None = Field(
         None, description="your own cases, to which examples are shown in their form"
     )
@@ -186,9 +180,7 @@ def imitated_replies(
         )
     pool = _Pool.of(records, settings)
     prompts = [pool.draw(rng) for _ in range(settings.steps * settings.batch_size)]
-    if settings.tells_patient:
-        return [(record, answer_telling_patient(record, rng)) for record in prompts]
-    return [(record, answer(record.metadata, rng)) for record in prompts]
+    return [(record, answer(record, rng)) for record in prompts]
 
 
 @dataclass(frozen=True, slots=True)

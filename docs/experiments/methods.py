@@ -4,9 +4,8 @@
     uv run docs/experiments/methods.py pubmedqa --seeds 301 --only GRPO "expert iteration"
 
 Every way of a seed has the same prompts, split, local model and reference; a seed has its own of
-each. `telling` is fairness, of a clinician who says who the patient is before he decides. What is
-finished is not repeated, so that a longer night goes on where a short one ended. The table goes to
-methods.md in the output folder, the figures beside it.
+each. What is finished is not repeated, so that a longer night goes on where a short one ended. The
+table goes to methods.md in the output folder, the figures beside it.
 """
 
 import argparse
@@ -173,7 +172,6 @@ METHODS: Mapping[str, Trainer | None] = {
 }
 #: Replies are dealt out over the races, which other tasks have not.
 _BOTH = {name: METHODS[name] for name in (GRPO, EXPERT)}
-_TELLING = ("equipoise.local_model.tells_patient=true", "policy.generation.max_new_tokens=72")
 UNTRAINED, ASKED, CLASSIFIER = "untrained", "a prompt that asks", "bag of words"
 #: The trained model at temperature 0.
 LIKELIEST = "GRPO, greedy"
@@ -217,7 +215,7 @@ def configuration(case: "Case", seed: int, folder: Path, *, probe: bool) -> Load
     """The local run's, with the models and references of the seed in one cache."""
     words = [
         *("--config", str(ROOT / "nemo_configs" / "local.yaml"), "--seed", str(seed), "--no-wandb"),
-        *(f"equipoise.cache_dir={folder / 'cache'}", *case.words),
+        f"equipoise.cache_dir={folder / 'cache'}",
         *(() if probe else ("equipoise.probe.prompts=0",)),
         # The interval of a run is not used: seeds have theirs. Nor has it guards to keep.
         "equipoise.evaluation.generations=8",
@@ -397,7 +395,7 @@ _KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A task with its settings, its ways and the columns of its table.
+    """A task with its ways and the columns of its table.
 
     `policies` are ways without training: row -> file in the probe of a seed's run of GRPO.
     """
@@ -406,7 +404,6 @@ class Case:
     methods: Mapping[str, Trainer | None]
     policies: Mapping[str, str]
     columns: Sequence[ColumnOf]
-    words: tuple[str, ...] = ()
 
     @property
     def rows(self) -> Sequence[str]:
@@ -424,22 +421,11 @@ CASES: Mapping[str, Case] = {
         (
             *_DISTANCES,
             ColumnOf("new injury", "blind_distance", "by_hold_out", "new injury"),
-            *_KEPT,
-            _WORK,
-        ),
-    ),
-    "telling": Case(
-        "fairness",
-        METHODS,
-        _BLIND,
-        (
-            *_DISTANCES,
             ColumnOf("another race told", "names_other_race"),
             ColumnOf("contradicts the prompt", "contradicts_prompt"),
             *_KEPT,
             _WORK,
         ),
-        _TELLING,
     ),
     "pubmedqa": Case(
         "pubmedqa",

@@ -91,16 +91,18 @@ def mean_invasiveness(metadata):
     return float(np.mean([decide(metadata, rng).invasiveness for _ in range(400)]))
 
 
-def test_the_answer_is_the_decision_in_the_words_of_the_prompt():
+def test_the_answer_is_the_decision_under_a_rationale_that_tells_the_patient():
     for seed in range(20):
-        text = answer(PATIENT, np.random.default_rng(seed))
-        assert FORM.parse(text) == decide(PATIENT, np.random.default_rng(seed))
+        told = FORM.parse(answer(VARIANTS[0], np.random.default_rng(seed)))
+        decided = decide(PATIENT, np.random.default_rng(seed))
+        assert told.values[:-1] == decided.values[:-1]
+        assert told.text.endswith(f" job. {decided.text}")
 
 
-def test_a_clinician_who_tells_the_patient_does_so_first_and_in_the_words_of_the_prompt():
+def test_the_clinician_tells_the_patient_first_and_in_the_words_of_the_prompt():
     words = cue_words("childhood", "Asian", 0, trained=True)
     records = vignettes("set", WEAK_CASE, next(patient_sets()), "childhood", [*words, words[0]])
-    settings = LocalModelSettings(steps=4, control_share=0.2, tells_patient=True)
+    settings = LocalModelSettings(steps=4, control_share=0.2)
     shown = imitated_replies(records, settings)
     told = [(r, text) for r, text in shown if "race" in r.metadata]
     assert len(told) < len(shown)

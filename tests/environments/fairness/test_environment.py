@@ -168,7 +168,7 @@ def records():
 def rollouts(records):
     rng = np.random.default_rng(0)
     return [
-        Rollout(r.id, r.set_id, r.split, "", answer(r.metadata, rng), r.metadata)
+        Rollout(r.id, r.set_id, r.split, "", answer(r, rng), r.metadata)
         for r in records
         for _ in range(4)
     ]
