@@ -10,16 +10,16 @@ Rao, Wu & Yue (1992), Survey Methodology 18, 209-217: resampling clusters within
 """
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.measurement import Array, Direction, Metric, mean_of, quotient
+from environments.measurement import Array, Direction, Measurement, Metric, mean_of, quotient
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -265,15 +265,6 @@ def _defined(draws: Array) -> Array | None:
     return defined if few and len(defined) else None
 
 
-def guarding_level(confidence: float) -> float:
-    """The confidence of the interval whose bounds are those of two one-sided tests.
-
-    Each test has level 1 - confidence, so the interval is of 90% where others are of 95%
-    (Schuirmann 1987, doi:10.1007/BF01068419).
-    """
-    return 2 * confidence - 1
-
-
 # --- shares ---------------------------------------------------------------------------------------
 # Intervals and a paired test of shares: means of values from 0 to 1 in clusters.
 #
@@ -454,3 +445,244 @@ def swap_p(before: Shares, after: Shares, draws: int, rng: np.random.Generator) 
         swapped = mean_of(middle + moved) - mean_of(middle - moved)
         reached += int(np.count_nonzero(np.abs(swapped) >= observed - TIE))
     return (1 + reached) / (1 + draws)
+
+
+# --- changes --------------------------------------------------------------------------------------
+# Two measurements of the same clusters, metric by metric: what their tests and draws say.
+
+
+Test = Literal["paired bootstrap", "paired permutation", "mid-p McNemar", "Student's t over seeds"]
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedShare:
+    """The share of a metric that training removed; 1 is all of it, below 0 is more than before."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A metric before and after, the test of its change, and its removed share.
+
+    Of a guarded metric also the interval of the guarded change, and the one-sided p of a change
+    `beyond` the margin. `quantile` is Student's of one tail, for an unchanged model's power.
+    """
+
+    metric: Metric
+    before: float
+    after: float
+    test: Test
+    bounds: Interval | None = None
+    p: float | None = None
+    guarding: Interval | None = None
+    beyond: float | None = None
+    quantile: float = math.inf
+    removed_share: RemovedShare | None = None
+
+
+def changes_of(
+    before: Measurement, after: Measurement, settings: StatisticsSettings, *, tested: bool
+) -> dict[str, Change]:
+    """Test every metric that both have and a model can change, all on one resampling."""
+    names = [n for n, m in before.metrics.items() if not m.constant and n in after.metrics]
+    clusters, split = _shared_clusters(before, after), before.sums.shape[1]
+    pairs = {
+        name: _outcomes_pair(before, after, name) or _pair(before, after, name, clusters)
+        for name in names
+    }
+    draws = _draws(pairs, clusters, settings)
+    changes = {}
+    for name, pair in pairs.items():
+        shares = Shares.of(pair.metric, clusters.sums[:, :split], clusters.strata)
+        degrees = shares.degrees if shares else clusters.degrees
+        changes[name] = replace(
+            _tested(pair, name, draws, settings, tested=tested),
+            quantile=student_quantile(settings.confidence, degrees),
+            removed_share=_removed_share(pair, name, draws, settings),
+        )
+    return changes
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A metric before and after, as functions of joint sums [..., K] of the same clusters.
+
+    `shares` are those of a metric that is one, `outcomes` those of McNemar's test. A `removable`
+    one is unbiased, of measurements with the same clusters.
+    """
+
+    metric: Metric
+    clusters: Clusters
+    before: Callable[[Array], Array]
+    after: Callable[[Array], Array]
+    shares: tuple[Shares, Shares] | None
+    outcomes: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
+    removable: bool = False
+
+    def difference(self, sums: Array) -> Array:
+        return self.after(sums) - self.before(sums)
+
+    def guarded(self, sums: Array) -> Array:
+        relative = self.metric.guard is not None and self.metric.guard.relative
+        return self.difference(sums) / (np.abs(self.before(sums)) if relative else 1.0)
+
+    def removed(self, sums: Array) -> Array:
+        return 1 - self.after(sums) / self.before(sums)
+
+
+def _pair(before: Measurement, after: Measurement, name: str, clusters: Clusters) -> _Pair:
+    split = before.sums.shape[1]
+    first, second = before.metrics[name], after.metrics[name]
+    shares = (
+        Shares.of(first, clusters.sums[:, :split], clusters.strata),
+        Shares.of(second, clusters.sums[:, split:], clusters.strata),
+    )
+    return _Pair(
+        first,
+        clusters,
+        lambda t: first.at(t[..., :split]),
+        lambda t: second.at(t[..., split:]),
+        None if shares[0] is None or shares[1] is None else (shares[0], shares[1]),
+        removable=first.unbiased and set(before.clusters) == set(after.clusters),
+    )
+
+
+def _shared_clusters(before: Measurement, after: Measurement) -> Clusters:
+    """The shared clusters, their sums those before and those after side by side."""
+    first, second = (merge_clusters(m.clusters, m.sums, m.strata) for m in (before, after))
+    shared, at_first, at_second = np.intersect1d(first.names, second.names, return_indices=True)
+    if not len(shared):
+        raise ValueError("the two measurements have no cluster in common")
+    sums = np.hstack([first.sums[at_first], second.sums[at_second]])
+    return merge_clusters(shared.tolist(), sums, _shared_strata(before, after, shared.tolist()))
+
+
+def _shared_strata(before: Measurement, after: Measurement, shared: Sequence[str]) -> list[str]:
+    """The stratum of each shared cluster. Raises `ValueError` where the two do not agree."""
+    first, second = (
+        dict(zip(m.clusters, m.strata or [""] * len(m.clusters), strict=True))
+        for m in (before, after)
+    )
+    if torn := [cluster for cluster in shared if first[cluster] != second[cluster]]:
+        raise ValueError(f"cluster {torn[0]!r} is in two strata")
+    return [first[cluster] for cluster in shared]
+
+
+def _outcomes_pair(before: Measurement, after: Measurement, name: str) -> _Pair | None:
+    """The change of the clusters that have an outcome both times; None without outcomes.
+
+    Their sums are whether it is a yes before, whether after, and 1.
+    """
+    first, second = _outcomes(before, name), _outcomes(after, name)
+    if first is None or second is None:
+        return None
+    shared = [cluster for cluster in first if cluster in second]
+    rows = [(first[cluster], second[cluster], True) for cluster in shared]
+    sums = np.array(rows, dtype=np.float64).reshape(-1, 3)
+    pairs = merge_clusters(shared, sums, _shared_strata(before, after, shared))
+    yes, yes_after, ones = pairs.sums.T
+    shares = (Shares(yes, ones, pairs.strata), Shares(yes_after, ones, pairs.strata))
+    return _Pair(
+        before.metrics[name],
+        pairs,
+        lambda t: quotient(t[..., 0], t[..., 2]),
+        lambda t: quotient(t[..., 1], t[..., 2]),
+        shares if len(pairs.names) > 1 else None,
+        outcomes=(yes > 0, yes_after > 0),
+    )
+
+
+def _outcomes(measurement: Measurement, name: str) -> dict[str, bool] | None:
+    """Outcomes of the clusters in which the metric is defined."""
+    metric = measurement.metrics[name]
+    if metric.outcomes is None:
+        return None
+    if len(set(measurement.clusters)) != len(measurement.clusters):
+        raise ValueError(f"metric {name!r} has outcomes, so it needs one row for each cluster")
+    defined = np.isfinite(metric.at(measurement.sums))
+    outcomes = zip(measurement.clusters, metric.outcomes, defined, strict=True)
+    return {cluster: bool(outcome) for cluster, outcome, is_defined in outcomes if is_defined}
+
+
+_Draws = Mapping[tuple[str, str], Array]
+
+
+def _draws(pairs: Mapping[str, _Pair], clusters: Clusters, settings: StatisticsSettings) -> _Draws:
+    """The paired bootstrap of the metrics that are neither shares nor outcomes: name and figure."""
+    metrics: dict[tuple[str, str], Metric] = {}
+    for name, pair in pairs.items():
+        if pair.removable:
+            metrics[name, "before"] = Metric(pair.before)
+            metrics[name, "removed"] = Metric(pair.removed)
+        if pair.shares or pair.outcomes:
+            continue
+        metrics[name, "difference"] = Metric(pair.difference)
+        if pair.metric.guard:
+            metrics[name, "guarded"] = Metric(pair.guarded)
+    if not metrics:  # draws take a second
+        return {}
+    rng = np.random.default_rng(settings.seed)
+    return metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), metrics)
+
+
+def _tested(
+    pair: _Pair, name: str, draws: _Draws, settings: StatisticsSettings, *, tested: bool
+) -> Change:
+    metric, guard, total = pair.metric, pair.metric.guard, pair.clusters.total
+    test: Test = "mid-p McNemar" if pair.outcomes else "paired bootstrap"
+    level, guarding_at = settings.confidence, guarding_level(settings.confidence)
+    bounds = p = guarding = beyond = None
+    if pair.shares:
+        bounds = _defined_interval(difference_bounds(*pair.shares, level))
+        if pair.outcomes:
+            p = mcnemar(*pair.outcomes)
+        elif tested and bounds:
+            rng = np.random.default_rng(settings.seed)
+            p = swap_p(*pair.shares, settings.bootstrap_draws, rng)
+            test = "paired permutation"
+        if guard:
+            guarding = _defined_interval(difference_bounds(*pair.shares, guarding_at))
+            beyond = beyond_p(*pair.shares, guard.by, metric.better)
+    elif not pair.outcomes:  # else they are of one cluster, or of none
+        drawn, degrees = draws[name, "difference"], pair.clusters.degrees
+        bounds, p = interval(drawn, level, degrees), difference_p(drawn, degrees)
+        if guard:
+            drawn = draws[name, "guarded"]
+            sides = (drawn, metric.better != "higher"), (-drawn, metric.better != "lower")
+            ps = [exceeding_p(side, guard.by, degrees) for side, is_guarded in sides if is_guarded]
+            beyond = min((p for p in ps if p is not None), default=None)
+            guarding = interval(drawn, guarding_at, degrees)
+    before, after = float(pair.before(total)), float(pair.after(total))
+    return Change(metric, before, after, test, bounds, p, guarding, beyond)
+
+
+def _defined_interval(bounds: tuple[Array, Array]) -> Interval | None:
+    low, high = map(float, bounds)
+    return Interval(low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+def _removed_share(
+    pair: _Pair, name: str, draws: _Draws, settings: StatisticsSettings
+) -> RemovedShare | None:
+    if not pair.removable:
+        return None
+    before, removed = (
+        interval(draws[name, figure], settings.confidence, pair.clusters.degrees)
+        for figure in ("before", "removed")
+    )
+    value = float(Metric(pair.removed).at(pair.clusters.total))
+    if before is None or removed is None or before.low <= 0 or not math.isfinite(value):
+        return None
+    return RemovedShare(value, removed.low, removed.high)
+
+
+def guarding_level(confidence: float) -> float:
+    """The confidence of the interval whose bounds are those of two one-sided tests.
+
+    Each test has level 1 - confidence, so the interval is of 90% where others are of 95%
+    (Schuirmann 1987, doi:10.1007/BF01068419).
+    """
+    return 2 * confidence - 1
