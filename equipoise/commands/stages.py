@@ -144,7 +144,7 @@ def run_nemo_rl(job: Job, watch: Watch, tokenizer: Any, *, rehearse: bool) -> No
     """Run the same stages on NeMo-RL, or rehearse them, and export the trained model."""
     from equipoise.train.nemo_rl import engine
 
-    engine.record_policy(job, tokenizer)
+    engine.record_identity(job, tokenizer)
     take_reference(job)  # of a resumed run, for what is scored here
     if rehearse:
         from equipoise.train.nemo_rl.rehearsal import rehearse as rehearsal

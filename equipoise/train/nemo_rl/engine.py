@@ -131,7 +131,7 @@ def open_tokenizer(
     return tokenizer
 
 
-def record_policy(job: Job, tokenizer: PreTrainedTokenizerBase) -> None:
+def record_identity(job: Job, tokenizer: PreTrainedTokenizerBase) -> None:
     """Record the model and the version of NeMo-RL in the provenance."""
     policy, name = job.config.policy, job.model_name
     identity = identity_of(name, tokenizer_of(policy, name), template_of(policy.tokenizer))

@@ -109,7 +109,7 @@ def test_a_run_goes_back_to_the_checkpoint_whose_step_is_in_the_history(tmp_path
 def test_a_resumed_run_has_its_reference_again(job, monkeypatch):
     """A kill may come between the trained model's replies and their scores."""
     taken = []
-    monkeypatch.setattr(engine, "record_policy", lambda *_: None)
+    monkeypatch.setattr(engine, "record_identity", lambda *_: None)
     monkeypatch.setattr(stages, "take_reference", taken.append)
     write_generations(job.run.generations(FINAL), [], [])
     job.run.final_checkpoint.mkdir()
