@@ -24,7 +24,7 @@ class TestAValidConfiguration:
             *("equipoise.local_model.steps=7", "equipoise.local_model.seed=5"),
         )
         assert loaded.environment_class is FairnessEnvironment
-        assert loaded.env_settings == FairnessSettings(reward="distance", reference_generations=16)
+        assert loaded.env_settings == FairnessSettings(reward="distance", reference_generations=32)
         assert loaded.prompt_settings == PromptSettings(
             num_samples=64,
             leave_out=["falling_load"],
