@@ -277,8 +277,8 @@ def measured(
 
 def ask(case: "Case", run: RunDirectory, seed: int, folder: Path) -> list[Rollout]:
     """Draw the replies of the untrained model, asked to be fair."""
-    from equipoise.models.causal import Sampling, sample
     from equipoise.run.policy import open_policy
+    from equipoise.run.sampling import Sampling, sample
     from equipoise.run.task import read_records
 
     loaded = configuration(case, seed, folder, probe=False)

@@ -1,1 +1,1 @@
-"""Hugging Face models in this process: loaded, sampled and asked."""
+"""Hugging Face models in this process: loaded and asked."""

@@ -14,6 +14,7 @@ from environments.base import Failure, FailureKind, Message
 from environments.chat import Budget, ChatReply, ChatRequest, Valid
 from environments.chat.accounting import Accounts, Usage
 from environments.chat.client import Missing, ReplyCache, ask_through_cache
+from equipoise.files.hub import model_identity
 from equipoise.models.causal import load_model
 from equipoise.models.template import control_tokens, render
 
@@ -50,18 +51,19 @@ class HuggingFaceChatModel:
     ) -> None:
         self._name = name
         on_gpu = torch.cuda.is_available()
-        self._loaded = loaded = load_model(
+        self._model, self._tokenizer = model, tokenizer = load_model(
             name,
             name,
             dtype=torch.bfloat16 if on_gpu else torch.float32,
             device=torch.device("cuda" if on_gpu else "cpu"),
         )
+        self._model_identity = model_identity(name)
         # Some models have several tokens that end an answer.
-        eos: Any = loaded.model.generation_config.eos_token_id
-        ends = (*(eos if isinstance(eos, list) else [eos]), loaded.tokenizer.eos_token_id)
+        eos: Any = model.generation_config.eos_token_id
+        ends = (*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id)
         self._ends = sorted({int(token) for token in ends if token is not None})
-        self._control_tokens = control_tokens(loaded.tokenizer)
-        config = loaded.model.config.get_text_config()
+        self._control_tokens = control_tokens(tokenizer)
+        config = model.config.get_text_config()
         positions = int(getattr(config, "max_position_embeddings", None) or 2**31)
         self._max_new_tokens = min(max_new_tokens, positions // 2)
         self._room = positions - self._max_new_tokens  # for a prompt, in tokens
@@ -74,7 +76,7 @@ class HuggingFaceChatModel:
     @property
     def identity(self) -> str:
         """The model's content and what decides an answer besides it."""
-        model = self._loaded.identity, str(self._loaded.model.dtype), self._max_new_tokens
+        model = self._model_identity, str(self._model.dtype), self._max_new_tokens
         return json.dumps([*model, _SECOND_TEMPERATURE, self._seed])
 
     def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
@@ -89,10 +91,9 @@ class HuggingFaceChatModel:
         return self._accounts.counters()
 
     def _ask(self, missing: Missing) -> dict[bytes, ChatReply]:
-        tokenizer = self._loaded.tokenizer
         prompts = {key: self._render(r.messages) for key, r in missing.items()}
         lengths = {
-            key: len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+            key: len(self._tokenizer(prompt, add_special_tokens=False)["input_ids"])
             for key, prompt in prompts.items()
         }
         self._accounts.add("calls", len(prompts))
@@ -117,13 +118,13 @@ class HuggingFaceChatModel:
 
     def _render(self, messages: Sequence[Message]) -> str:
         plain = [_plain(message, self._control_tokens) for message in messages]
-        return render(self._loaded.tokenizer, plain)
+        return render(self._tokenizer, plain)
 
     def _generate(
         self, prompts: Sequence[str], prompt_tokens: int, seed: int | None = None
     ) -> list[_Answer]:
         """Complete each prompt once: greedily without a seed, else by sampling."""
-        model, tokenizer = self._loaded.model, self._loaded.tokenizer
+        model, tokenizer = self._model, self._tokenizer
         inputs = tokenizer(
             list(prompts),
             return_tensors="pt",

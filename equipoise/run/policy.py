@@ -14,9 +14,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
 from equipoise.files.hub import model_identity, quiet_transformers
-from equipoise.models.causal import LoadedModel, Sampling, load_model, load_weights, sample
+from equipoise.files.pretrained import identity_of
+from equipoise.models.causal import load_model, load_weights
 from equipoise.run.directory import GREEDY
 from equipoise.run.job import REFERENCE, Job, Sample, record_model
+from equipoise.run.sampling import LoadedModel, Sampling, sample
 from equipoise.run.task import check_readable
 from equipoise.run.tokenizer import template_of, tokenizer_of
 
@@ -52,17 +54,15 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
     With bfloat16, full fine-tuning keeps float32 weights under autocast, since small updates
     vanish in bfloat16 weights; LoRA leaves the base frozen, which may then be bfloat16.
     """
-    policy = config.policy
+    policy, four_bit = config.policy, config.equipoise.load_in_4bit
     half = policy.precision == "bfloat16" and policy.dtensor_cfg.lora_cfg.enabled
     dtype = torch.bfloat16 if half and has_bfloat16(device) else torch.float32
-    return load_model(
-        model_name,
-        tokenizer_of(policy, model_name),
-        dtype=dtype,
-        device=device,
-        four_bit=config.equipoise.load_in_4bit,
-        template=template_of(policy.tokenizer),
+    tokenizer_name, template = tokenizer_of(policy, model_name), template_of(policy.tokenizer)
+    model, tokenizer = load_model(
+        model_name, tokenizer_name, template, dtype=dtype, device=device, four_bit=four_bit
     )
+    identity = identity_of(model_name, tokenizer_name, template) + (", 4 bits" if four_bit else "")
+    return LoadedModel(model, tokenizer, identity)
 
 
 def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> LoadedModel:

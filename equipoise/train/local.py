@@ -17,7 +17,6 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from transformers import (
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     PrinterCallback,
     TrainerCallback,
     TrainerControl,
@@ -34,13 +33,12 @@ from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
 from equipoise.files.disk import flush, write_folder, write_json
 from equipoise.files.exits import Stopped, deferring
-from equipoise.models.causal import LoadedModel, Sampling, complete, until_end
-from equipoise.models.template import render
 from equipoise.run.history import Row, append_row, restore, step_row
 from equipoise.run.job import FailureMonitor, Job, Watch, score_within_budget
 from equipoise.run.ledger import Meter
 from equipoise.run.policy import in_half, sampling_of
 from equipoise.run.rollouts import Choice, Sample, TrainingRollouts, choose
+from equipoise.run.sampling import LoadedModel, Sampling, complete, until_end
 from equipoise.run.seals import CheckpointFolder, find_checkpoints, seal
 
 _LOG = logging.getLogger(__name__)
@@ -253,7 +251,7 @@ def build_trainer(
             reward_funcs=reward,
             rollout_func=draw_for_training(sampling),
             args=grpo_arguments(config, checkpoints, loaded.model),
-            train_dataset=train_rows(records, loaded.tokenizer, config),
+            train_dataset=train_rows(records, loaded, config),
             processing_class=loaded.tokenizer,
             callbacks=[ScheduleCallback(schedule), *callbacks],
             optimizers=(schedule.optimizer, schedule.scheduler),
@@ -292,9 +290,7 @@ def _masked_rows(tokens: torch.Tensor, mask: torch.Tensor, copies: int = 1) -> l
     return [row for row in rows for _ in range(copies)]
 
 
-def train_rows(
-    records: Sequence[PromptRecord], tokenizer: PreTrainedTokenizerBase, config: Config
-) -> Dataset:
+def train_rows(records: Sequence[PromptRecord], loaded: LoadedModel, config: Config) -> Dataset:
     """One row per prompt and step, in the order of training; `index` points into `records`.
 
     Prompts are rendered, because TRL reads every row of a step again for each of its micro-batches
@@ -302,7 +298,7 @@ def train_rows(
     """
     grpo, steps = config.grpo, total_steps(len(records), config)
     order = plan(records, grpo.num_prompts_per_step, steps, grpo.seed)
-    prompts = [render(tokenizer, record.messages) for record in records]
+    prompts = [loaded.render(record) for record in records]
     return Dataset.from_dict({"prompt": [prompts[i] for i in order], "index": order})
 
 

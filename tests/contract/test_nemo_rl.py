@@ -299,7 +299,7 @@ class TestAdvantages:
     def of_trl(self, values, normalize, folder):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from equipoise.models.causal import LoadedModel
+        from equipoise.run.sampling import LoadedModel
         from equipoise.train.local import build_trainer, trainable
 
         records = [

@@ -9,11 +9,11 @@ from data_prep.tiny_model import Example, warm_start
 from environments.base import Failure, PromptRecord
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
-from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
 from equipoise.run.job import FailureMonitor
 from equipoise.run.ledger import Meter
 from equipoise.run.rollouts import TrainingRollouts
+from equipoise.run.sampling import LoadedModel
 from equipoise.train.local import (
     StepRecorder,
     build_trainer,
@@ -136,7 +136,7 @@ def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp
     steps, per_step = 4, 2 * SIZE * GENERATIONS
     assert len(written) == steps * per_step
     assert meter.tokens["completion_tokens"] == sum(written)
-    rows = list(train_rows(RECORDS, loaded.tokenizer, config)["prompt"])
+    rows = list(train_rows(RECORDS, loaded, config)["prompt"])
     lengths = [len(ids) for ids in loaded.tokenizer(rows, add_special_tokens=False)["input_ids"]]
     assert meter.tokens["prompt_tokens"] == GENERATIONS * sum(lengths)
 

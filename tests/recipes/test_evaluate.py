@@ -217,7 +217,7 @@ def test_local_models_checkpoints_and_blinding(tmp_path):
 def test_an_audit_that_is_interrupted_again_and_again_loses_no_row(tmp_path):
     root = tmp_path / "audits" / "a"
     resume = f"--resume={root}"
-    with interrupted_at("equipoise.models.causal._sample_batch", call=2):
+    with interrupted_at("equipoise.run.sampling._sample_batch", call=2):
         said = evaluated(tmp_path, "--model=one=local", "--model=two=local", code=130)
     assert f"--resume {root} continues it" in " ".join(said.split())
     row = root / "pubmedqa" / "one"

@@ -20,6 +20,7 @@ from equipoise.files.pretrained import check_model, load_tokenizer
 from equipoise.models.causal import load_model
 from equipoise.models.encoder import HuggingFaceEncoder
 from equipoise.run.policy import load_trained
+from equipoise.run.sampling import LoadedModel
 from equipoise.train.nemo_rl.engine import open_tokenizer
 from tests.equipoise.checkpoints.samples import change_json
 from tests.refusals import refusal
@@ -56,7 +57,7 @@ def own_code(folder, tmp_path, monkeypatch):
 
 def test_code_of_others_is_not_run_and_nobody_is_asked(made, own_code, tmp_path):
     name = str(own_code)
-    base = load_model(str(made), str(made), **CPU)
+    base = LoadedModel(*load_model(str(made), str(made), **CPU), "base")
     for load in (
         lambda: check_model(name),
         lambda: load_model(name, name, **CPU),

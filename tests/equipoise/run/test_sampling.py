@@ -21,22 +21,24 @@ from transformers import (
 from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
-from equipoise.models.causal import (
+from equipoise.models.causal import load_model
+from equipoise.run.ledger import Meter
+from equipoise.run.sampling import (
     InverseTransformSampling,
+    LoadedModel,
     Sampling,
     _processors,
     complete,
-    load_model,
     sample,
     until_end,
 )
-from equipoise.run.ledger import Meter
 from equipoise.train.local import draw_for_training
 
 RECORDS = [
     PromptRecord(f"p{i}", "toy", ({"role": "user", "content": f"Q{i}"},), f"s{i}", "test")
     for i in range(10)
 ]
+CPU = torch.device("cpu")
 SAMPLING = Sampling(3, 12, 1.0, 1.0, None, 6, 7)  # five batches of two prompts
 
 
@@ -49,7 +51,7 @@ def model(tmp_path_factory):
 
 def opened(model):
     torch.set_num_threads(1)
-    return load_model(model, model, dtype=torch.float32, device=torch.device("cpu"))
+    return LoadedModel(*load_model(model, model, dtype=torch.float32, device=CPU), "tiny")
 
 
 def drawn(loaded):
