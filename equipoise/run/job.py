@@ -21,7 +21,7 @@ from equipoise.config.schedule import total_steps
 from equipoise.files.console import ShowProgress, no_progress
 from equipoise.files.disk import hash_file, write_json
 from equipoise.files.errors import EquipoiseError
-from equipoise.models.template import check_template, template_hash
+from equipoise.files.template import check_template, template_hash
 from equipoise.run.directory import (
     GREEDY,
     Comparison,

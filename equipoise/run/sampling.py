@@ -19,7 +19,7 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer
 
 from environments.base import PromptRecord, Rollout
-from equipoise.models.template import render
+from equipoise.files.template import render
 
 Progress = Callable[[int], None]
 #: Tokens of prompts, tokens of completions.

@@ -22,7 +22,7 @@ from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.hub import located, offline
 from equipoise.files.records import DataError, read_prompts
-from equipoise.models.template import check_template, control_tokens
+from equipoise.files.template import check_template, control_tokens
 
 
 def build_environment(class_name: str, settings: Mapping[str, Any], cache_dir: str) -> Environment:

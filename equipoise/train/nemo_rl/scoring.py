@@ -8,7 +8,7 @@ from typing import Any
 from environments.awaited_sets import sibling_means
 from environments.base import TRAIN_SPLIT, Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
-from equipoise.models.template import render
+from equipoise.files.template import render
 from equipoise.run.history import step_row
 from equipoise.run.job import score_within_budget
 from equipoise.run.rollouts import Choice, Sample

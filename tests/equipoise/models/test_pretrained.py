@@ -13,7 +13,7 @@ from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
 from equipoise.config import load_config
 from equipoise.config.words import parse_flags
-from equipoise.models.template import control_tokens, render
+from equipoise.files.template import control_tokens, render
 from equipoise.run import policy
 from equipoise.train.nemo_rl.engine import open_tokenizer
 from tests.refusals import refusal

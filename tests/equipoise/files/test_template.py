@@ -6,8 +6,8 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from environments.base import PromptRecord
-from equipoise.models import template
-from equipoise.models.template import check_template, render
+from equipoise.files import template
+from equipoise.files.template import check_template, render
 from tests.refusals import refusal
 
 CHAT = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"})
