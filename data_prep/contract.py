@@ -17,7 +17,6 @@ needed.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
@@ -122,9 +121,8 @@ class DataModule(ABC):
     """
 
     PromptSettings: ClassVar[type[DataSettings]] = DataSettings
-    #: The keys of `equipoise.local_model`: a `WarmStart`, or any where `build_local_model` is
-    #: the task's own; None without a local model.
-    LocalModelSettings: ClassVar[type[BaseModel] | None] = None
+    #: The keys of `equipoise.local_model`; None without a local model.
+    LocalModelSettings: ClassVar[type[WarmStart] | None] = None
     #: One paragraph: what the local model is, and what it says nothing about.
     LOCAL_MODEL_NOTICE: ClassVar[str] = ""
 
@@ -153,25 +151,11 @@ class DataModule(ABC):
     ) -> Sequence[tuple[PromptRecord, str]]:
         """Return prompts, each with a reply from which any model can learn the form of reply.
 
-        There are `steps * batch_size` of `settings`, and none is of an evaluation split of
-        `records`. Raises `UnsuitablePromptsError` for records to which it knows no reply.
+        The local model is trained on them. There are `steps * batch_size` of `settings`, and none
+        is of an evaluation split of `records`. Raises `UnsuitablePromptsError` for records to which
+        it knows no reply.
         """
         raise NotImplementedError
-
-    def build_local_model(
-        self, records: Sequence[PromptRecord], settings: Any, cache: Path
-    ) -> Path:
-        """Make a small model for machines without a GPU, kept in `cache`; return its folder.
-
-        By default it imitates the `imitated_replies`. `AutoModelForCausalLM.from_pretrained` reads
-        the folder. The model was shown no prompt of an evaluation split. Raises
-        `UnsuitablePromptsError` for prompts that it cannot read.
-        """
-        from data_prep.tiny_model import warm_start  # imports torch
-
-        replies = self.imitated_replies(records, settings)
-        examples = [Example(record.messages, reply) for record, reply in replies]
-        return warm_start(examples, settings, cache)
 
 
 def unfit_data(data: Any) -> str:
@@ -184,7 +168,6 @@ def unfit_data(data: Any) -> str:
         return "has PromptSettings that do not extend data_prep.contract.DataSettings"
     if data.LocalModelSettings is None:
         return ""
-    imitates = data.offers(DataModule.imitated_replies)
-    if not data.LOCAL_MODEL_NOTICE or not (imitates or data.offers(DataModule.build_local_model)):
+    if not (data.LOCAL_MODEL_NOTICE and data.offers(DataModule.imitated_replies)):
         return "has LocalModelSettings without LOCAL_MODEL_NOTICE and imitated_replies"
     return ""

@@ -126,7 +126,7 @@ def _write_examples(
 ) -> None:
     """Write prompts with replies in the task's form, none of a prompt that a run evaluates on."""
     model = module.LocalModelSettings
-    if model is None or not module.offers(DataModule.imitated_replies):
+    if model is None:
         raise UsageError(
             "prepare.no-examples",
             f"{type(module).__name__} has no imitated_replies, which give examples of replies",

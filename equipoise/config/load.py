@@ -14,9 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from omegaconf import OmegaConf
-from pydantic import BaseModel
 
-from data_prep.contract import DataModule, DataSettings, unfit_data
+from data_prep.contract import DataModule, DataSettings, WarmStart, unfit_data
 from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.checks import Case, check_config
 from equipoise.config.compose import Options, compose, run_sources
@@ -47,7 +46,7 @@ class TaskCode:
     data_module: DataModule
     env_settings: EnvironmentSettings
     prompt_settings: DataSettings
-    local_model_settings: BaseModel | None  # None when the task has no local model
+    local_model_settings: WarmStart | None  # None when the task has no local model
 
     @property
     def prepares(self) -> bool:

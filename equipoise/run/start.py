@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_prep.contract import Example
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
@@ -76,18 +77,30 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], display: D
         with display.progress("finding the model"):
             check_part(Path(config.policy.model_name))
             return located(config.policy.model_name, config.equipoise.cache_dir)
-    maker = loaded.data_module  # which makes one: the configuration refuses any other here
     display.begin("Local model")
-    _LOG.info(maker.LOCAL_MODEL_NOTICE)
+    _LOG.info(loaded.data_module.LOCAL_MODEL_NOTICE)
     cache = Path(config.equipoise.cache_dir).expanduser()
     _LOG.info(f"It is made once, within one to five minutes, and kept in {cache}.")
     try:
         with display.progress("making the local model"):
-            folder = maker.build_local_model(records, loaded.local_model_settings, cache)
+            folder = build_local_model(loaded, records, cache)
     except UnsuitablePromptsError as error:
         raise UsageError(error.code, str(error), "Name another model with --model-name.") from error
     _LOG.info(f"model: {folder}")
     return str(folder)
+
+
+def build_local_model(loaded: LoadedConfig, records: Sequence[PromptRecord], cache: Path) -> Path:
+    """Make the task's small model, which imitates replies, in `cache`; return its folder.
+
+    Raises `UnsuitablePromptsError` for prompts to which the task knows no reply.
+    """
+    from data_prep.tiny_model import warm_start  # imports torch
+
+    settings = loaded.local_model_settings
+    assert settings is not None, "the configuration refuses a task without a local model"
+    replies = loaded.data_module.imitated_replies(records, settings)
+    return warm_start([Example(r.messages, reply) for r, reply in replies], settings, cache)
 
 
 def record_prompts(run: RunDirectory) -> list[PromptRecord]:

@@ -6,8 +6,7 @@ import sys
 import pytest
 from pydantic import BaseModel
 
-from data_prep.contract import DataModule, Example, WarmStart, unfit_data
-from environments.base import PromptRecord
+from data_prep.contract import DataModule, WarmStart, unfit_data
 from equipoise.commands.prepare import find_task
 from equipoise.config.compose import tasks
 
@@ -91,9 +90,3 @@ def test_a_class_of_one_method_has_a_default_for_all_else():
 )
 def test_a_class_that_does_not_fit_is_said(data, said):
     assert said in unfit_data(data) and bool(said) == bool(unfit_data(data))
-
-
-def test_a_local_model_imitates_the_replies(tmp_path, warm_starts):
-    record, settings = PromptRecord("a", "own", (), "a", "train"), WarmStart()
-    assert WithModel().build_local_model([record], settings, tmp_path) == tmp_path / "model"
-    assert warm_starts == [([Example((), "So.")], settings, tmp_path)]
