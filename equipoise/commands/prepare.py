@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -19,7 +18,7 @@ from data_prep.contract import DataModule, DataSettings, Tools, unfit_data
 from environments.base import Message, PromptRecord, code_of
 from environments.chat import BudgetSpentError, ChatModel
 from equipoise.config.compose import task_file, tasks
-from equipoise.config.load import add_working_folder
+from equipoise.config.load import MODULE_KEY, UnfitCodeError, find_class
 from equipoise.config.validate import validate
 from equipoise.config.words import option
 from equipoise.files.console import Reporter
@@ -168,22 +167,14 @@ def find_task(task: str) -> DataModule:
     path = task
     if task in tasks():
         path = yaml.safe_load(task_file(task).read_text("utf-8"))["equipoise"]["data"]["module"]
-    module_name, _, class_name = path.rpartition(".")
-    add_working_folder()
-    data: Any = None
     try:
-        if all(part.isidentifier() for part in module_name.split(".")):
-            data = getattr(import_module(module_name), class_name, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and what it imports is not
-    if reason := unfit_data(data):
+        module: DataModule = find_class(path, MODULE_KEY, unfit_data)()
+    except UnfitCodeError as error:
         raise UsageError(
             "prepare.unknown-task",
-            f"{task} is not a task: {f'it {reason}' if data else 'there is no such class'}",
+            f"{task} is not a task: {error.problem.message}",
             f"Take {', '.join(tasks())}, or a class of your own: docs/own-task.md.",
-        )
-    module: DataModule = data()
+        ) from error
     return module
 
 

@@ -4,6 +4,7 @@ The code that it names is a class for the environment and one for the data.
 """
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -20,7 +21,7 @@ from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.checks import Case, check_config
 from equipoise.config.compose import Options, compose, run_sources
 from equipoise.config.nemo_rl_rules import nemo_rl_warnings
-from equipoise.config.schema import LOCAL_MODEL, Config, Engine
+from equipoise.config.schema import CLASS_NAME, LOCAL_MODEL, Config, Engine
 from equipoise.config.validate import (
     Origins,
     Problem,
@@ -34,7 +35,7 @@ from equipoise.config.validate import (
 from equipoise.files.errors import UsageError
 from equipoise.files.nemo_rl import is_installed, is_launched
 
-_ENVIRONMENT_KEY, _MODULE_KEY = "equipoise.environment", "equipoise.data.module"
+_ENVIRONMENT_KEY, MODULE_KEY = "equipoise.environment", "equipoise.data.module"
 _SHIPPED = frozenset({"data_prep", "environments"})
 
 
@@ -76,8 +77,10 @@ def load_task(config: Config, task: str, origins: Origins, *, stored: bool = Fal
         if ours.task != task:
             message = f"this recipe trains {task}, not {ours.task}"
             raise UnfitCodeError("task.other-recipe", "equipoise.task", message)
-        environment = _find_class(ours.environment, _ENVIRONMENT_KEY, _unfit_environment, stored)
-        data: DataModule = _find_class(ours.data.module, _MODULE_KEY, unfit_data, stored)()
+        environment = find_class(
+            ours.environment, _ENVIRONMENT_KEY, _unfit_environment, stored=stored
+        )
+        data: DataModule = find_class(ours.data.module, MODULE_KEY, unfit_data, stored=stored)()
         if is_local and data.LocalModelSettings is None:
             message = f"{ours.data.module} makes no local model, name another one with --model-name"
             raise UnfitCodeError("data-module.no-local-model", "policy.model_name", message)
@@ -106,8 +109,10 @@ def load_task(config: Config, task: str, origins: Origins, *, stored: bool = Fal
     return TaskCode(environment, data, env, prompts, local_model)
 
 
-def _find_class(path: str, key: str, unfit: Callable[[Any], str], stored: bool) -> Any:
-    """Import `package.module.Class`."""
+def find_class(path: str, key: str, unfit: Callable[[Any], str], *, stored: bool = False) -> Any:
+    """Import `package.module.Class`. Raises `UnfitCodeError`."""
+    if not re.match(CLASS_NAME, path):
+        raise UnfitCodeError("task.unfit-class", key, f"{path} does not name a class of a module")
     module_name, _, name = path.rpartition(".")
     code = getattr(_import(module_name, key, stored), name, None)
     if reason := "does not exist" if code is None else unfit(code):

@@ -32,8 +32,9 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Tree = dict[str, Any]
 Engine = Literal["local", "nemo_rl"]
+CLASS_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
 #: `package.module.Class`.
-ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+ClassName = Annotated[str, Field(pattern=CLASS_NAME)]
 #: A folder's name, which has 255 bytes; what is written beside a run has a longer one than the run.
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 

@@ -116,9 +116,10 @@ def test_a_data_module_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["fairnes"], "fairnes is not a task: there is no such class"),
-        (["a/b.C"], "a/b.C is not a task"),
-        (["equipoise.files.records.Name"], "it does not extend data_prep.contract"),
+        (["fairnes"], "fairnes is not a task: fairnes does not name a class"),
+        (["a/b.C"], "a/b.C does not name a class"),
+        (["nothing_of_the_kind.C"], "No module named"),
+        (["equipoise.files.records.Name"], "does not extend data_prep.contract"),
         (["fairness", "num_samples=50", "--output-dir", "{}/new"], "take 48 or 52"),
         (["fairness", "seed=1"], "--output-dir DIR"),
         (["fairness", "whiplash"], "'whiplash' is not a key=value"),
@@ -138,16 +139,15 @@ def test_wrong_usage_is_told_and_nothing_is_written(words, said, tmp_path, capsy
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("text", ["import nothing_of_the_kind", OWN])
-def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch, capsys):
+def test_a_bug_of_a_module_keeps_its_traceback(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "buggy", raising=False)
-    (tmp_path / "buggy.py").write_text(text.replace("ask, n =", "1 / 0; ask, n ="))
+    (tmp_path / "buggy.py").write_text(OWN.replace("ask, n =", "1 / 0; ask, n ="))
     words = ("prepare", "buggy.OwnData", "num_samples=1", "--output-dir", str(tmp_path / "out"))
     code, message = failure(capsys, *words)
     assert code == 1
     assert "Traceback" in message and 'buggy.py", line' in message
-    assert "No module named" in message or "ZeroDivisionError" in message
+    assert "ZeroDivisionError" in message
 
 
 @pytest.mark.parametrize("task", tasks())
