@@ -134,6 +134,11 @@ class TestFolder:
         with refusal("tokenizer.dated-template"):
             self.look(case, str(folder))
 
+    def test_prompts_that_hold_its_control_tokens(self, case, folder):
+        self.settings(folder, chat_template="{{messages[0].content}}", eos_token="patient")
+        with refusal("prompts.control-tokens", "has patient"):
+            self.look(case, str(folder))
+
 
 def test_a_packaged_model_needs_its_package_and_no_hub(case, monkeypatch, tmp_path):
     packaged = case("fairness", "--model-name", "smollm2")
