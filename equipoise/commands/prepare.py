@@ -23,7 +23,7 @@ from equipoise.config.validate import validate
 from equipoise.config.words import option
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_jsonl
-from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.errors import EquipoiseError, UsageError, first_line
 from equipoise.files.records import DataError, manifest_path, read_unsealed, write_prompts
 from equipoise.run.task import load_encoder
 
@@ -197,7 +197,7 @@ def read_settings(model: type[DataSettings], words: Sequence[str]) -> DataSettin
         values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)), resolve=True)
     except (OmegaConfBaseException, yaml.YAMLError) as error:
         raise UsageError(
-            "prepare.invalid-yaml", f"a value is not YAML: {str(error).splitlines()[0]}", _KEYS
+            "prepare.invalid-yaml", f"a value is not YAML: {first_line(error)}", _KEYS
         ) from None
     settings, problems = validate(values, model)
     if settings is None:

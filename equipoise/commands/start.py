@@ -9,7 +9,6 @@ from typing import NamedTuple
 from environments.contract import Environment
 from equipoise.commands.log import kept_log
 from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
-from equipoise.config.checks import describe_cluster
 from equipoise.config.memory import (
     layout_of,
     local_bytes,
@@ -190,7 +189,7 @@ def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row
     """The table of `--dry-run`: where it runs, the data, a step, and all that is generated."""
     policy, lora = config.policy, config.policy.dtensor_cfg.lora_cfg
     backend = "Megatron, " if policy.megatron_cfg.enabled else ""
-    where = config.equipoise.device if engine == "local" else describe_cluster(config)
+    where = config.equipoise.device if engine == "local" else config.cluster.machines
     trained = f"LoRA, rank {lora.dim}, alpha {lora.alpha}" if lora.enabled else "all weights"
     rows = [
         Row("engine", engine, where),

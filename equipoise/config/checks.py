@@ -166,7 +166,7 @@ def _local_can_run(case: Case) -> Iterator[Problem]:
         yield Problem(
             "local.several-gpus",
             ("cluster.gpus_per_node", "cluster.num_nodes"),
-            f"this configuration needs {describe_cluster(case.config)} and NeMo-RL, while the "
+            f"this configuration needs {case.config.cluster.machines} and NeMo-RL, while the "
             "local engine trains on a CPU or one GPU; run it with --engine nemo_rl on such a "
             "cluster, or take --config nemo_configs/small.yaml (one GPU) or "
             "nemo_configs/local.yaml (CPU)",
@@ -198,13 +198,6 @@ _CHECKS: tuple[Check, ...] = (
     _output_layer_is_trained,
     _local_can_run,
 )
-
-
-def describe_cluster(config: Config) -> str:
-    """The machines that the configuration asks for, in words."""
-    gpus, nodes = config.cluster.gpus_per_node, config.cluster.num_nodes
-    per_node = f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
-    return per_node if nodes == 1 else f"{nodes} nodes of {per_node}"
 
 
 # --- prompt checks --------------------------------------------------------------------------------

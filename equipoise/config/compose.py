@@ -20,7 +20,7 @@ from yaml import YAMLError
 
 from equipoise.config.validate import NOTHING_STARTED, SEPARATOR, Origin, related, within
 from equipoise.files.disk import parse_yaml, yaml_text
-from equipoise.files.errors import UsageError
+from equipoise.files.errors import UsageError, first_line
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = _PACKAGE / "nemo_configs"
@@ -272,10 +272,6 @@ def _with_text_keys(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {str(name): _with_text_keys(value) for name, value in tree.items()}
     return tree
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 # --- Sources as one tree --------------------------------------------------------------------------

@@ -438,6 +438,12 @@ class ClusterConfig(Section):
     def gpus(self) -> int:
         return self.gpus_per_node * self.num_nodes
 
+    @property
+    def machines(self) -> str:
+        """The nodes and their GPUs, in words."""
+        per_node = f"{self.gpus_per_node} GPU{'' if self.gpus_per_node == 1 else 's'}"
+        return per_node if self.num_nodes == 1 else f"{self.num_nodes} nodes of {per_node}"
+
 
 class DataSource(BaseModel):
     """`equipoise.data`; the other keys are those of the class's `PromptSettings`."""

@@ -9,7 +9,6 @@ from tempfile import TemporaryFile
 from huggingface_hub.constants import HF_HUB_CACHE
 
 from equipoise.config import LOCAL_MODEL, Config
-from equipoise.config.checks import describe_cluster
 from equipoise.config.load import count_gpus
 from equipoise.config.memory import local_bytes, memory_of, trained_parameters
 from equipoise.config.nemo_rl_rules import memory_problems, memory_warnings
@@ -241,7 +240,7 @@ def installation(case: Case) -> Installation:
     try:
         return find_installation()
     except EquipoiseError as error:
-        machines = describe_cluster(case.config)
+        machines = case.config.cluster.machines
         raise EquipoiseError(
             error.code,
             f"this configuration runs on NeMo-RL and {machines}, and {error.message}",
@@ -328,13 +327,13 @@ def gpus(case: Case) -> Iterator[Finding]:
     In a Ray cluster it counts them itself when it starts, and says what is missing.
     """
     if case.place != "here":
-        yield unchecked(f"{describe_cluster(case.config)} are not of this machine")
+        yield unchecked(f"{case.config.cluster.machines} are not of this machine")
     elif not case.on_nemo_rl:
         yield from local_gpus(case)
     elif case.config.cluster.num_nodes > 1 or case.environment.get("RAY_ADDRESS"):
-        yield unchecked(f"{describe_cluster(case.config)} of the Ray cluster: NeMo-RL counts them")
+        yield unchecked(f"{case.config.cluster.machines} of the Ray cluster: NeMo-RL counts them")
     elif (visible := count_gpus()) < case.config.cluster.gpus_per_node:
-        needs = f"this configuration runs on NeMo-RL and {describe_cluster(case.config)}"
+        needs = f"this configuration runs on NeMo-RL and {case.config.cluster.machines}"
         yield failure(f"{needs}, and this machine has {visible}", smaller(case.config))
     else:
         yield ok(f"{visible} here")

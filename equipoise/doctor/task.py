@@ -11,10 +11,9 @@ from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from equipoise.config import LOCAL_MODEL
-from equipoise.config.compose import first_line
 from equipoise.doctor.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.files.disk import GB
-from equipoise.files.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError, first_line
 from equipoise.files.hub import (
     HTTP_ERROR,
     causes_of,

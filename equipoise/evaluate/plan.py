@@ -19,7 +19,7 @@ from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import Setting
 from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
 from equipoise.files.disk import read_json, seeded_digest
-from equipoise.files.errors import EquipoiseError, UsageError
+from equipoise.files.errors import EquipoiseError, UsageError, first_line
 from equipoise.run.directory import RunDirectory, model_label
 from equipoise.run.ledger import PLAIN, Subject, Variant
 from equipoise.run.task import prepare_task, prompts_here
@@ -327,7 +327,7 @@ def read_plan(path: Path, task: str) -> dict[str, tuple[int, int]]:
     except (OSError, ValueError, ValidationError) as error:
         raise UsageError(
             "audit.no-plan",
-            f"{path} is not a plan: {str(error).splitlines()[0]}",
+            f"{path} is not a plan: {first_line(error)}",
             "Make one with `equipoise gate --plan`.",
         ) from None
     if task != "all" and task not in plan:
@@ -346,7 +346,7 @@ def read_audit(root: Path) -> Audit:
     except (OSError, ValueError, ValidationError) as error:
         raise UsageError(
             "audit.no-audit",
-            f"{root} is not an audit to resume: {FILE}: {str(error).splitlines()[0]}",
+            f"{root} is not an audit to resume: {FILE}: {first_line(error)}",
             "Name the folder of an audit, results/audits/<name>.",
         ) from None
 

@@ -22,3 +22,8 @@ class UsageError(EquipoiseError):
     """A request that cannot be done; nothing was started."""
 
     exit_code: ClassVar[int] = 2
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

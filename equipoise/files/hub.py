@@ -24,7 +24,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 
 from environments.contract import EncoderSettings
 from equipoise.files.disk import CACHE_DIR
-from equipoise.files.errors import EquipoiseError
+from equipoise.files.errors import EquipoiseError, first_line
 from equipoise.files.packaged_models import SMOLLM2, located_model, packaged_identity, shipped_file
 
 #: How an address of a data set on the hub begins; OWNER/NAME follows, and perhaps a file.
@@ -95,10 +95,9 @@ def local_copy(source: str) -> Path:
             return Path(hf_hub_download(f"{owner}/{name}", file, repo_type="dataset"))
         folder = snapshot_download(f"{owner}/{name}", repo_type="dataset", allow_patterns="*.jsonl")
     except (OSError, ValueError, HfHubHTTPError) as error:
-        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{source} cannot be had: {reason}. Without a network name a file or folder that you "
-            "have brought here"
+            f"{source} cannot be had: {first_line(error)}. Without a network name a file or folder "
+            "that you have brought here"
         ) from error
     return Path(folder)
 
