@@ -15,11 +15,11 @@ from environments.base import Rollout, Score
 from environments.chat.accounting import MODEL
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
-from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config import LoadedConfig
 from equipoise.config.compose import differences, leaves
 from equipoise.config.validate import SEPARATOR
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.run.directory import RunDirectory, task_of
+from equipoise.run.directory import RunDirectory, load_stored
 from equipoise.run.job import BASELINE, FINAL, REFERENCE, statistics_settings
 from equipoise.run.ledger import CHAT_TEMPLATE, AuditRow, Provenance
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
@@ -205,8 +205,7 @@ def read_stage(path: Path) -> Evaluated:
             f"{min(missing)!r}",
             "Put back the file that the run was made with.",
         )
-    loaded = load_config(task_of(run), Options((run.config,), stored=True))
-    return Evaluated(run, stages[0], loaded, items, rollouts, scores)
+    return Evaluated(run, stages[0], load_stored(run), items, rollouts, scores)
 
 
 def _made_by(run: Evaluated) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from equipoise.evaluate.compare import (
 )
 from equipoise.evaluate.plan import FILE, PlannedTask, read_audit
 from equipoise.files.errors import UsageError
-from equipoise.run.directory import RunDirectory, task_of
+from equipoise.run.directory import RunDirectory, StoredConfig
 from equipoise.run.job import BASELINE, FINAL
 from equipoise.run.ledger import AuditRow, StageAccount
 from equipoise.run.task import read_records
@@ -177,7 +177,7 @@ def stages_of(word: str) -> dict[str, Path]:
     run = above if of_stage else RunDirectory(root)
     if row or not run.config.is_file():
         raise UsageError("gate.no-evaluation", f"{word} is not a stored evaluation", _TOGETHER)
-    return {task_of(run): root}
+    return {StoredConfig.of(run).task: root}
 
 
 def _row_of(folder: Path, row: str) -> Path:

@@ -35,6 +35,7 @@ from pydantic import (
 from environments.base import REWARD
 from environments.measurement import Direction
 from environments.presentation import Presentation
+from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.files.disk import create_folder, read_model, read_yaml, remove_abandoned, write_json
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.ledger import Ledger, Part
@@ -212,9 +213,9 @@ class StoredConfig(BaseModel):
             ) from None
 
 
-def task_of(run: RunDirectory) -> str:
-    """The task that a run's configuration names. Raises `EquipoiseError`."""
-    return StoredConfig.of(run).task
+def load_stored(run: RunDirectory) -> LoadedConfig:
+    """The configuration of a run, which may be somebody else's. Raises `EquipoiseError`."""
+    return load_config(StoredConfig.of(run).task, Options((run.config,), stored=True))
 
 
 # --- figures in its files -------------------------------------------------------------------------

@@ -20,13 +20,12 @@ from environments.awaited_sets import AwaitedSets
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, FailureKind, PromptRecord
 from environments.contract import Environment
 from environments.yaml_file import AbsolutePath
-from equipoise.config import Options, load_config
 from equipoise.config.load import import_own_code, set_size
 from equipoise.config.words import OwnCode, RunFolder, option
 from equipoise.files.console import Reporter
 from equipoise.files.disk import write_jsonl, write_text
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.run.directory import RunDirectory, task_of
+from equipoise.run.directory import RunDirectory, load_stored
 from equipoise.run.job import score_within_budget
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import open_run
@@ -136,7 +135,7 @@ def task_of_run(run: RunDirectory, folder: Path) -> tuple[Environment, RewardSet
     if folder.exists() and any(folder.iterdir()):
         raise UsageError("export.used-folder", f"{folder} is not empty", "Name a new folder.")
     open_run(run.root)
-    loaded = load_config(task_of(run), Options((run.config,), stored=True))
+    loaded = load_stored(run)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     settings = RewardSettings(
         environment=loaded.config.equipoise.environment,
