@@ -336,11 +336,17 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + name, value
 
 
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The leaves in which two trees differ, with both values; None is a key that is not set."""
+def value_at(tree: Any, key: str) -> Any:
+    """The value under a dotted key; None where it is not set."""
+    for name in key.split(SEPARATOR):
+        tree = (tree or {}).get(name)
+    return tree
+
+
+def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
+    """The leaves in which two trees differ; a key that is not set is None."""
     before, after = dict(leaves(first)), dict(leaves(second))
-    pairs = {key: (before.get(key), after.get(key)) for key in before | after}
-    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    return {key for key in before | after if before.get(key) != after.get(key)}
 
 
 def _resolve(tree: dict[str, Any]) -> dict[str, Any]:

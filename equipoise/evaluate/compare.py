@@ -16,7 +16,7 @@ from environments.chat.accounting import MODEL
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 from equipoise.config import LoadedConfig
-from equipoise.config.compose import differences, leaves
+from equipoise.config.compose import differing_keys, leaves, value_at
 from equipoise.config.validate import SEPARATOR
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory, load_stored
@@ -161,7 +161,7 @@ def entry_of(word: str) -> Entry:
             "entry.no-name", f"{word!r} names no run", "Name folders: NAME=DIR or NAME=DIR,DIR."
         )
     for run in runs[1:]:
-        keys = differences(_made_by(runs[0]), _made_by(run)).keys() - _SEED_KEYS
+        keys = differing_keys(_made_by(runs[0]), _made_by(run)) - _SEED_KEYS
         if keys:
             raise UsageError(
                 "entry.other-configuration",
@@ -281,13 +281,13 @@ def _drawn_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     audit = run.provenance.audit or AuditRow()
     endpoint = audit.subject.endpoint
     yield "engine", "an endpoint" if endpoint else run.provenance.engine
-    drawing = {key: _value_at(resolved, key) for key in _DRAWING}
+    drawing = {key: value_at(resolved, key) for key in _DRAWING}
     if endpoint:
         for name, value in (endpoint.get("parameters") or {}).items():
             key = {"max_tokens": "max_new_tokens"}.get(name, name)
             drawing[f"policy.generation.{key}"] = value
     else:
-        drawing |= {key: _value_at(resolved, key) for key in _LOADING}
+        drawing |= {key: value_at(resolved, key) for key in _LOADING}
         template = run.provenance.hashes.get(CHAT_TEMPLATE)
         if template:
             yield "chat template", template
@@ -295,13 +295,6 @@ def _drawn_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     yield "system prompt", audit.variant.system or "none"
     yield "examples", str(audit.variant.shots)
     yield "blinded", "yes" if audit.variant.blinded else "no"
-
-
-def _value_at(tree: Any, key: str) -> Any:
-    """The value under a dotted key; None where it is not set."""
-    for name in key.split(SEPARATOR):
-        tree = (tree or {}).get(name)
-    return tree
 
 
 def _in_whole_sets(run: Evaluated, names: set[str]) -> set[str]:

@@ -21,7 +21,16 @@ from environments.contract import Environment
 from environments.presentation import Presentation
 from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.evaluate.compare import Checks, compare_entries, entry_of
-from equipoise.evaluate.plan import Ask, Audit, Row, TaskAudit, failed_rows, make_ask, prompts_of
+from equipoise.evaluate.plan import (
+    Ask,
+    Audit,
+    Row,
+    TaskAudit,
+    endpoint_settings,
+    failed_rows,
+    make_ask,
+    prompts_of,
+)
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.directory import Evaluation, NewRun, RunDirectory, read_content
@@ -177,7 +186,9 @@ def _evaluate_subject(
         provide_models(environment, loaded.config.equipoise.cache_dir)
     check_environment(environment, actions.display.progress)
     opened: AbstractContextManager[Writer] = (
-        behind_endpoint(loaded, subject, task_audit.root)
+        behind_endpoint(
+            endpoint_settings(subject, loaded.config.policy.generation, task_audit.root)
+        )
         if subject.endpoint
         else in_process(loaded, records, prompts, actions.display)
     )

@@ -110,12 +110,12 @@ def label_of(word: str) -> str:
 
 
 def endpoint_settings(
-    subject: Subject, generation: GenerationConfig, answers: Path
+    subject: Subject, generation: GenerationConfig, root: Path
 ) -> EndpointSettings:
     """Settings of the endpoint: it samples as the configuration does, unless its own keys differ.
 
-    Its answers are kept in `answers`, so that they are those of this audit, unless it names a
-    cache.
+    Its answers are kept below the audit's `root`, so that they are those of this audit, unless it
+    names a cache.
     """
     sampling = {
         "temperature": generation.temperature,
@@ -126,7 +126,7 @@ def endpoint_settings(
     }
     settings = dict(subject.endpoint)
     parameters = sampling | dict(settings.get("parameters") or {})
-    cache = settings.get("cache_dir") or str(answers)
+    cache = settings.get("cache_dir") or str(root / "answers")
     return _check(settings | {"parameters": parameters, "cache_dir": cache}, subject.label)
 
 
@@ -420,8 +420,7 @@ def plan_rows(task_audit: TaskAudit, subject: Subject) -> list[PlannedRow]:
     tokens = replies * config.policy.generation.max_new_tokens
     cost = 0.0
     if subject.endpoint:
-        answers = task_audit.root / "answers"
-        endpoint = endpoint_settings(subject, config.policy.generation, answers)
+        endpoint = endpoint_settings(subject, config.policy.generation, task_audit.root)
         cost = tokens * endpoint.budget.completion_price / 1e6
     return [
         PlannedRow(task_audit.task, row.name, len(records), replies, tokens, cost, calls)

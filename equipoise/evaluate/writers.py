@@ -4,16 +4,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from environments.base import Failure, PromptRecord, Rollout
-from environments.chat import ChatReply, ChatRequest, ChatSetupError, EndpointModel
+from environments.chat import (
+    ChatReply,
+    ChatRequest,
+    ChatSetupError,
+    EndpointModel,
+    EndpointSettings,
+)
 from environments.chat.exchange import CUT_OFF, REASONING_ONLY
 from equipoise.config import LoadedConfig
-from equipoise.evaluate.plan import endpoint_settings
 from equipoise.files.errors import EquipoiseError
 from equipoise.run.job import REFERENCE, Display, Draw, Job, as_draw, model_hashes
-from equipoise.run.ledger import Subject
 from equipoise.run.start import model_name
 
 
@@ -27,9 +30,8 @@ class Writer:
 
 
 @contextmanager
-def behind_endpoint(loaded: LoadedConfig, subject: Subject, root: Path) -> Iterator[Writer]:
-    """A model that a server has; its answers are kept below `root`."""
-    settings = endpoint_settings(subject, loaded.config.policy.generation, root / "answers")
+def behind_endpoint(settings: EndpointSettings) -> Iterator[Writer]:
+    """A model that a server has."""
     try:
         opened = EndpointModel(settings)
     except ChatSetupError as error:

@@ -185,7 +185,7 @@ def test_an_endpoint_samples_as_the_configuration_says_unless_it_says_more(tmp_p
         "rag", Options((CONFIG_FOLDER / "local.yaml",))
     ).config.policy.generation
     (plain,) = read_subjects(["my/model@http://h:8000/v1/"], [])
-    settings = endpoint_settings(plain, generation, tmp_path / "answers")
+    settings = endpoint_settings(plain, generation, tmp_path)
     assert (settings.url, settings.model) == ("http://h:8000/v1", "my/model")
     assert settings.parameters == {
         "temperature": generation.temperature,
@@ -203,7 +203,7 @@ def test_an_endpoint_samples_as_the_configuration_says_unless_it_says_more(tmp_p
     }
     (tmp_path / "m.yaml").write_text(json.dumps({"endpoint": keys}))
     (named,) = read_subjects([f"mine={tmp_path / 'm.yaml'}"], [])
-    settings = endpoint_settings(named, generation, tmp_path / "answers")
+    settings = endpoint_settings(named, generation, tmp_path)
     assert named.label == "mine"
     assert settings.parameters.keys() == {"temperature", "top_p", "max_completion_tokens"}
     assert settings.cache_dir == tmp_path
