@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.job import (
     Display,
     Job,
+    Policy,
     Watch,
     after_training,
     begin_training,
@@ -108,53 +109,58 @@ def open_engine(loaded: LoadedConfig, setup: Setup, *, rehearse: bool, probe: bo
     if loaded.engine == "local":
         from equipoise.run.policy import open_policy
 
-        policy = open_policy(loaded.config, setup.records, setup.model_name)
-        return partial(run_local, loaded=policy, probe_only=probe)
+        model = open_policy(loaded.config, setup.records, setup.model_name)
+        return partial(run_local, model=model, probe_only=probe)
     from equipoise.train.nemo_rl import engine
 
     tokenizer = engine.open_tokenizer(loaded.config, setup.records, setup.model_name)
     return partial(run_nemo_rl, tokenizer=tokenizer, rehearse=rehearse)
 
 
-def run_local(job: Job, watch: Watch, loaded: Any, *, probe_only: bool) -> None:
-    """Run reference, baseline, probe and training, and draw the replies of the trained model."""
-    from equipoise.run.policy import give_memory_back, load_trained, record_policy, sampler
+def run_local(job: Job, watch: Watch, model: Any, *, probe_only: bool) -> None:
+    """Run the stages on the local engine."""
+    from equipoise.train.local_policy import open_local
 
-    record_policy(job, loaded)
-    before_training(job, sampler(job, loaded))
-    if probe_only:
-        return
-    if not job.run.final_checkpoint.exists():
-        begin_training(job)
-        # TRL takes seconds to import, and what comes before training needs none of it.
-        from equipoise.train.local import train
-
-        give_memory_back()
-        train(job, loaded, watch)
-        give_memory_back()
-    if not is_drawn(job):
-        checkpoint = job.run.final_checkpoint
-        trained = sampler(job, load_trained(loaded, checkpoint, loaded.model.device))
-        after_training(job, trained)
-        del trained
-        give_memory_back()
+    run_stages(job, partial(open_local, job, model, watch), probe_only=probe_only)
 
 
 def run_nemo_rl(job: Job, watch: Watch, tokenizer: Any, *, rehearse: bool) -> None:
-    """Run the same stages on NeMo-RL, or rehearse them, and export the trained model."""
+    """Run the stages on NeMo-RL, or rehearse them, and export the trained model."""
     from equipoise.train.nemo_rl import engine
 
     engine.record_identity(job, tokenizer)
-    take_reference(job)  # of a resumed run, for what is scored here
     if rehearse:
-        from equipoise.train.nemo_rl.rehearsal import rehearse as rehearsal
+        from equipoise.train.nemo_rl.rehearsal.rehearse import Rehearsal, compare_policies
 
-        replies = rehearsal.run(job, watch)
+        rehearsal = Rehearsal(job)
+        rehearsal.announce()
+        run_stages(job, partial(rehearsal.open_policy, watch))
         export(job)
-        rehearsal.compare_policies(job, replies)
+        compare_policies(job, rehearsal.replies)
     else:
-        engine.run(job, watch)
+        run_stages(job, partial(engine.open_policy, job, watch))
         export(job)
+
+
+def run_stages(
+    job: Job, open_policy: Callable[[], AbstractContextManager[Policy]], *, probe_only: bool = False
+) -> None:
+    """Run reference, baseline, probe and training, and draw the replies of the trained model.
+
+    The policy is opened again where an engine ends before the replies are drawn.
+    """
+    take_reference(job)  # of a resumed run
+    while not is_drawn(job):
+        with open_policy() as policy:
+            if not policy.steps:
+                before_training(job, policy.sampler())
+            if probe_only:
+                return
+            if policy.steps < job.steps:
+                begin_training(job)
+                policy.train()
+            if policy.steps == job.steps:
+                after_training(job, policy.sampler())
 
 
 def export(job: Job) -> None:

@@ -1,7 +1,8 @@
 """One run at work: the job that an engine is given, its failures, and what it evaluates.
 
-Reference, baseline and final evaluation are the same on both engines. An engine says how a model
-writes, as a `Sample`. What is drawn is kept before it is scored, so that what scores it may fail.
+Reference, baseline and final evaluation are the same on both engines. An engine opens a `Policy`:
+how the model writes and is trained. What is drawn is kept before it is scored, so that what scores
+it may fail.
 """
 
 import logging
@@ -10,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from environments.base import TRAIN_SPLIT, Failure, PromptRecord, Rollout, Score, ScoreError
 from environments.chat import BudgetSpentError
@@ -271,6 +272,25 @@ class FailureMonitor:
 Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
 #: The same of a model that may fail: with each rollout why it has no reply, None where it has one.
 Draw = Callable[[Sequence[PromptRecord], int, str], tuple[list[Rollout], list[Failure | None]]]
+
+
+class Policy(Protocol):
+    """The model of a run, open on an engine."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps its weights were trained: none, or a checkpoint's, or all."""
+
+    def sampler(self) -> Sample:
+        """Return how it writes with these weights."""
+
+    def train(self) -> None:
+        """Take the steps that are left. Raises `Stopped` where it was stopped before the last one.
+
+        An engine that ends its workers with the training leaves `steps` as they were: it has to be
+        opened again.
+        """
+
 
 #: Rollouts with their scores.
 Scored = tuple[Sequence[Rollout], Sequence[Score]]

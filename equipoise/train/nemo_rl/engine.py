@@ -6,7 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    redirect_stdout,
+)
 from copy import deepcopy
 from pathlib import Path
 from threading import Event, Thread
@@ -31,19 +38,13 @@ from equipoise.files.nemo_rl import (
 from equipoise.files.pretrained import check_model, identity_of, load_tokenizer
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import keep_steps, step_lines
-from equipoise.run.job import (
-    Display,
-    Job,
-    Watch,
-    is_drawn,
-    record_model,
-)
+from equipoise.run.job import Display, Job, Watch, record_model
 from equipoise.run.seals import remove
 from equipoise.run.task import check_readable
 from equipoise.run.tokenizer import template_of, tokenizer_of
 from equipoise.train.nemo_rl.history import latest_checkpoint
 from equipoise.train.nemo_rl.process import before_nemo_rl
-from equipoise.train.nemo_rl.recipe import Rehearsal, run_grpo
+from equipoise.train.nemo_rl.recipe import NemoPolicy, set_up
 from equipoise.train.nemo_rl.scoring import templated
 
 _LOG = logging.getLogger(__name__)
@@ -138,13 +139,17 @@ def record_identity(job: Job, tokenizer: PreTrainedTokenizerBase) -> None:
     record_model(job, tokenizer, identity, nemo_rl=find_installation().version)
 
 
-def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
-    """Do every stage up to the trained model's replies that the run directory does not hold yet.
+@contextmanager
+def open_policy(
+    job: Job,
+    watch: Watch,
+    workers: AbstractContextManager[None] | None = None,
+    stop_at: int | None = None,
+) -> Iterator[NemoPolicy]:
+    """Start NeMo-RL with what it has saved last, and end it with the block.
 
-    Raises `Stopped` when training was stopped with a checkpoint before its last step.
+    A rehearsal has other `workers`, and is stopped at a step.
     """
-    if is_drawn(job):
-        return
     installation, log = find_installation(), job.run.root / "nemo_rl.log"
     config = nemo_rl_config(
         job.loaded,
@@ -162,18 +167,17 @@ def run(job: Job, watch: Watch, rehearsal: Rehearsal | None = None) -> None:
     # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
     run_id = job.run.ledger.read().run_id
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
-    rehearsal = rehearsal or Rehearsal()
-    while not is_drawn(job):  # asynchronous training ends the workers, and they start again
-        done = go_back(job.run)
-        with (
-            converting(job.config, job.model_name, os.environ, _LOG.info),
-            watch(job.steps, done) as on_row,
-            job.timed("nemo_rl"),
-            output_to(log, job.display),
-            rehearsal.stand_in(),
-            _ray_ended(),
-        ):
-            run_grpo(job, path, done, on_row, rehearsal)
+    done = go_back(job.run)
+    with (
+        converting(job.config, job.model_name, os.environ, _LOG.info),
+        watch(job.steps, done) as on_row,
+        job.timed("nemo_rl"),
+        output_to(log, job.display),
+        workers or nullcontext(),
+        _ray_ended(),
+        set_up(job, path, done, on_row, stop_at) as policy,
+    ):
+        yield policy
 
 
 def go_back(run: RunDirectory) -> int:

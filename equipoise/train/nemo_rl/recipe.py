@@ -10,7 +10,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +22,7 @@ from equipoise.files.exits import Stopped, deferring
 from equipoise.files.nemo_rl import RELEASE, TRIED, unmet
 from equipoise.run.directory import GREEDY
 from equipoise.run.history import Row
-from equipoise.run.job import Job, after_training, begin_training
-from equipoise.run.probe import before_training
+from equipoise.run.job import Job, Sample
 from equipoise.run.rollouts import read_rollouts, write_rollouts
 from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
 from equipoise.train.nemo_rl.process import WAITING, with_room_to_wait
@@ -36,41 +35,18 @@ _TO_SAVE = 300
 _BUGS = (TypeError, AttributeError, LookupError, NameError, ImportError)
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """Changes of a rehearsal: what stands in for NeMo-RL's workers, and when it is stopped."""
-
-    stand_in: Callable[[], AbstractContextManager[None]] = nullcontext
-    stop_at: int | None = None  # a step
-    replies: list[MessageLog] = field(init=False, default_factory=list)  # those generated last
-
-
-def run_grpo(
-    job: Job, path: Path, done: int, on_row: Callable[[Row], None], rehearsal: Rehearsal
-) -> None:
-    """Evaluate, train and evaluate, as the configuration at `path` says.
-
-    `done` steps are done, and `on_row` takes each row of the history. Raises `Stopped` where
-    a signal, a rehearsal or the time ends it after a step that is saved.
-    """
+@contextmanager
+def set_up(
+    job: Job, path: Path, done: int, on_row: Callable[[Row], None], stop_at: int | None
+) -> Iterator["NemoPolicy"]:
+    """Make what the configuration at `path` says, of which `done` steps are done, and end it."""
     with one_error():
         nemo = _set_up(path)
     try:
         # Ray has put its own handler for SIGTERM into this process meanwhile.
         with deferring(logging.getLogger(__name__).warning) as stop:
-            if done == 0:
-                before_training(job, _sampler(job, nemo, 0, stop))
-                nemo.generation.finish_generation()
-                shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
-            if done < job.steps:
-                begin_training(job)
-                _train(job, nemo, on_row, stop, rehearsal.stop_at)
-                if job.config.grpo.is_asynchronous:
-                    return  # NeMo-RL has ended its workers
-            trained = _sampler(job, nemo, job.steps, stop)
-            after_training(job, trained)
+            yield NemoPolicy(job, nemo, on_row, stop, stop_at, done)
             shutil.rmtree(job.run.root / PARTS, ignore_errors=True)
-            rehearsal.replies.extend(trained.last)
     finally:
         _end(nemo)
 
@@ -119,113 +95,115 @@ def _set_up(path: Path) -> SimpleNamespace:
     return SimpleNamespace(tokenizer=tokenizer, **dict(zip(names, parts, strict=True)))
 
 
-def _train(
-    job: Job,
-    nemo: SimpleNamespace,
-    on_row: Callable[[Row], None],
-    stop: Callable[[], bool],
-    stop_at: int | None,
-) -> None:
-    """Take all steps. Raises `Stopped` where NeMo-RL saves and ends before the last one."""
-    from nemo_rl.algorithms import grpo
-
-    from equipoise.train.nemo_rl.actor import Calls, start_environment
-
-    actor = start_environment(job.loaded, job.run)  # it reads the reference as it starts
-    generation, checkpointing = nemo.generation, nemo.config.checkpointing
-    history = HistoryLogger(nemo.logger, Calls(actor), checkpointing, job, on_row, stop, stop_at)
-    until = save_by(checkpointing["checkpoint_must_save_by"], os.environ)
-    checkpointing["checkpoint_must_save_by"] = until
-    environments = {job.environment.name: actor}
-    if job.config.policy.generation.vllm_cfg.async_engine:
-        generation = with_room_to_wait(generation, WAITING)
-    words = {
-        "policy": nemo.policy,
-        "policy_generation": generation,
-        "val_dataloader": nemo.val_loader,
-        "tokenizer": nemo.tokenizer,
-        "loss_fn": nemo.loss,
-        "task_to_env": environments,
-        "val_task_to_env": environments,
-        "logger": history,
-        "checkpointer": nemo.checkpointer,
-        "grpo_save_state": nemo.state,
-        "master_config": nemo.config,
-    }
-    try:
-        if job.config.grpo.is_asynchronous:
-            settings = nemo.config.grpo  # a dictionary on v0.7.0, a model on main
-            settings = settings if isinstance(settings, dict) else settings.model_dump()
-            age = settings["async_grpo"]["max_trajectory_age_steps"]
-            grpo.async_grpo_train(**words, dataloader=nemo.loader, max_trajectory_age_steps=age)
-        else:
-            grpo.grpo_train(**words, wrapped_dataloader=nemo.loader)
-    except Stopped:
-        if history.error is None:
-            raise
-    if history.error:
-        raise history.error
-    newest = latest_checkpoint(job.run.checkpoints)
-    done = newest.step if newest else 0
-    if done < job.steps and done == history.last_step and until:
-        raise Stopped("the time to save by has come")
-    if done < job.steps:  # v0.7.0 prints an error of asynchronous training, and ends
-        raise EquipoiseError(
-            "nemo-rl.early-end",
-            f"NeMo-RL's training ended after step {history.last_step} of {job.steps}",
-            "nemo_rl.log says why. Remove the cause, then continue with --resume.",
-        )
-
-
-def with_first_reference(policy: Callable[..., Any]) -> Callable[..., Any]:
-    """Return NeMo-RL's `Policy`, which keeps the first start's reference on a resume.
-
-    NeMo-RL's DTensor worker loads a checkpoint and copies the reference from what it has loaded, so
-    every resume would move the KL penalty's anchor. Here the checkpoint is loaded afterwards.
-    """
-
-    def build(*args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
-        import ray
-
-        if not (config["dtensor_cfg"]["enabled"] and kwargs.get("weights_path")):
-            return policy(*args, config=config, **kwargs)  # Megatron's worker does it right
-        paths = {name: kwargs.pop(name, None) for name in ("weights_path", "optimizer_path")}
-        # The workers have their own working directories.
-        words = {name: str(Path(path).absolute()) if path else None for name, path in paths.items()}
-        built = policy(*args, config=config, **kwargs, **dict.fromkeys(paths))
-        workers = built.worker_group.workers
-        ray.get([worker.load_checkpoint.remote(**words) for worker in workers])
-        return built
-
-    return build
-
-
-# --- evaluations before and after training: rollouts of their own ---------------------------------
-# Not by NeMo-RL's `validate()`: it never samples at temperature 0, as the probe does, and returns
-# means in place of replies and their tokens.
-
-
 @dataclass(slots=True)
-class Sampler:
-    """Replies of the policy after `step` steps, by the function that generates in training.
+class NemoPolicy:
+    """The policy of a run on NeMo-RL's workers, a `Policy`.
 
-    They are kept in parts: what was generated before a kill is not generated again.
+    A signal, a rehearsal's `stop_at` or the time ends training after a step that is saved.
     """
 
     job: Job
-    step: int
-    generation: Any
-    tokenizer: Any
+    nemo: SimpleNamespace
+    on_row: Callable[[Row], None]  # takes each row of the history
     stop_requested: Callable[[], bool]
-    last: list[MessageLog] = field(init=False, default_factory=list)  # of the last part
+    stop_at: int | None
+    steps: int
+    last: list[MessageLog] = field(init=False, default_factory=list)  # replies drawn last
 
-    def __call__(
-        self, records: Sequence[PromptRecord], generations: int, label: str
-    ) -> list[Rollout]:
-        """Sample so many replies to each prompt. Raises `Stopped` between two parts."""
+    def train(self) -> None:
+        """Take all steps. Raises `Stopped` where NeMo-RL saves and ends before the last one."""
+        if not self.steps:
+            self.nemo.generation.finish_generation()
+            shutil.rmtree(self.job.run.root / PARTS, ignore_errors=True)
+        self._train()
+        if not self.job.config.grpo.is_asynchronous:  # which has ended the workers
+            self.steps = self.job.steps
+
+    def _train(self) -> None:
+        from nemo_rl.algorithms import grpo
+
+        from equipoise.train.nemo_rl.actor import Calls, start_environment
+
+        job, nemo = self.job, self.nemo
+        actor = start_environment(job.loaded, job.run)  # it reads the reference as it starts
+        generation, checkpointing = nemo.generation, nemo.config.checkpointing
+        history = HistoryLogger(
+            nemo.logger,
+            Calls(actor),
+            checkpointing,
+            job,
+            self.on_row,
+            self.stop_requested,
+            self.stop_at,
+        )
+        until = save_by(checkpointing["checkpoint_must_save_by"], os.environ)
+        checkpointing["checkpoint_must_save_by"] = until
+        environments = {job.environment.name: actor}
+        if job.config.policy.generation.vllm_cfg.async_engine:
+            generation = with_room_to_wait(generation, WAITING)
+        words = {
+            "policy": nemo.policy,
+            "policy_generation": generation,
+            "val_dataloader": nemo.val_loader,
+            "tokenizer": nemo.tokenizer,
+            "loss_fn": nemo.loss,
+            "task_to_env": environments,
+            "val_task_to_env": environments,
+            "logger": history,
+            "checkpointer": nemo.checkpointer,
+            "grpo_save_state": nemo.state,
+            "master_config": nemo.config,
+        }
+        try:
+            if job.config.grpo.is_asynchronous:
+                settings = nemo.config.grpo  # a dictionary on v0.7.0, a model on main
+                settings = settings if isinstance(settings, dict) else settings.model_dump()
+                age = settings["async_grpo"]["max_trajectory_age_steps"]
+                grpo.async_grpo_train(**words, dataloader=nemo.loader, max_trajectory_age_steps=age)
+            else:
+                grpo.grpo_train(**words, wrapped_dataloader=nemo.loader)
+        except Stopped:
+            if history.error is None:
+                raise
+        if history.error:
+            raise history.error
+        newest = latest_checkpoint(job.run.checkpoints)
+        done = newest.step if newest else 0
+        if done < job.steps and done == history.last_step and until:
+            raise Stopped("the time to save by has come")
+        if done < job.steps:  # v0.7.0 prints an error of asynchronous training, and ends
+            raise EquipoiseError(
+                "nemo-rl.early-end",
+                f"NeMo-RL's training ended after step {history.last_step} of {job.steps}",
+                "nemo_rl.log says why. Remove the cause, then continue with --resume.",
+            )
+
+    # Replies before and after training are rollouts of their own, not NeMo-RL's `validate()`: it
+    # never samples at temperature 0, as the probe does, and returns means in place of replies and
+    # their tokens.
+
+    def sampler(self) -> Sample:
+        """Send the policy's weights to its generation, and return what samples from it."""
+        from nemo_rl.algorithms import grpo
+
+        policy = self.nemo.config.policy
+        grpo.refit_policy_generation(
+            self.nemo.policy,
+            self.nemo.generation,
+            policy["generation"]["colocated"]["enabled"],
+            _refit_buffer_size_gb=policy.get("refit_buffer_size_gb"),
+        )
+        return self.draw
+
+    def draw(self, records: Sequence[PromptRecord], generations: int, label: str) -> list[Rollout]:
+        """Sample so many replies to each prompt, by the function that generates in training.
+
+        They are kept in parts: what was drawn before a kill is not drawn again. Raises `Stopped`
+        between two parts.
+        """
         rows = [record for record in records for _ in range(generations)]
         size = self.job.config.equipoise.evaluation.batch_size
-        folder = self.job.run.root / PARTS / f"{self.step}-{label}"
+        folder = self.job.run.root / PARTS / f"{self.steps}-{label}"
         folder.mkdir(parents=True, exist_ok=True)
         rollouts: list[Rollout] = []
         with self.job.display.progress(label, len(rows)) as bar:
@@ -253,11 +231,13 @@ class Sampler:
         run: Callable[..., Any] = rollouts.run_multi_turn_rollout
         if config.policy.generation.vllm_cfg.async_engine:
             run = rollouts.run_async_multi_turn_rollout
-        data = [datum(record, task, self.tokenizer, None, n) for n, record in enumerate(records)]
+        data = [
+            datum(record, task, self.nemo.tokenizer, None, n) for n, record in enumerate(records)
+        ]
         batch, _ = run(
-            self.generation,
+            self.nemo.generation,
             rl_collate_fn(data),
-            self.tokenizer,
+            self.nemo.tokenizer,
             {task: SimpleNamespace(step=SimpleNamespace(remote=end_conversations))},
             max_seq_len=config.policy.max_total_sequence_length,
             max_rollout_turns=1,
@@ -276,18 +256,27 @@ class Sampler:
         return to_rollouts(self.last, batch["extra_env_info"])
 
 
-def _sampler(job: Job, nemo: SimpleNamespace, step: int, stop: Callable[[], bool]) -> Sampler:
-    """Send the policy's weights to its generation, and return what samples from it."""
-    from nemo_rl.algorithms import grpo
+def with_first_reference(policy: Callable[..., Any]) -> Callable[..., Any]:
+    """Return NeMo-RL's `Policy`, which keeps the first start's reference on a resume.
 
-    policy = nemo.config.policy
-    grpo.refit_policy_generation(
-        nemo.policy,
-        nemo.generation,
-        policy["generation"]["colocated"]["enabled"],
-        _refit_buffer_size_gb=policy.get("refit_buffer_size_gb"),
-    )
-    return Sampler(job, step, nemo.generation, nemo.tokenizer, stop)
+    NeMo-RL's DTensor worker loads a checkpoint and copies the reference from what it has loaded, so
+    every resume would move the KL penalty's anchor. Here the checkpoint is loaded afterwards.
+    """
+
+    def build(*args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
+        import ray
+
+        if not (config["dtensor_cfg"]["enabled"] and kwargs.get("weights_path")):
+            return policy(*args, config=config, **kwargs)  # Megatron's worker does it right
+        paths = {name: kwargs.pop(name, None) for name in ("weights_path", "optimizer_path")}
+        # The workers have their own working directories.
+        words = {name: str(Path(path).absolute()) if path else None for name, path in paths.items()}
+        built = policy(*args, config=config, **kwargs, **dict.fromkeys(paths))
+        workers = built.worker_group.workers
+        ray.get([worker.load_checkpoint.remote(**words) for worker in workers])
+        return built
+
+    return build
 
 
 def _end(nemo: SimpleNamespace) -> None:

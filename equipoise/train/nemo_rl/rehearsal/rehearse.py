@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -26,7 +27,7 @@ from equipoise.run.job import Job, Watch
 from equipoise.run.ledger import Provenance
 from equipoise.train.nemo_rl import engine
 from equipoise.train.nemo_rl.history import latest_checkpoint
-from equipoise.train.nemo_rl.recipe import Rehearsal
+from equipoise.train.nemo_rl.recipe import NemoPolicy
 from equipoise.train.nemo_rl.rehearsal.cpu import start_ray
 from equipoise.train.nemo_rl.scoring import MessageLog
 
@@ -41,26 +42,34 @@ _GENERATION = "equipoise.train.nemo_rl.rehearsal.generation_worker.CpuGeneration
 TOLERANCE = 1e-3
 
 
-def run(job: Job, watch: Watch) -> Sequence[MessageLog]:
-    """Train as the configuration says, interrupted and resumed once in the middle.
+@dataclass(slots=True)
+class Rehearsal:
+    """A run on this CPU, and replies of its trained policy, for `compare_policies`."""
 
-    Return replies of the trained policy, for `compare_policies`.
-    """
-    job.run.ledger.update(Provenance(rehearsal=True))
-    _LOG.info(NOTICE)
-    steps = job.steps
-    workers = partial(cpu_workers, job.config.cluster.gpus)
-    if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
+    job: Job
+    replies: Sequence[MessageLog] = ()
+
+    def announce(self) -> None:
+        """Say in the run and in its log that it is a rehearsal."""
+        self.job.run.ledger.update(Provenance(rehearsal=True))
+        _LOG.info(NOTICE)
+
+    @contextmanager
+    def open_policy(self, watch: Watch) -> Iterator[NemoPolicy]:
+        """Start NeMo-RL on CPU workers. The first time training is stopped in the middle."""
+        job, half = self.job, self.job.steps // 2
+        if latest_checkpoint(job.run.checkpoints):
+            half = 0
+        workers = cpu_workers(job.config.cluster.gpus)
         try:
-            engine.run(job, watch, Rehearsal(workers, stop_at=steps // 2))
+            with engine.open_policy(job, watch, workers, half or None) as policy:
+                yield policy
+                self.replies = policy.last[:64]
         except Stopped:
             newest = latest_checkpoint(job.run.checkpoints)
-            if newest is None or newest.step != steps // 2:
+            if not half or newest is None or newest.step != half:
                 raise
-            _LOG.info(f"stopped after step {newest.step} as a signal would, going on there")
-    rehearsal = Rehearsal(workers)
-    engine.run(job, watch, rehearsal)
-    return rehearsal.replies[:64]
+            _LOG.info(f"stopped after step {half} as a signal would, going on there")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The engine passes on the alarms of a step; NeMo-RL itself is not imported here."""
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -14,9 +15,8 @@ from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
 from equipoise.run.history import append_row
-from equipoise.run.job import FINAL, after_training
+from equipoise.run.job import FINAL
 from equipoise.run.ledger import Provenance
-from equipoise.run.probe import before_training
 from equipoise.run.rollouts import write_generations
 from equipoise.train.nemo_rl import engine
 from tests.equipoise.run.toy import Model
@@ -39,24 +39,32 @@ def nemo_rl(job, monkeypatch, tmp_path):
     )
     monkeypatch.setattr(engine, "find_installation", lambda: installation)
 
-    def train(job, last):
-        def run_grpo(job, path, done, on_row, rehearsal):
-            if not done:
-                before_training(job, Model())
-            for step in range(done + 1, last + 1):
+    class Policy:
+        def __init__(self, job, path, done, on_row, stop_at):
+            self.job, self.steps, self.on_row = job, done, on_row
+
+        def sampler(self):
+            return Model()
+
+        def train(self):
+            for step in range(self.steps + 1, self.last + 1):
                 row = {"step": step, "reward": step / 2, "env/accuracy": -step / 3, "loss": 0.5}
-                append_row(job.run.history, row)
-                on_row(row)
-            folder = job.run.checkpoints / f"step_{last}"
+                append_row(self.job.run.history, row)
+                self.on_row(row)
+            folder = self.job.run.checkpoints / f"step_{self.last}"
             folder.mkdir(parents=True)
             (folder / "training_info.json").write_text("{}")
-            if last < job.steps:
+            self.steps = self.last
+            if self.last < self.job.steps:
                 raise Stopped
-            after_training(job, Model())
 
-        monkeypatch.setattr(engine, "run_grpo", run_grpo)
+    monkeypatch.setattr(stages, "begin_training", print)  # `Model` gives no signal
+    monkeypatch.setattr(engine, "set_up", lambda *words: nullcontext(Policy(*words)))
+
+    def train(job, last):
+        Policy.last = last
         watch = partial(Tracker(job.loaded, job.run).watching, job)
-        engine.run(job, watch)
+        stages.run_stages(job, partial(engine.open_policy, job, watch))
 
     return train
 

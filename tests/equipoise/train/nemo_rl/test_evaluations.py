@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.files.exits import Stopped
 from equipoise.train.nemo_rl import recipe
-from equipoise.train.nemo_rl.recipe import PARTS, Sampler
+from equipoise.train.nemo_rl.recipe import PARTS, NemoPolicy
 from tests.refusals import refusal
 
 
@@ -35,8 +35,8 @@ class Rollouts:
 
 
 @pytest.fixture
-def sampler(job, monkeypatch):
-    """Make a sampler of parts of three."""
+def policy(job, monkeypatch):
+    """Make a policy that draws parts of three."""
 
     def change(model, **values):
         return model.model_copy(update=values)
@@ -53,7 +53,7 @@ def sampler(job, monkeypatch):
     monkeypatch.setitem(sys.modules, "nemo_rl.data.collate_fn", collate)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(put=lambda value: value))
 
-    def sampler(rollouts, step=0, stop=lambda: False, asynchronous=False):
+    def policy(rollouts, step=0, stop=lambda: False, asynchronous=False):
         monkeypatch.setitem(sys.modules, "nemo_rl.experience", SimpleNamespace(rollouts=rollouts))
         ours, policy = job.config.equipoise, job.config.policy
         vllm = change(policy.generation.vllm_cfg, async_engine=asynchronous)
@@ -61,41 +61,42 @@ def sampler(job, monkeypatch):
         ours = change(ours, evaluation=change(ours.evaluation, batch_size=3))
         config = change(job.config, equipoise=ours, policy=policy)
         changed = replace(job, loaded=replace(job.loaded, config=config))
-        return Sampler(changed, step, None, None, stop)
+        nemo = SimpleNamespace(generation=None, tokenizer=None)
+        return NemoPolicy(changed, nemo, print, stop, None, step)
 
-    return sampler
+    return policy
 
 
-def test_every_prompt_is_sampled_in_its_order(sampler, job):
-    sample = sampler(rollouts := Rollouts())
-    drawn = sample(job.records, 2, "baseline")
+def test_every_prompt_is_sampled_in_its_order(policy, job):
+    trained = policy(rollouts := Rollouts())
+    drawn = trained.draw(job.records, 2, "baseline")
     assert [r.prompt_id for r in drawn] == [f"p{n}" for n in range(5) for _ in range(2)]
     assert [r.completion for r in drawn] == list("1112223334")
     assert job.meter.tokens == {"prompt_tokens": 40, "completion_tokens": 10}
-    assert {r.completion for r in sample(job.records, 1, "greedy")} == {"likeliest"}
-    assert len(sample.last) == 2 and "asynchronous" not in rollouts.calls[0]
+    assert {r.completion for r in trained.draw(job.records, 1, "greedy")} == {"likeliest"}
+    assert len(trained.last) == 2 and "asynchronous" not in rollouts.calls[0]
 
 
-def test_an_asynchronous_engine_has_a_function_of_its_own(sampler, job):
-    sampler(rollouts := Rollouts(), asynchronous=True)(job.records, 1, "baseline")
+def test_an_asynchronous_engine_has_a_function_of_its_own(policy, job):
+    policy(rollouts := Rollouts(), asynchronous=True).draw(job.records, 1, "baseline")
     assert {call["asynchronous"] for call in rollouts.calls} == {True}
 
 
-def test_what_was_drawn_before_a_kill_is_not_drawn_again(sampler, job):
+def test_what_was_drawn_before_a_kill_is_not_drawn_again(policy, job):
     signals = iter([False, False, True])
     first, second = Rollouts(), Rollouts()
     with pytest.raises(Stopped):
-        sampler(first, stop=lambda: next(signals))(job.records, 2, "baseline")
+        policy(first, stop=lambda: next(signals)).draw(job.records, 2, "baseline")
     assert len(first.calls) == 2
     (job.run.root / PARTS / "0-baseline" / ".000000006.jsonl.partial").write_text("{")
-    drawn = sampler(second)(job.records, 2, "baseline")
+    drawn = policy(second).draw(job.records, 2, "baseline")
     assert len(second.calls) == 2
     assert [r.completion for r in drawn] == list("1112221112")
-    assert sampler(Rollouts())(job.records, 2, "baseline") == drawn
-    later = sampler(Rollouts(), step=4)(job.records, 2, "baseline")
+    assert policy(Rollouts()).draw(job.records, 2, "baseline") == drawn
+    later = policy(Rollouts(), step=4).draw(job.records, 2, "baseline")
     assert [r.completion for r in later] == list("1112223334")
 
 
-def test_a_reply_that_was_not_generated_ends_the_run(sampler, job):
+def test_a_reply_that_was_not_generated_ends_the_run(policy, job):
     with refusal("nemo-rl.missing-replies", "1 of 3"):
-        sampler(Rollouts(loses=(1,)))(job.records, 2, "baseline")
+        policy(Rollouts(loses=(1,))).draw(job.records, 2, "baseline")

@@ -8,16 +8,13 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from equipoise.commands import stages
 from equipoise.config.schema import GrpoConfig
 from equipoise.files.exits import Stopped
+from equipoise.run.job import FINAL
+from equipoise.run.rollouts import write_generations
 from equipoise.train.nemo_rl import recipe
-from equipoise.train.nemo_rl.recipe import (
-    Rehearsal,
-    one_error,
-    run_grpo,
-    save_by,
-    with_first_reference,
-)
+from equipoise.train.nemo_rl.recipe import one_error, save_by, set_up, with_first_reference
 from tests.equipoise.train.nemo_rl.stand_ins import Policy
 from tests.refusals import refusal
 
@@ -61,14 +58,21 @@ def nemo(job, monkeypatch):
         **dict.fromkeys(("loader", "val_loader", "tokenizer", "loss", "state")),
     )
     monkeypatch.setattr(recipe, "_set_up", lambda *_: nemo)
-    monkeypatch.setattr(recipe, "before_training", note("before"))
-    monkeypatch.setattr(recipe, "begin_training", note("begin"))
-    monkeypatch.setattr(recipe, "after_training", note("after"))
+    monkeypatch.setattr(stages, "before_training", note("before"))
+    monkeypatch.setattr(stages, "begin_training", note("begin"))
 
-    def run(done=0, saves=STEPS):
+    def after_training(job, _):
+        calls.append("after")
+        write_generations(job.run.generations(FINAL), [], [])
+
+    monkeypatch.setattr(stages, "after_training", after_training)
+
+    def run(*done, saves=STEPS):
+        """`done` are the steps that are done as NeMo-RL starts, and as it starts again."""
         (folder := job.run.checkpoints / f"step_{saves}").mkdir(parents=True)
         (folder / "training_info.json").write_text("{}")
-        run_grpo(job, None, done, print, Rehearsal())
+        starts = iter(done or (0,))
+        stages.run_stages(job, lambda: set_up(job, None, next(starts), print, None))
 
     nemo.run = run
     return nemo
@@ -76,15 +80,17 @@ def nemo(job, monkeypatch):
 
 def test_a_run_is_evaluated_before_and_after_training(nemo):
     nemo.run()
-    before = ["refit", "before", "finish", "begin"]
+    before = ["refit", "before", "begin", "finish"]
     assert nemo.calls == [*before, "actor", "train", "refit", "after", *ENDED]
 
 
-def test_a_resumed_run_has_its_baseline_and_a_trained_one_is_not_trained_again(nemo):
-    nemo.run(done=2)
-    assert "before" not in nemo.calls
-    nemo.calls.clear()
-    nemo.run(done=STEPS, saves=STEPS + 1)
+def test_a_resumed_run_has_its_baseline(nemo):
+    nemo.run(2)
+    assert nemo.calls == ["begin", "actor", "train", "refit", "after", *ENDED]
+
+
+def test_a_trained_run_is_not_trained_again(nemo):
+    nemo.run(STEPS)
     assert nemo.calls == ["refit", "after", *ENDED]
 
 
@@ -112,9 +118,9 @@ def test_asynchronous_training_ends_its_workers_and_another_start_evaluates(nemo
         nemo.calls.append(("train", max_trajectory_age_steps))
 
     grpo.async_grpo_train = async_grpo_train
-    nemo.run()
-    assert ("train", 2) in nemo.calls
-    assert "after" not in nemo.calls
+    nemo.run(0, STEPS)
+    trained = nemo.calls.index(("train", 2)) + 1
+    assert nemo.calls[trained:] == [*ENDED, "refit", "after", *ENDED]
 
 
 def test_a_stop_by_failures_is_their_error(nemo):
@@ -168,7 +174,7 @@ def test_a_bug_keeps_its_traceback():
 def test_a_version_that_lacks_what_is_called_is_refused(job, monkeypatch):
     monkeypatch.setattr(recipe, "unmet", lambda: iter(["nemo_rl.x lacks y (recipe.py)"]))
     with refusal("nemo-rl.other-version", "nemo_rl.x lacks y", "v0.7.0"):
-        run_grpo(job, None, 0, print, Rehearsal())
+        set_up(job, None, 0, print, None).__enter__()
 
 
 def test_a_resumed_run_has_the_reference_of_its_first_start(tmp_path, monkeypatch):
