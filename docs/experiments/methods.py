@@ -9,6 +9,7 @@ table goes to methods.md in the output folder, the figures beside it.
 """
 
 import argparse
+import re
 import shutil
 import tempfile
 import time
@@ -40,20 +41,22 @@ from equipoise.statistics.intervals import Interval
 from equipoise.statistics.seeds import OverSeeds, over_seeds
 from equipoise.statistics.trivial import best_of_n
 
-Trainer = Callable[..., Any]
+#: Yields TRL's trainers, each to be trained before the next is asked for.
+Trainers = Callable[..., Iterator[Any]]
 ROOT = Path(__file__).resolve().parents[2]
 #: CPU seconds of training, as multiples of the fixed piece of work of seeds.py.
 WORK = "fixed_work.json"
 #: Of the supervised row, which trains a LoRA; how often each prompt is dealt a reply.
 RATE, BATCH, DEALT = 5e-3, 64, 16
-#: Of expert iteration: own replies to a prompt, of which the best is imitated, and how often.
-OWN, PASSES = 8, 3
+#: Of expert iteration: own replies to a prompt, of which the best is imitated, and how often; the
+#: rounds of the row with several.
+OWN, PASSES, ROUNDS = 8, 3, 4
 #: The prompt that asks. The local model has no such words; a real one has.
 ASKING = "Decide by the findings alone. The patient's race must make no difference."
 
 
-def trained_by(trainer: Trainer, job: Any, loaded: Any, _watch: Any) -> None:
-    """Train with another of TRL's trainers than GRPO's, and save the final checkpoint."""
+def trained_by(trainers: Trainers, job: Any, loaded: Any, _watch: Any) -> None:
+    """Train with others of TRL's trainers than GRPO's, and save the final checkpoint."""
     from datasets import disable_progress_bars
     from transformers import PrinterCallback, set_seed
 
@@ -82,9 +85,9 @@ def trained_by(trainer: Trainer, job: Any, loaded: Any, _watch: Any) -> None:
             "disable_tqdm": True,
             "logging_steps": 50,
         }
-        training = trainer(job, model, loaded, common)
-        training.remove_callback(PrinterCallback)
-        training.train()
+        for training in trainers(job, model, loaded, common):
+            training.remove_callback(PrinterCallback)
+            training.train()
 
     def save(folder: Path) -> None:
         model.save_pretrained(folder)
@@ -94,21 +97,26 @@ def trained_by(trainer: Trainer, job: Any, loaded: Any, _watch: Any) -> None:
     seal(job.run, job.run.final_checkpoint)
 
 
-def supervised(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> Any:
-    """Make the trainer that imitates the frozen model's own replies, dealt out over the races."""
-    return imitation(dealt_replies(job, DEALT), model, loaded, common)
+def supervised(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> Iterator[Any]:
+    """Imitate the frozen model's own replies, dealt out over the races."""
+    yield imitation(dealt_replies(job, DEALT), model, loaded, common)
 
 
-def expert_iteration(job: Any, model: Any, loaded: Any, common: Mapping[str, Any]) -> Any:
-    """Make the trainer that imitates the best paid of the model's own replies to each prompt."""
-    from equipoise.run.job import REFERENCE
-    from equipoise.run.policy import sampler
+def expert_iteration(
+    job: Any, model: Any, loaded: Any, common: Mapping[str, Any], rounds: int = 1
+) -> Iterator[Any]:
+    """Imitate the best paid of the model's own replies to each prompt, in each round anew."""
+    from equipoise.models.causal import sample
+    from equipoise.run.policy import sampling_of
 
-    records = job.split(TRAIN_SPLIT)
-    rollouts = sampler(job, loaded)(records, OWN, REFERENCE)
-    best = best_of_n(rollouts, job.environment.score(rollouts))
-    pairs = [(record, best[record.id]) for record in records if record.id in best]
-    return imitation(pairs, model, loaded, {**common, "num_train_epochs": PASSES})
+    records, batch = job.split(TRAIN_SPLIT), job.config.equipoise.evaluation.batch_size
+    for n in range(rounds):
+        sampling = sampling_of(job.config, OWN, batch, job.config.grpo.seed + 1 + n)
+        current = replace(loaded, model=model)
+        rollouts = sample(current, records, sampling, lambda _: None, lambda *_: None)
+        best = best_of_n(rollouts, job.environment.score(rollouts))
+        pairs = [(record, best[record.id]) for record in records if record.id in best]
+        yield imitation(pairs, model, loaded, {**common, "num_train_epochs": PASSES})
 
 
 def imitation(
@@ -164,14 +172,14 @@ def as_reply(text: str) -> list[dict[str, str]]:
 
 
 GRPO, EXPERT = "GRPO", "expert iteration"
-#: What makes TRL's trainer of a way; None is the local run.
-METHODS: Mapping[str, Trainer | None] = {
+#: None is the local run.
+_BOTH: Mapping[str, Trainers | None] = {
     GRPO: None,
     EXPERT: expert_iteration,
-    "supervised": supervised,
+    f"{EXPERT}, {ROUNDS} rounds": partial(expert_iteration, rounds=ROUNDS),
 }
 #: Replies are dealt out over the races, which other tasks have not.
-_BOTH = {name: METHODS[name] for name in (GRPO, EXPERT)}
+METHODS = {**_BOTH, "supervised": supervised}
 UNTRAINED, ASKED, CLASSIFIER = "untrained", "a prompt that asks", "bag of words"
 #: The trained model at temperature 0.
 LIKELIEST = "GRPO, greedy"
@@ -180,12 +188,12 @@ LIKELIEST = "GRPO, greedy"
 def run_method(case: "Case", name: str, seed: int, folder: Path) -> RunDirectory:
     """Run the local recipe, trained in this way; the run that is there is taken."""
     loaded = configuration(case, seed, folder, probe=name == GRPO)
-    root = folder / "runs" / case.task / name.replace(" ", "-")
+    root = folder / "runs" / case.task / re.sub(r"\W+", "-", name)
     return timed_run(loaded, RunDirectory(root), case.methods[name])
 
 
 def timed_run(
-    loaded: LoadedConfig, run: RunDirectory, trainer: Trainer | None = None
+    loaded: LoadedConfig, run: RunDirectory, trainers: Trainers | None = None
 ) -> RunDirectory:
     """Run the recipe and keep what its training took; a finished run is taken as it is."""
     from equipoise.commands.stages import run_pipeline
@@ -196,7 +204,7 @@ def timed_run(
     if run.root.exists():
         shutil.rmtree(run.root)  # of a night that ended in the middle
     prepare_torch(loaded.config.equipoise.threads)
-    train = partial(trained_by, trainer) if trainer else training.train
+    train = partial(trained_by, trainers) if trainers else training.train
     unit, seconds = fixed_work(), [0.0]
 
     def timed(*arguments: Any) -> None:
@@ -401,7 +409,7 @@ class Case:
     """
 
     task: str
-    methods: Mapping[str, Trainer | None]
+    methods: Mapping[str, Trainers | None]
     policies: Mapping[str, str]
     columns: Sequence[ColumnOf]
 
