@@ -244,14 +244,14 @@ def measure_seed(case: "Case", seed: int, output: Path, only: Sequence[str]) -> 
     row(LIKELIEST, first.greedy, read_json(first.root / WORK))
     for name, file in case.policies.items():
         row(name, first.probe / f"{file}.jsonl")
-    if case.task == "fairness":
-        write_row(folder, ASKED, lambda: measured(first, ask(case, first, seed, folder), ()))
     if case.task == "pubmedqa":
         write_row(folder, CLASSIFIER, lambda: classified_row(first))
     for name in case.methods:
         if name in only:
             run = run_method(case, name, seed, folder)
             row(name, run.rollouts("final"), read_json(run.root / WORK))
+    if case.task == "fairness":
+        write_row(folder, ASKED, lambda: measured(first, ask(case, first, seed, folder), ()))
 
 
 def write_row(
