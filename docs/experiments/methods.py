@@ -106,8 +106,8 @@ def expert_iteration(
     job: Any, model: Any, loaded: Any, common: Mapping[str, Any], rounds: int = 1
 ) -> Iterator[Any]:
     """Imitate the best paid of the model's own replies to each prompt, in each round anew."""
-    from equipoise.models.causal import sample
     from equipoise.run.policy import sampling_of
+    from equipoise.run.sampling import sample
 
     records, batch = job.split(TRAIN_SPLIT), job.config.equipoise.evaluation.batch_size
     for n in range(rounds):
@@ -285,25 +285,18 @@ def measured(
 
 def ask(case: "Case", run: RunDirectory, seed: int, folder: Path) -> list[Rollout]:
     """Draw the replies of the untrained model, asked to be fair."""
-    from equipoise.run.policy import open_policy
-    from equipoise.run.sampling import Sampling, sample
+    from equipoise.run.policy import open_policy, sampling_of
+    from equipoise.run.sampling import sample
     from equipoise.run.task import read_records
 
     loaded = configuration(case, seed, folder, probe=False)
-    policy, evaluation = loaded.config.policy, loaded.config.equipoise.evaluation
+    evaluation = loaded.config.equipoise.evaluation
     records = read_records(run.prompts)
     name = str(next((folder / "cache").glob("*/config.json")).parent)
     model = open_policy(loaded.config, records, name)
     asked = [with_request(r) for r in records if r.split == evaluation.split]
-    sampling = Sampling(
-        generations=evaluation.generations,
-        max_new_tokens=policy.generation.max_new_tokens,
-        temperature=policy.generation.temperature,
-        top_p=policy.generation.top_p,
-        top_k=policy.generation.top_k,
-        batch_size=evaluation.batch_size,
-        seed=evaluation.seed + 2,
-    )
+    size, stream = evaluation.batch_size, evaluation.seed + 2
+    sampling = sampling_of(loaded.config, evaluation.generations, size, stream)
     return sample(model, asked, sampling, lambda _: None, lambda *_: None)
 
 
