@@ -1,5 +1,5 @@
 """Engines: what turns prompts and an environment into a trained model.
 
-probe.py has the stages around training of both engines, and measures trivial baselines. `local`
-trains with TRL; `nemo_rl` takes a `Job` through its stages, for NeMo-RL samples where it trains.
+Each opens a run's `Policy`, which the stages around training have in common: local_policy.py with
+TRL (local.py), nemo_rl with NeMo-RL, which samples where it trains.
 """
