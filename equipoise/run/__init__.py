@@ -7,5 +7,7 @@ seals.py        manifest.json, by which a change of finished files is noticed; c
 task.py         its prompts, and what gives reward
 start.py        how a run starts, and how another process goes on
 job.py          one run at work: its reference, its evaluations and their comparison
-policy.py, tokenizer.py    its model, by the configuration, and how the local one writes
+probe.py        what trivial baselines earn, before training and after it
+policy.py, tokenizer.py    its model, by the configuration
+sampling.py     how the local model writes
 """
