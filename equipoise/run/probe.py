@@ -83,8 +83,12 @@ _NOTES = {
 
 
 def before_training(job: Job, frozen: Sample) -> None:
-    """Draw the reference, evaluate the baseline and probe, all with the frozen model."""
-    take_reference(job, frozen)
+    """Draw the reference, evaluate the baseline and probe, all with the frozen model.
+
+    A reference that the run has is in the environment by now.
+    """
+    if not job.run.reference.exists():
+        take_reference(job, frozen)
     evaluate(job, BASELINE, frozen)
     probe(job, frozen)
 
