@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, UseAppendAction
 
+from equipoise.commands.doctor.machine import refuse_missing_gpu
 from equipoise.commands.log import kept_log
 from equipoise.config.compose import CONFIG_FOLDER, tasks
 from equipoise.config.schema import LOCAL_MODEL
 from equipoise.config.words import Assignments, DryRun, Files, Repeated, option
-from equipoise.doctor.machine import refuse_missing_gpu
 from equipoise.files.console import Column, Reporter, ShowProgress
 from equipoise.files.disk import write_json
 from equipoise.files.errors import EquipoiseError, UsageError

@@ -52,7 +52,7 @@ VERBS: Mapping[str, Verb] = {
     "export verifiers": Verb(
         "export a task for verifiers", "equipoise.commands.export.task", "verifiers"
     ),
-    "doctor": Verb("find what would stop a run", "equipoise.commands.doctor"),
+    "doctor": Verb("find what would stop a run", "equipoise.commands.doctor.command"),
 }
 _HELP = ("-h", "--help")
 #: What NeMo-RL's Python lacks; containers/nemo_rl.sh installs it beside.

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from environments.contract import Environment
+from equipoise.commands.doctor import compare_plan, refuse_unfit
+from equipoise.commands.doctor.checks import Case
+from equipoise.commands.doctor.machine import installation
 from equipoise.commands.log import kept_log
 from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
 from equipoise.config.memory import (
@@ -19,9 +22,6 @@ from equipoise.config.memory import (
 )
 from equipoise.config.schedule import Workload, generations, total_generations, workload_of
 from equipoise.config.schema import Config, Engine
-from equipoise.doctor import compare_plan, refuse_unfit
-from equipoise.doctor.checks import Case
-from equipoise.doctor.machine import installation
 from equipoise.files.console import Column, Reporter
 from equipoise.files.disk import in_gb, write_text
 from equipoise.files.errors import UsageError

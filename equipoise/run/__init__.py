@@ -9,5 +9,6 @@ start.py        how a run starts, and how another process goes on
 job.py          one run at work: its reference, its evaluations and their comparison
 probe.py        what trivial baselines earn, before training and after it
 policy.py, tokenizer.py    its model, by the configuration
+model.py, chat_model.py, encoder.py    models of Hugging Face in this process: loaded and asked
 sampling.py     how the local model writes
 """

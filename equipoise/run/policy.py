@@ -15,9 +15,9 @@ from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
 from equipoise.files.hub import model_identity, quiet_transformers
 from equipoise.files.pretrained import identity_of
-from equipoise.models.causal import load_model, load_weights
 from equipoise.run.directory import GREEDY
 from equipoise.run.job import REFERENCE, Job, Sample, record_model
+from equipoise.run.model import load_model, load_weights
 from equipoise.run.sampling import LoadedModel, Sampling, sample
 from equipoise.run.task import check_readable
 from equipoise.run.tokenizer import template_of, tokenizer_of

@@ -61,7 +61,7 @@ def load_chat_model(name: str, cache_dir: str) -> ChatModel:
 
     Raises `EquipoiseError` when it cannot be had.
     """
-    from equipoise.models.chat import HuggingFaceChatModel
+    from equipoise.run.chat_model import HuggingFaceChatModel
 
     answers = Path(cache_dir).expanduser() / "chat"
     return HuggingFaceChatModel(located(name, cache_dir), cache_dir=answers)
@@ -71,7 +71,7 @@ def load_chat_model(name: str, cache_dir: str) -> ChatModel:
 def load_encoder(settings: EncoderSettings) -> Encoder:
     """A Hugging Face encoder. Raises `EquipoiseError` when it cannot be had."""
     from equipoise.files.pretrained import LOADING_ERRORS
-    from equipoise.models.encoder import HuggingFaceEncoder
+    from equipoise.run.encoder import HuggingFaceEncoder
 
     try:
         return HuggingFaceEncoder(settings)

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from equipoise.commands.doctor import DoctorOptions
+from equipoise.commands.doctor.command import DoctorOptions
 from equipoise.commands.main import BESIDE
 from equipoise.config.words import read_options
 from tests.containers.stubs import TRACE

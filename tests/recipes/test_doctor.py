@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web as aio
 
 from tests.environments.chat.conftest import Server
-from tests.equipoise.doctor.conftest import Web, web  # noqa: F401  a fixture
+from tests.equipoise.commands.doctor.conftest import Web, web  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.deep
 

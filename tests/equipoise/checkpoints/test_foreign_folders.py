@@ -27,7 +27,7 @@ ENDLESS = r"(.*.*.*.*)*!"
 
 
 class TestConfigurations:
-    """More of them in tests/equipoise/models/test_foreign.py, for the same functions."""
+    """More of them in tests/equipoise/run/test_foreign.py, for the same functions."""
 
     @pytest.mark.parametrize("text", ["", "NaN"])
     def test_no_object(self, text, source, tmp_path):

@@ -24,7 +24,7 @@ from equipoise.files.packaged_models import (
     located_model,
     shipped_file,
 )
-from equipoise.models.encoder import HuggingFaceEncoder
+from equipoise.run.encoder import HuggingFaceEncoder
 from tests.refusals import refusal
 
 pytestmark = pytest.mark.deep

@@ -21,8 +21,8 @@ from transformers import (
 from data_prep.contract import WarmStart
 from data_prep.tiny_model import Example, warm_start
 from environments.base import PromptRecord
-from equipoise.models.causal import load_model
 from equipoise.run.ledger import Meter
+from equipoise.run.model import load_model
 from equipoise.run.sampling import (
     InverseTransformSampling,
     LoadedModel,

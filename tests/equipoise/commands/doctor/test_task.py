@@ -8,15 +8,15 @@ import pytest
 from aiohttp import web as aio
 
 from environments.dharma.policy import SHIPPED
-from equipoise.commands.doctor import DoctorOptions, case_of
+from equipoise.commands.doctor import CHECKS, examine
+from equipoise.commands.doctor.checks import results_of
+from equipoise.commands.doctor.command import DoctorOptions, case_of
 from equipoise.config.words import read_options
-from equipoise.doctor import CHECKS, examine
-from equipoise.doctor.checks import results_of
 from equipoise.files.records import write_prompts
 from equipoise.run.task import prepare_task
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import PERFECT
-from tests.equipoise.doctor.conftest import LOCAL
+from tests.equipoise.commands.doctor.conftest import LOCAL
 
 #: Those that say most.
 ORDER = ("failure", "not checked", "warning", "ok")

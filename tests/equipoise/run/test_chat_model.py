@@ -12,7 +12,7 @@ from data_prep.tiny_model import Example, warm_start
 from environments.chat import ChatReply, ChatRequest
 from environments.contract import Environment
 from environments.replies import has_text
-from equipoise.models.chat import HuggingFaceChatModel
+from equipoise.run.chat_model import HuggingFaceChatModel
 from equipoise.run.task import provide_models
 from tests.refusals import refusal
 

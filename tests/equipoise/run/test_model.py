@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from equipoise.files.hub import model_identity
 from equipoise.files.pretrained import identity_of
-from equipoise.models.causal import load_model
+from equipoise.run.model import load_model
 from tests.refusals import refusal
 
 

@@ -6,12 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.doctor import CHECKS, checks, compare_plan, examine, machine, refuse_unfit
-from equipoise.doctor.checks import Case, Check, Job, failure, ok, results_of, unchecked, warning
-from equipoise.doctor.machine import folders, nemo_rl
-from equipoise.doctor.task import model
+from equipoise.commands.doctor import CHECKS, checks, compare_plan, examine, machine, refuse_unfit
+from equipoise.commands.doctor.checks import (
+    Case,
+    Check,
+    Job,
+    failure,
+    ok,
+    results_of,
+    unchecked,
+    warning,
+)
+from equipoise.commands.doctor.machine import folders, nemo_rl
+from equipoise.commands.doctor.task import model
 from equipoise.files.errors import EquipoiseError
-from tests.equipoise.doctor.conftest import LARGE, SMALL
+from tests.equipoise.commands.doctor.conftest import LARGE, SMALL
 from tests.refusals import refusal
 
 

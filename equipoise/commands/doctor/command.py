@@ -8,12 +8,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from equipoise.commands.doctor import examine
+from equipoise.commands.doctor.checks import STATUSES, Case
 from equipoise.config import load_config
 from equipoise.config.compose import check_task
 from equipoise.config.secrets import redacted
 from equipoise.config.words import Task, Training, TrainingWords, option
-from equipoise.doctor import examine
-from equipoise.doctor.checks import STATUSES, Case
 from equipoise.files.console import Column, Reporter
 from equipoise.files.errors import EquipoiseError, UsageError
 from equipoise.files.nemo_rl import find_root, hand_over, is_installed, is_launched

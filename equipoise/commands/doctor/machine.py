@@ -8,11 +8,19 @@ from tempfile import TemporaryFile
 
 from huggingface_hub.constants import HF_HUB_CACHE
 
+from equipoise.commands.doctor.checks import (
+    NVIDIA_SMI,
+    Case,
+    Finding,
+    failure,
+    ok,
+    unchecked,
+    warning,
+)
 from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.load import count_gpus
 from equipoise.config.memory import local_bytes, memory_of, trained_parameters
 from equipoise.config.nemo_rl_rules import memory_problems, memory_warnings
-from equipoise.doctor.checks import NVIDIA_SMI, Case, Finding, failure, ok, unchecked, warning
 from equipoise.files.disk import GB, in_gb
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.model_shape import ModelShape, model_shape

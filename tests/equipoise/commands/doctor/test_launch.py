@@ -15,7 +15,7 @@ from equipoise.files.nemo_rl import complete_packages, hand_over
 from tests.nemo_rl_checkout import write_checkout
 from tests.refusals import refusal
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 #: Lacks nothing; whatever it is to run, it shows.
 STAND_IN = """#!/bin/sh
 case "$1" in

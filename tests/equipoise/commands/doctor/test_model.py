@@ -9,9 +9,9 @@ from huggingface_hub import constants
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from equipoise.doctor.task import model
+from equipoise.commands.doctor.task import model
 from equipoise.files import hub
-from tests.equipoise.doctor.conftest import LARGE, SMALL
+from tests.equipoise.commands.doctor.conftest import LARGE, SMALL
 from tests.refusals import refusal
 
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"

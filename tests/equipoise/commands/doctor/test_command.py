@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.commands import doctor as command
-from equipoise.commands.doctor import DoctorOptions, case_of, run
+from equipoise.commands.doctor import CHECKS, command, examine
+from equipoise.commands.doctor.checks import Result, failure, ok
+from equipoise.commands.doctor.command import DoctorOptions, case_of, run
 from equipoise.config.compose import tasks
 from equipoise.config.words import read_options
-from equipoise.doctor import CHECKS, examine
-from equipoise.doctor.checks import Result, failure, ok
 from equipoise.files.console import Reporter
-from tests.equipoise.doctor.conftest import LARGE
-from tests.equipoise.doctor.conftest import LOCAL as SCALE
+from tests.equipoise.commands.doctor.conftest import LARGE
+from tests.equipoise.commands.doctor.conftest import LOCAL as SCALE
 from tests.refusals import refusal
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 LOCAL = (*SCALE, "--offline")
 

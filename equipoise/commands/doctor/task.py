@@ -10,8 +10,8 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
+from equipoise.commands.doctor.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.config import LOCAL_MODEL
-from equipoise.doctor.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.files.disk import GB
 from equipoise.files.errors import EquipoiseError, first_line
 from equipoise.files.hub import (

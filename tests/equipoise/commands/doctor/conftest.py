@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from equipoise.commands.doctor.checks import Case
 from equipoise.config import load_config
 from equipoise.config.compose import CONFIG_FOLDER
 from equipoise.config.words import parse_flags
-from equipoise.doctor.checks import Case
 
 SCALES = ("local", "small", "medium", "large")
 LOCAL, SMALL, MEDIUM, LARGE = (("--config", str(CONFIG_FOLDER / f"{s}.yaml")) for s in SCALES)

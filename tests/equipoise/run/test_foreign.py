@@ -17,8 +17,8 @@ from equipoise.config import load_config
 from equipoise.config.words import parse_flags
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.pretrained import check_model, load_tokenizer
-from equipoise.models.causal import load_model
-from equipoise.models.encoder import HuggingFaceEncoder
+from equipoise.run.encoder import HuggingFaceEncoder
+from equipoise.run.model import load_model
 from equipoise.run.policy import load_trained
 from equipoise.run.sampling import LoadedModel
 from equipoise.train.nemo_rl.engine import open_tokenizer

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.doctor import machine as nemo_rl
-from equipoise.doctor import refuse_unfit
+from equipoise.commands.doctor import machine as nemo_rl
+from equipoise.commands.doctor import refuse_unfit
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.nemo_rl import Installation
-from tests.equipoise.doctor.conftest import LARGE, SMALL
+from tests.equipoise.commands.doctor.conftest import LARGE, SMALL
 
 VARIABLES = {"TORCH_CUDA_ARCH_LIST": "9.0", "HF_HOME": "/shared"}
 

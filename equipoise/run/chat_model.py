@@ -16,7 +16,7 @@ from environments.chat.accounting import Accounts, Usage
 from environments.chat.client import Missing, ReplyCache, ask_through_cache
 from equipoise.files.hub import model_identity
 from equipoise.files.template import control_tokens, render
-from equipoise.models.causal import load_model
+from equipoise.run.model import load_model
 
 #: Temperature of the second try after an invalid greedy answer; greedy decoding would repeat it.
 _SECOND_TEMPERATURE = 0.7

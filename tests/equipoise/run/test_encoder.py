@@ -6,7 +6,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from environments.contract import EncoderSettings
 from equipoise.files.hub import encoder_identity
-from equipoise.models.encoder import HuggingFaceEncoder
+from equipoise.run.encoder import HuggingFaceEncoder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "amber", "ribbed", "stone", "origin", "."]
 TEXTS = ["amber stone", "amber ribbed stone origin", "stone", "origin origin origin origin origin"]

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from equipoise.doctor import machine
-from equipoise.doctor.machine import (
+from equipoise.commands.doctor import machine
+from equipoise.commands.doctor.machine import (
     folders,
     host_memory,
     local_gpus,
@@ -19,7 +19,7 @@ from equipoise.doctor.machine import (
 from equipoise.files.nemo_rl import broken_conversion, conversion_of, is_converted
 from equipoise.train.nemo_rl import engine
 from equipoise.train.nemo_rl.engine import converting
-from tests.equipoise.doctor.conftest import LARGE, MEDIUM, SMALL
+from tests.equipoise.commands.doctor.conftest import LARGE, MEDIUM, SMALL
 from tests.refusals import refusal
 
 H100 = 85 * 10**9

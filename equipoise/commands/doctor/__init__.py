@@ -10,8 +10,8 @@ the table of what each looks at.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from equipoise.doctor import machine, task
-from equipoise.doctor.checks import (
+from equipoise.commands.doctor import machine, task
+from equipoise.commands.doctor.checks import (
     Case,
     Check,
     Finding,

@@ -1,1 +1,0 @@
-"""Hugging Face models in this process: loaded and asked."""
