@@ -109,7 +109,7 @@ def expert_iteration(
     from equipoise.run.policy import sampling_of
     from equipoise.run.sampling import sample
 
-    records, batch = job.split(TRAIN_SPLIT), job.config.equipoise.evaluation.batch_size
+    records, batch = job.training_prompts, job.config.equipoise.evaluation.batch_size
     for n in range(rounds):
         sampling = sampling_of(job.config, OWN, batch, job.config.grpo.seed + 1 + n)
         current = replace(loaded, model=model)
@@ -150,7 +150,7 @@ def dealt_replies(job: Any, passes: int) -> Iterator[tuple[PromptRecord, str]]:
         if isinstance(parse(rollout.completion), Decision):
             replies.setdefault(rollout.prompt_id, []).append(rollout.completion)
     sets: dict[str, list[PromptRecord]] = {}
-    for record in job.split(TRAIN_SPLIT):
+    for record in job.training_prompts:
         sets.setdefault(record.set_id, []).append(record)
     orders = {name: rng.permutation(texts) for name, texts in replies.items()}
     for n in range(passes):

@@ -37,7 +37,7 @@ from environments.fairness.sets import (
     decision_points,
     distances,
     gather_sets,
-    invasiveness,
+    mean_invasiveness,
     outcome_points,
 )
 from environments.fairness.spine import SPINE
@@ -118,12 +118,6 @@ def group_mean(sets: DecisionSets, reference: Points) -> Terms:  # noqa: ARG001
     values = sets.invasiveness
     total = np.nansum(values, axis=(1, 2), keepdims=True)
     return np.asarray(quotient(total, sets.valid.sum(axis=(1, 2), keepdims=True)) - values)
-
-
-def mean_invasiveness(points: Points, scored: int) -> NDArray[np.float64]:
-    """Mean invasiveness of the parseable samples [S, N, P] of each set, [S]."""
-    values = invasiveness(points, scored)
-    return quotient(np.nansum(values, axis=1), np.isfinite(values).sum(axis=1))
 
 
 def _masked_mean(values: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -238,8 +232,6 @@ class FairnessEnvironment(Environment):
         decisions = {text: self._parse(text) for text in {r.completion for r in variants}}
         parsed = [decisions[rollout.completion] for rollout in variants]
         sets = gather_sets(variants, decision_points(parsed, self.design), self.design)
-        texts = self._texts(parsed, sets)
-        self._reference_texts = dict(zip(sets.set_ids, texts, strict=True))
         mean, noise = sets.mean_and_noise()
         self._reference = dict(zip(sets.set_ids, sets.points, strict=True))
         anchors = zip(mean.tolist(), noise.tolist(), strict=True)
@@ -252,6 +244,8 @@ class FairnessEnvironment(Environment):
         for case, replies in controls.items():
             points = decision_points([self._parse(r.completion) for r in replies], self.design)
             self._control[case] = float(mean_invasiveness(points[None], sets.scored)[0])
+        texts = self._texts(parsed, sets)
+        self._reference_texts = dict(zip(sets.set_ids, texts, strict=True))
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Scores in order. Raises `IncompleteSetError` on a part of a set.

@@ -189,6 +189,12 @@ def invasiveness(points: Points, scored: int) -> Array:
     return np.where(points[..., 0] != MISSING, total, np.nan)
 
 
+def mean_invasiveness(points: Points, scored: int) -> NDArray[np.float64]:
+    """Mean invasiveness of the parseable samples [S, N, P] of each set, [S]."""
+    values = invasiveness(points, scored)
+    return quotient(np.nansum(values, axis=1), np.isfinite(values).sum(axis=1))
+
+
 def distances(
     first: NDArray[Floats], second: NDArray[Floats], of_words: NDArray[Any] | float = 0.0
 ) -> NDArray[Floats]:

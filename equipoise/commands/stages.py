@@ -19,6 +19,7 @@ from equipoise.report.report import write_report
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.job import (
+    BASELINE,
     Display,
     Job,
     Policy,
@@ -26,12 +27,13 @@ from equipoise.run.job import (
     after_training,
     begin_training,
     compare_stages,
+    evaluate,
     is_drawn,
     score_final,
     take_reference,
 )
 from equipoise.run.ledger import Meter, Provenance, now, owning
-from equipoise.run.probe import before_training, write_modes
+from equipoise.run.probe import probe, write_modes
 from equipoise.run.seals import seal
 from equipoise.run.start import Setup, prepare_run, record_prompts, reported, start_run
 
@@ -60,7 +62,7 @@ def run_pipeline(
     display, meter = display_of(reporter), Meter()
     setup = prepare_run(loaded, run, display)
     with display.progress("loading the model"):
-        stages = open_engine(loaded, setup, rehearse=rehearse, probe=probe_only)
+        stages = open_engine(loaded, setup, rehearse=rehearse, probe_only=probe_only)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
             run = run.create(partial(start_run, loaded, setup.records))
@@ -104,13 +106,13 @@ def display_of(reporter: Reporter, *, audited: bool = False) -> Display:
 # Each brings libraries that the other does without, and refuses what cannot run.
 
 
-def open_engine(loaded: LoadedConfig, setup: Setup, *, rehearse: bool, probe: bool) -> Stages:
+def open_engine(loaded: LoadedConfig, setup: Setup, *, rehearse: bool, probe_only: bool) -> Stages:
     """Load the local engine's model, or NeMo-RL's tokenizer; refuse what would fail later."""
     if loaded.engine == "local":
         from equipoise.run.policy import open_policy
 
         model = open_policy(loaded.config, setup.records, setup.model_name)
-        return partial(run_local, model=model, probe_only=probe)
+        return partial(run_local, model=model, probe_only=probe_only)
     from equipoise.train.nemo_rl import engine
 
     tokenizer = engine.open_tokenizer(loaded.config, setup.records, setup.model_name)
@@ -153,7 +155,11 @@ def run_stages(
     while not is_drawn(job):
         with open_policy() as policy:
             if not policy.steps:
-                before_training(job, policy.sampler())
+                frozen = policy.sampler()
+                if not job.run.reference.exists():
+                    take_reference(job, frozen)
+                evaluate(job, BASELINE, frozen)
+                probe(job, frozen)
             if probe_only:
                 return
             if policy.steps < job.steps:

@@ -350,6 +350,11 @@ class PolicyConfig(Section):
     make_sequence_length_divisible_by: Positive = 1  #: sequences are padded to a multiple
     pretrained_checkpoint: PretrainedCheckpoint | None = None
 
+    @property
+    def converts(self) -> bool:
+        """Whether NeMo-RL makes Megatron's form of the model, where it has none."""
+        return self.megatron_cfg.enabled and self.pretrained_checkpoint is None
+
     @model_validator(mode="after")
     def _schedulers_form_a_chain(self) -> Self:
         entries = self.scheduler or []

@@ -9,11 +9,15 @@ import inspect
 import os
 import runpy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, NoReturn
+
+from filelock import FileLock, Timeout
 
 from equipoise.files.errors import EquipoiseError
 
@@ -306,6 +310,8 @@ CONVERSIONS_VARIABLE = "NRL_MEGATRON_CHECKPOINT_DIR"
 _ITERATION = "iter_0000000"
 #: Written last by Megatron-Bridge, beside the iteration.
 _TRACKERS = ("latest_train_state.pt", "latest_checkpointed_iteration.txt")
+#: Seconds between two looks whether a conversion is done.
+_INTERVAL = 2.0
 
 
 def conversions(environment: Mapping[str, str]) -> Path:
@@ -338,3 +344,46 @@ def broken_conversion(folder: Path) -> EquipoiseError | None:
         "would load it",
         f"Unless another run is converting the model right now: rm -r {folder}",
     )
+
+
+@contextmanager
+def converting(
+    model: str, environment: Mapping[str, str], say: Callable[[str], None]
+) -> Iterator[None]:
+    """Let one run at a time begin a model's conversion; those that wait find it done.
+
+    The lock is free again as soon as the conversion is whole. Raises `EquipoiseError` for one that
+    was broken off.
+    """
+    folder = conversion_of(model, environment)
+    if is_converted(folder):
+        yield
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Released by another thread than the one that takes it.
+    lock = FileLock(f"{folder}.lock", thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"another run converts the model for Megatron: waiting for {folder}")
+        lock.acquire()
+    ended = Event()
+
+    def release_when_converted() -> None:
+        while not ended.wait(_INTERVAL):
+            if is_converted(folder):
+                break
+        lock.release()
+
+    watcher = Thread(target=release_when_converted, daemon=True)
+    try:
+        if error := broken_conversion(folder):
+            raise error
+        watcher.start()
+        yield
+    finally:
+        ended.set()
+        if watcher.ident is None:
+            lock.release()
+        else:
+            watcher.join()

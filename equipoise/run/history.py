@@ -99,10 +99,14 @@ def restore(path: Path, copy: Path | None) -> None:
         write_text(path, copy.read_text(encoding="utf-8"))
 
 
-def keep_steps(path: Path, last_step: int) -> None:
-    """Drop the lines after `last_step`, and an incomplete one. Raises like `step_lines`."""
-    kept = [line.decode() for row, line in step_lines(path) if row["step"] <= last_step]
+def keep_steps(path: Path, last_step: int) -> int:
+    """Drop the lines after `last_step`, and an incomplete one; return the last step that is left.
+
+    That is 0 where no line is left. Raises like `step_lines`.
+    """
+    kept = [(row, line) for row, line in step_lines(path) if row["step"] <= last_step]
     if kept:
-        write_lines(path, kept)
+        write_lines(path, [line.decode() for _, line in kept])
     else:
         path.unlink(missing_ok=True)
+    return max((int(row["step"]) for row, _ in kept), default=0)

@@ -13,7 +13,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO
 
-from environments.base import TRAIN_SPLIT, Failure, PromptRecord, Rollout, Score, ScoreError
+from environments.base import (
+    TRAIN_SPLIT,
+    VALIDATION_SPLIT,
+    Failure,
+    PromptRecord,
+    Rollout,
+    Score,
+    ScoreError,
+)
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from environments.presentation import Presentation
@@ -97,9 +105,21 @@ class Job:
     @property
     def steps(self) -> int:
         """The steps of the whole training."""
-        return total_steps(len(self.split(TRAIN_SPLIT)), self.config)
+        return total_steps(len(self.training_prompts), self.config)
 
-    def split(self, name: str) -> list[PromptRecord]:
+    @property
+    def training_prompts(self) -> list[PromptRecord]:
+        return self._split(TRAIN_SPLIT)
+
+    @property
+    def validation_prompts(self) -> list[PromptRecord]:
+        return self._split(VALIDATION_SPLIT)
+
+    @property
+    def evaluation_prompts(self) -> list[PromptRecord]:
+        return self._split(self.config.equipoise.evaluation.split)
+
+    def _split(self, name: str) -> list[PromptRecord]:
         return [record for record in self.records if record.split == name]
 
     @contextmanager
@@ -318,8 +338,8 @@ def take_reference(job: Job, frozen: Sample | None = None) -> None:
         with job.timed(REFERENCE):
             job.display.begin("Reference: what the frozen model decides")
             write_rollouts(path, frozen(job.records, generations, REFERENCE))
-        seal(job.run, path)
     if generations and path.exists():
+        # By which a change is noticed until the baseline's seal lists the file.
         job.run.ledger.update(Provenance(hashes={REFERENCE: hash_file(path)}))
         job.environment.set_reference(read_rollouts(path))
 
@@ -381,9 +401,9 @@ def as_draw(sample: Sample) -> Draw:
 def generate(job: Job, stage: str, draw: Draw) -> None:
     """Draw the replies to the evaluation split, and write them with what they took."""
     job.display.begin("Evaluation" if job.display.audited else f"{stage} evaluation")
-    evaluation, tokens = job.config.equipoise.evaluation, dict(job.meter.tokens)
+    number, tokens = job.config.equipoise.evaluation.generations, dict(job.meter.tokens)
     started = time.perf_counter()
-    rollouts, failures = draw(job.split(evaluation.split), evaluation.generations, stage)
+    rollouts, failures = draw(job.evaluation_prompts, number, stage)
     account = StageAccount(
         **{name: count - tokens[name] for name, count in job.meter.tokens.items()},
         generation_time_seconds=round(time.perf_counter() - started, 2),
@@ -400,6 +420,7 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     trained on their rewards (not `to_train`).
     """
     run, environment, config = job.run, job.environment, job.config.equipoise
+    statistics = statistics_settings(job.config)
     rollouts, failures = read_generations(run.generations(stage))
     started = time.perf_counter()
     with job.display.progress(f"scoring {len(rollouts):,} replies"):
@@ -415,7 +436,6 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     with job.display.progress("measuring"):
         write_rollouts(run.rollouts(stage), rollouts, scores)
         measurement = environment.measure(rollouts, scores)
-        statistics = statistics_settings(job.config)
         metrics, breakdowns = estimates_of(measurement, statistics)
         kinds = Counter(score.error.kind for score in scores if score.error)
         for name, document in environment.exports(rollouts, scores).items():
@@ -471,7 +491,7 @@ def after_training(job: Job, trained: Sample) -> None:
     """Draw the trained model's replies; the model itself is saved by now."""
     with job.timed(FINAL):
         if job.run.probe.exists():  # it is compared with the model's likeliest replies
-            rollouts = trained(job.split(job.config.equipoise.evaluation.split), 1, GREEDY)
+            rollouts = trained(job.evaluation_prompts, 1, GREEDY)
             write_generations(job.run.greedy_generations, rollouts, [None] * len(rollouts))
         generate(job, FINAL, as_draw(trained))
 

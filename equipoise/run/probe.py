@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from environments.base import REWARD, TRAIN_SPLIT, PromptRecord, Rollout
+from environments.base import REWARD, PromptRecord, Rollout
 from environments.contract import Environment
 from environments.measurement import Measurement
 from environments.measurement import Modes as TaskModes
@@ -37,11 +37,9 @@ from equipoise.run.job import (
     Job,
     Sample,
     Scored,
-    evaluate,
     score_baseline,
     scores_of,
     statistics_settings,
-    take_reference,
 )
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from equipoise.run.seals import seal
@@ -82,17 +80,6 @@ _NOTES = {
 # --- before training -----------------------------------------------------------------------------
 
 
-def before_training(job: Job, frozen: Sample) -> None:
-    """Draw the reference, evaluate the baseline and probe, all with the frozen model.
-
-    A reference that the run has is in the environment by now.
-    """
-    if not job.run.reference.exists():
-        take_reference(job, frozen)
-    evaluate(job, BASELINE, frozen)
-    probe(job, frozen)
-
-
 def probe(job: Job, frozen: Sample) -> None:
     """Search, sample, score and measure the baselines; nothing where that is done or not wanted.
 
@@ -103,12 +90,12 @@ def probe(job: Job, frozen: Sample) -> None:
         return
     with job.timed(PROBE):
         job.display.begin("Probe: what the reward pays for nothing")
+        searched = training_sample(job.training_prompts, settings.prompts, job.config.grpo.seed)
         untrained = Untrained(
-            job.split(job.config.equipoise.evaluation.split),
+            job.evaluation_prompts,
             *read_scored_rollouts(job.run.rollouts(BASELINE)),
             job.loaded.env_settings.least_generations,
         )
-        searched = training_sample(job.split(TRAIN_SPLIT), settings.prompts, job.config.grpo.seed)
         written = frozen(searched, PROBE_GENERATIONS, PROBE)
         drawn = _drawn(job, untrained, frozen)
         with job.display.progress("searching for the best constant reply"):

@@ -26,7 +26,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
-from environments.base import TRAIN_SPLIT, PromptRecord, Rollout, Score
+from environments.base import PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.config.schedule import Schedule, plan, total_steps
 from equipoise.config.schema import Config
@@ -55,7 +55,7 @@ def train(job: Job, loaded: LoadedModel, watch: Watch) -> None:
 
     Raises `Stopped` where it was stopped before its last step.
     """
-    config, run, records = job.config, job.run, job.split(TRAIN_SPLIT)
+    config, run, records = job.config, job.run, job.training_prompts
     checkpoint = latest_checkpoint(run.checkpoints)
     for file in (run.history, run.training):
         restore(file, checkpoint.path / file.name if checkpoint else None)

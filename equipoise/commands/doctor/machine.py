@@ -179,11 +179,9 @@ def _needed_at_all(config: Config, shape: ModelShape) -> float:
 
     Trained weights count, so a LoRA's checkpoints are small. Both forms of the model are bfloat16.
     """
-    policy = config.policy
     checkpoints = (config.checkpointing.keep_top_k or 1) + 2  # one being written, the final one
     run = _RUN_BYTES + _CHECKPOINT_BYTES * trained_parameters(config, shape) * checkpoints
-    converts = policy.megatron_cfg.enabled and policy.pretrained_checkpoint is None
-    return run + 2 * shape.parameters * (2 if converts else 1)
+    return run + 2 * shape.parameters * (2 if config.policy.converts else 1)
 
 
 def written_folders(case: Case) -> dict[str, Path]:

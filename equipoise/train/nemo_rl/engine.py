@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -16,10 +16,8 @@ from contextlib import (
 )
 from copy import deepcopy
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, BinaryIO
 
-from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 from transformers import PreTrainedTokenizerBase
 
@@ -29,27 +27,18 @@ from equipoise.config.schema import SchedulerEntry
 from equipoise.files.console import escaped
 from equipoise.files.disk import write_text
 from equipoise.files.errors import EquipoiseError, UsageError
-from equipoise.files.nemo_rl import (
-    broken_conversion,
-    conversion_of,
-    find_installation,
-    is_converted,
-)
+from equipoise.files.nemo_rl import converting, find_installation
 from equipoise.files.pretrained import check_model, identity_of, load_tokenizer
 from equipoise.run.directory import RunDirectory
-from equipoise.run.history import keep_steps, step_lines
 from equipoise.run.job import Display, Job, Watch, record_model
-from equipoise.run.seals import remove
 from equipoise.run.task import check_readable
 from equipoise.run.tokenizer import template_of, tokenizer_of
-from equipoise.train.nemo_rl.history import latest_checkpoint
+from equipoise.train.nemo_rl.history import go_back
 from equipoise.train.nemo_rl.process import before_nemo_rl
 from equipoise.train.nemo_rl.recipe import NemoPolicy, set_up
 from equipoise.train.nemo_rl.scoring import templated
 
 _LOG = logging.getLogger(__name__)
-#: Seconds between two looks whether a conversion is done.
-_INTERVAL = 2.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -156,7 +145,7 @@ def open_policy(
         installation.base_config,
         job.run,
         job.model_name,
-        validates=bool(job.split(VALIDATION_SPLIT)),
+        validates=bool(job.validation_prompts),
         steps=job.steps,
     )
     path = job.run.root / "nemo_rl.yaml"
@@ -168,8 +157,9 @@ def open_policy(
     run_id = job.run.ledger.read().run_id
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
     done = go_back(job.run)
+    converts = job.config.policy.converts
     with (
-        converting(job.config, job.model_name, os.environ, _LOG.info),
+        converting(job.model_name, os.environ, _LOG.info) if converts else nullcontext(),
         watch(job.steps, done) as on_row,
         job.timed("nemo_rl"),
         output_to(log, job.display),
@@ -178,70 +168,6 @@ def open_policy(
         set_up(job, path, done, on_row, stop_at) as policy,
     ):
         yield policy
-
-
-def go_back(run: RunDirectory) -> int:
-    """Cut a run back to the checkpoint that NeMo-RL resumes from, and return its step.
-
-    That is the newest that it finds. A kill may come between a checkpoint and its step's row in the
-    history: then the checkpoint is removed, and the step is taken again.
-    """
-    last_step = max((row["step"] for row, _ in step_lines(run.history)), default=0)
-    newest = latest_checkpoint(run.checkpoints)
-    while newest and newest.step > last_step:
-        _LOG.warning(
-            f"{newest.path} was saved, and its step's row was not: the step is taken again"
-        )
-        remove(newest.path)
-        newest = latest_checkpoint(run.checkpoints)
-    done = newest.step if newest else 0
-    for file in (run.history, run.training):
-        keep_steps(file, done)
-    return done
-
-
-@contextmanager
-def converting(
-    config: Config, model: str, environment: Mapping[str, str], say: Callable[[str], None]
-) -> Iterator[None]:
-    """Let one run at a time begin a model's conversion; those that wait find it done.
-
-    The lock is free again as soon as the conversion is whole. Raises `EquipoiseError` for one that
-    was broken off.
-    """
-    policy = config.policy
-    folder = conversion_of(model, environment)
-    if not policy.megatron_cfg.enabled or policy.pretrained_checkpoint or is_converted(folder):
-        yield
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Released by another thread than the one that takes it.
-    lock = FileLock(f"{folder}.lock", thread_local=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        say(f"another run converts the model for Megatron: waiting for {folder}")
-        lock.acquire()
-    ended = Event()
-
-    def release_when_converted() -> None:
-        while not ended.wait(_INTERVAL):
-            if is_converted(folder):
-                break
-        lock.release()
-
-    watcher = Thread(target=release_when_converted, daemon=True)
-    try:
-        if error := broken_conversion(folder):
-            raise error
-        watcher.start()
-        yield
-    finally:
-        ended.set()
-        if watcher.ident is None:
-            lock.release()
-        else:
-            watcher.join()
 
 
 @contextmanager
@@ -296,6 +222,7 @@ def nemo_rl_config(
     resolved = deepcopy({k: value for k, value in loaded.resolved.items() if k != "equipoise"})
     # NeMo-RL counts rows, and a validation prompt has as many as a prompt has generations.
     rows, wandb = grpo.num_generations_per_prompt, config.logger.wandb
+    data = _data(loaded, run, validates=validates)
     changes = {
         "grpo": {
             "max_num_epochs": 1,  # over our schedule
@@ -317,7 +244,7 @@ def nemo_rl_config(
         "defaults": str(base.resolve()),
         **resolved,
         **{section: resolved[section] | keys for section, keys in changes.items()},
-        "data": _data(loaded, run, validates=validates),
+        "data": data,
         "env": {**_REPLACES_BASE, env: loaded.env_settings.model_dump(mode="json")},
     }
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from equipoise.files.errors import EquipoiseError
 from equipoise.files.exits import Stopped
-from equipoise.run.history import Row, append_row
+from equipoise.run.directory import RunDirectory
+from equipoise.run.history import Row, append_row, keep_steps
 from equipoise.run.job import FailureMonitor, Job
 from equipoise.run.rollouts import TrainingRollouts
-from equipoise.run.seals import CheckpointFolder, find_checkpoints
+from equipoise.run.seals import CheckpointFolder, find_checkpoints, remove
 from equipoise.train.nemo_rl.scoring import StepSummary
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +39,28 @@ _NEMO_RL_METRICS = {
 
 def latest_checkpoint(folder: Path) -> CheckpointFolder | None:
     """Find the newest complete checkpoint: NeMo-RL renames a folder when all is written."""
-    return next(iter(find_checkpoints(folder, "step_", "training_info.json")), None)
+    return next(iter(_checkpoints(folder)), None)
+
+
+def _checkpoints(folder: Path) -> list[CheckpointFolder]:
+    return find_checkpoints(folder, "step_", "training_info.json")
+
+
+def go_back(run: RunDirectory) -> int:
+    """Cut a run back to the checkpoint that NeMo-RL resumes from, and return its step.
+
+    That is the newest that it finds. A kill may come between a checkpoint and its step's row in the
+    history: then the checkpoint is removed, and the step is taken again.
+    """
+    saved = deque(_checkpoints(run.checkpoints))
+    while saved and keep_steps(run.history, saved[0].step) < saved[0].step:
+        path = saved.popleft().path
+        _LOG.warning(f"{path} was saved, and its step's row was not: the step is taken again")
+        remove(path)
+    done = saved[0].step if saved else 0
+    for file in (run.history, run.training):
+        keep_steps(file, done)
+    return done
 
 
 @dataclass
@@ -66,6 +88,12 @@ class HistoryLogger:
         ours = self.job.config.equipoise
         self._failures = FailureMonitor(ours.max_failure_rate, ours.failure_window)
         self._mismatch = deque[float](maxlen=ours.failure_window)
+
+    @property
+    def saved_step(self) -> int:
+        """The step of the newest checkpoint; 0 without one."""
+        newest = latest_checkpoint(self.job.run.checkpoints)
+        return newest.step if newest else 0
 
     def __getattr__(self, name: str) -> Any:
         """Leave all else to NeMo-RL's logger."""

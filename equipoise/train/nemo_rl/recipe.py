@@ -24,7 +24,7 @@ from equipoise.run.directory import GREEDY
 from equipoise.run.history import Row
 from equipoise.run.job import Job, Sample
 from equipoise.run.rollouts import read_rollouts, write_rollouts
-from equipoise.train.nemo_rl.history import HistoryLogger, latest_checkpoint
+from equipoise.train.nemo_rl.history import HistoryLogger
 from equipoise.train.nemo_rl.process import WAITING, with_room_to_wait
 from equipoise.train.nemo_rl.scoring import MessageLog, datum, single_turn_return, to_rollouts
 
@@ -167,8 +167,7 @@ class NemoPolicy:
                 raise
         if history.error:
             raise history.error
-        newest = latest_checkpoint(job.run.checkpoints)
-        done = newest.step if newest else 0
+        done = history.saved_step
         if done < job.steps and done == history.last_step and until:
             raise Stopped("the time to save by has come")
         if done < job.steps:  # v0.7.0 prints an error of asynchronous training, and ends

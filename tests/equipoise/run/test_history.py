@@ -54,11 +54,11 @@ def test_resume_drops_what_came_after_the_checkpoint_and_what_was_cut_off(histor
     whole = history.read_bytes()
     history.write_bytes(whole[:-4])
     assert read_history(history)["step"] == (1, 2, 3, 4)
-    keep_steps(history, 3)
+    assert keep_steps(history, 3) == 3
     assert history.read_bytes() == b"".join(whole.splitlines(keepends=True)[:3])
-    keep_steps(history, 0)
+    assert keep_steps(history, 0) == 0
     assert not history.exists()
-    keep_steps(history, 3)
+    assert keep_steps(history, 3) == 0
 
 
 @pytest.mark.parametrize("bad", ["\0\0", "[1]", '{"step": NaN}', '{"a": 1}'])

@@ -19,7 +19,6 @@ from equipoise.run.job import (
     take_reference,
 )
 from equipoise.run.probe import (
-    before_training,
     compare_with_trained,
     modes_dict,
     training_sample,
@@ -29,7 +28,7 @@ from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.run.seals import damage_of
 from equipoise.statistics.intervals import StatisticsSettings, holm, mcnemar
 from tests.equipoise.conftest import Toy
-from tests.equipoise.run.toy import Model
+from tests.equipoise.run.toy import Model, before_training
 from tests.refusals import refusal
 
 

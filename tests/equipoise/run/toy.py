@@ -1,10 +1,14 @@
 """A task whose replies are right, wrong or cannot be scored, and a model that writes some."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 
 from environments.base import Failure, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
+from equipoise.commands.stages import run_stages
 
 EMPTY = Failure("verifier_error", "empty")
 
@@ -50,3 +54,9 @@ class Model:
         if stage == "greedy":
             return self.greedy
         return self.blind if messages[-1]["content"] == "blind" else self.reply
+
+
+def before_training(job, model):
+    """Run the stages up to training."""
+    policy = SimpleNamespace(steps=0, sampler=lambda: model)
+    run_stages(job, lambda: nullcontext(policy), probe_only=True)

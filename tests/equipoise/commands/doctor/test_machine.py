@@ -16,9 +16,8 @@ from equipoise.commands.doctor.machine import (
     nemo_rl_memory,
     written_folders,
 )
-from equipoise.files.nemo_rl import broken_conversion, conversion_of, is_converted
-from equipoise.train.nemo_rl import engine
-from equipoise.train.nemo_rl.engine import converting
+from equipoise.files import nemo_rl
+from equipoise.files.nemo_rl import broken_conversion, conversion_of, converting, is_converted
 from tests.equipoise.commands.doctor.conftest import LARGE, MEDIUM, SMALL
 from tests.refusals import refusal
 
@@ -162,18 +161,18 @@ def test_an_empty_iteration_is_broken_off_and_named(environment, case):
     large = case("fairness", *LARGE, environment=environment)
     told = [finding for finding in folders(large) if "broken off" in finding.says]
     assert [f"rm -r {folder}" in finding.remedy for finding in told] == [True]
-    start = converting(large.config, MODEL, environment, pytest.fail)
+    start = converting(MODEL, environment, pytest.fail)
     with refusal("megatron.broken-conversion", str(folder)), start:
         pytest.fail("it goes on")
     convert(folder)
     assert is_converted(folder)
-    with converting(large.config, MODEL, environment, pytest.fail):
+    with converting(MODEL, environment, pytest.fail):
         pass
 
 
-def test_a_second_run_waits_until_the_first_has_converted(environment, case, monkeypatch):
-    monkeypatch.setattr(engine, "_INTERVAL", 0.02)
-    config, folder = case("fairness", *LARGE).config, conversion_of(MODEL, environment)
+def test_a_second_run_waits_until_the_first_has_converted(environment, monkeypatch):
+    monkeypatch.setattr(nemo_rl, "_INTERVAL", 0.02)
+    folder = conversion_of(MODEL, environment)
     told, waits, seen, end = [], Event(), [], Event()
 
     def second():
@@ -181,11 +180,11 @@ def test_a_second_run_waits_until_the_first_has_converted(environment, case, mon
             told.append(text)
             waits.set()
 
-        with converting(config, MODEL, environment, say):
+        with converting(MODEL, environment, say):
             seen.append(is_converted(folder))
         end.set()
 
-    with converting(config, MODEL, environment, pytest.fail):
+    with converting(MODEL, environment, pytest.fail):
         Thread(target=second, daemon=True).start()
         assert waits.wait(20)
         assert not seen
@@ -195,6 +194,6 @@ def test_a_second_run_waits_until_the_first_has_converted(environment, case, mon
     assert str(folder) in told[0]
 
 
-def test_other_backends_convert_nothing(environment, case):
-    with converting(case("fairness", *MEDIUM).config, MODEL, environment, pytest.fail):
-        assert not conversion_of(MODEL, environment).parent.exists()
+def test_megatrons_backend_alone_converts(case):
+    assert case("fairness", *LARGE).config.policy.converts
+    assert not case("fairness", *MEDIUM).config.policy.converts

@@ -10,6 +10,7 @@ import pytest
 
 from equipoise.commands import stages
 from equipoise.commands.tracking import Tracker
+from equipoise.config.schema import PolicyConfig
 from equipoise.files.exits import Stopped
 from equipoise.report.head import alerts
 from equipoise.report.run_files import read_run
@@ -18,7 +19,8 @@ from equipoise.run.history import append_row
 from equipoise.run.job import FINAL
 from equipoise.run.ledger import Provenance
 from equipoise.run.rollouts import write_generations
-from equipoise.train.nemo_rl import engine
+from equipoise.train.nemo_rl import engine, history
+from equipoise.train.nemo_rl.history import go_back
 from tests.equipoise.run.toy import Model
 
 STEPS = 12
@@ -97,19 +99,33 @@ def test_an_alarm_of_a_step_reaches_terminal_wandb_and_report_once(
     assert text in [alert.text for alert in alerts(read_run(job.run.root))]
 
 
+@pytest.mark.parametrize("converts", [True, False])
+def test_megatron_alone_converts_the_model(nemo_rl, job, monkeypatch, converts):
+    told = []
+
+    def converting(model, *_):
+        told.append(model)
+        return nullcontext()
+
+    monkeypatch.setattr(PolicyConfig, "converts", converts)
+    monkeypatch.setattr(engine, "converting", converting)
+    nemo_rl(job, job.steps)
+    assert told == [job.model_name] * converts
+
+
 def test_a_run_goes_back_to_the_checkpoint_whose_step_is_in_the_history(tmp_path, monkeypatch):
     """NeMo-RL saves before it logs, and a kill may come between the two."""
     run, warnings = RunDirectory(tmp_path), []
-    monkeypatch.setattr(engine._LOG, "warning", warnings.append)
-    assert engine.go_back(run) == 0
+    monkeypatch.setattr(history._LOG, "warning", warnings.append)
+    assert go_back(run) == 0
     for step in (2, 4):
         (folder := run.checkpoints / f"step_{step}").mkdir(parents=True)
         (folder / "training_info.json").touch()
     for step in range(1, 5):
         append_row(run.history, {"step": step})
-    assert engine.go_back(run) == 4
+    assert go_back(run) == 4
     run.history.write_bytes(run.history.read_bytes()[:-4])
-    assert engine.go_back(run) == 2
+    assert go_back(run) == 2
     assert "the step is taken again" in warnings[0]
     assert not (run.checkpoints / "step_4").exists()
 

@@ -58,7 +58,9 @@ def nemo(job, monkeypatch):
         **dict.fromkeys(("loader", "val_loader", "tokenizer", "loss", "state")),
     )
     monkeypatch.setattr(recipe, "_set_up", lambda *_: nemo)
-    monkeypatch.setattr(stages, "before_training", note("before"))
+    for stage in ("take_reference", "probe"):
+        monkeypatch.setattr(stages, stage, lambda *_: None)
+    monkeypatch.setattr(stages, "evaluate", note("before"))
     monkeypatch.setattr(stages, "begin_training", note("begin"))
 
     def after_training(job, _):
