@@ -76,6 +76,13 @@ def test_a_scale_is_valid_and_leaves_no_size_to_a_default(scale, task):
 
 
 @of_every_task
+@pytest.mark.parametrize("scale", ["small", "medium"])
+def test_the_rate_rises_first(scale, task):
+    policy = load_config(task, Options((CONFIG_FOLDER / f"{scale}.yaml",))).config.policy
+    assert policy.scheduler[0]["kwargs"]["start_factor"] < 1
+
+
+@of_every_task
 @at_every_scale
 def test_config_yaml_means_the_same(scale, task, tmp_path):
     loaded = load_config(task, Options((scale,)))

@@ -57,6 +57,5 @@ class Model:
 
 
 def before_training(job, model):
-    """Run the stages up to training."""
     policy = SimpleNamespace(steps=0, sampler=lambda: model)
     run_stages(job, lambda: nullcontext(policy), probe_only=True)
