@@ -338,8 +338,8 @@ def take_reference(job: Job, frozen: Sample | None = None) -> None:
         with job.timed(REFERENCE):
             job.display.begin("Reference: what the frozen model decides")
             write_rollouts(path, frozen(job.records, generations, REFERENCE))
+        seal(job.run, path)
     if generations and path.exists():
-        # By which a change is noticed until the baseline's seal lists the file.
         job.run.ledger.update(Provenance(hashes={REFERENCE: hash_file(path)}))
         job.environment.set_reference(read_rollouts(path))
 

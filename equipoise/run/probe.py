@@ -56,7 +56,6 @@ from equipoise.statistics.trivial import (
     best_constant,
     commonest,
     differences,
-    figures_of,
     first_of_each,
     not_beaten,
 )
@@ -202,7 +201,7 @@ def measure_probe(
     """Measure the baselines; the untrained model is the first of them."""
     settings = statistics_settings(job.config)
     measured = {name: Measured.of(job.environment, *pair) for name, pair in scored.items()}
-    figures = {name: figures_of(measurement, settings) for name, measurement in measured.items()}
+    figures = {name: measurement.figures(settings) for name, measurement in measured.items()}
     independent = {
         baseline.name: measured[baseline.name] for baseline in TRIVIAL_BASELINES if baseline.blind
     }
@@ -251,8 +250,8 @@ def compare_with_trained(
         {
             **dict(before),
             "baselines": {n: r.model_copy(update={"against": against[n]}) for n, r in results},
-            "trained": figures_of(trained, settings),
-            "trained_greedy": figures_of(likeliest, settings),
+            "trained": trained.figures(settings),
+            "trained_greedy": likeliest.figures(settings),
             "not_beaten": not_beaten(against, before.objective),
         }
     )

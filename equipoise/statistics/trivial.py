@@ -223,17 +223,16 @@ class Measured:
     def with_figure(self, name: str) -> Measurement:
         return self.reward if name == REWARD else self.task
 
+    def figures(self, settings: StatisticsSettings) -> dict[str, Estimate]:
+        """The reward and every metric of the task, each with its interval."""
+        return headline_figures(self.reward, settings) | headline_figures(self.task, settings)
+
     def worth(self, name: str) -> float:
         """A figure, turned so that more is better; minus infinity where it is not defined."""
         measurement = self.with_figure(name)
         value = measurement.point_estimates()[name]
         lower = measurement.metrics[name].better == "lower"
         return -math.inf if math.isnan(value) else -value if lower else value
-
-
-def figures_of(baseline: Measured, settings: StatisticsSettings) -> dict[str, Estimate]:
-    """The reward and every metric of the task, each with its interval."""
-    return headline_figures(baseline.reward, settings) | headline_figures(baseline.task, settings)
 
 
 def differences(

@@ -35,6 +35,7 @@ from tests.refusals import refusal
 def test_a_reference_is_drawn_once_and_is_that_of_the_first_start(job):
     model = Model()
     take_reference(job, model)
+    assert "reference.jsonl" in Manifest.read(job.run.root).parts()
     resumed = replace(job, environment=type(job.environment)())
     take_reference(resumed, never)
     assert [stage for stage, *_ in model.asked] == ["reference"]

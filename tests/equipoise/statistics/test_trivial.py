@@ -20,7 +20,6 @@ from equipoise.statistics.trivial import (
     copy_prompt,
     copy_prompt_end,
     differences,
-    figures_of,
     first_of_each,
     not_beaten,
     vote,
@@ -89,7 +88,7 @@ def measured(share, prompts=60):
 
 
 def test_a_policy_has_the_reward_and_every_metric_with_intervals():
-    figures = figures_of(measured(0.5), SETTINGS)
+    figures = measured(0.5).figures(SETTINGS)
     assert list(figures) == [REWARD, "accuracy", "length"]
     assert figures[REWARD].value == figures["accuracy"].value == 0.5
     assert figures[REWARD].low < 0.5 < figures[REWARD].high
