@@ -94,7 +94,8 @@ def _megatron_schedules_itself(config: Config) -> Iterator[Problem]:
         yield Problem(
             "megatron-keys.unread-scheduler",
             ("policy.scheduler", f"{_MEGATRON}.enabled"),
-            f"Megatron does not read it; set it to null and say {_MEGATRON}.scheduler",
+            "Megatron does not read policy.scheduler; set it to null and say "
+            f"{_MEGATRON}.scheduler",
         )
     optimizer = megatron.optimizer
     has_clip_grad = "clip_grad" in optimizer.model_fields_set

@@ -43,7 +43,7 @@ large MEGATRON.optimizer.lr=1.0e-6 -> MEGATRON.optimizer.lr
 large MEGATRON.peft.enabled=false -> MEGATRON.peft.enabled -> megatron-keys.divergent-value
 large MEGATRON.peft.dim=8 -> MEGATRON.peft.dim -> megatron-keys.divergent-value | LORA.dim | 32
 large policy.scheduler=[{"name":torch.optim.lr_scheduler.ConstantLR,"kwargs":{}}]
-    -> policy.scheduler -> megatron-keys.unread-scheduler
+    -> policy.scheduler -> megatron-keys.unread-scheduler | policy.scheduler; set it to null
 large policy.max_grad_norm=null -> policy.max_grad_norm -> megatron-keys.null-clipping
 medium PRETRAINED -> policy.pretrained_checkpoint -> dtensor-keys.unread-checkpoint
 large PRETRAINED -> policy.pretrained_checkpoint.path -> megatron-keys.lora-on-checkpoint
@@ -117,8 +117,8 @@ def test_its_neighbour_is_not(words, problems):
 
 
 def test_all_weights_may_begin_with_a_checkpoint_of_megatron_s(problems):
-    lines = problems(*on_nemo_rl(*in_full("large LORA.enabled=false PRETRAINED")))
-    assert not [line for line in lines if "pretrained" in line]
+    words = "medium policy.scheduler=null policy.dtensor_cfg.enabled=false MEGATRON.enabled=true"
+    assert problems(*on_nemo_rl(*in_full(f"{words} LORA.enabled=false PRETRAINED"))) == []
 
 
 def test_the_local_engine_needs_none_of_it(problems):

@@ -76,10 +76,11 @@ def test_a_scale_is_valid_and_leaves_no_size_to_a_default(scale, task):
 
 
 @of_every_task
-@pytest.mark.parametrize("scale", ["small", "medium"])
+@pytest.mark.parametrize("scale", ["small", "medium", "large"])
 def test_the_rate_rises_first(scale, task):
-    policy = load_config(task, Options((CONFIG_FOLDER / f"{scale}.yaml",))).config.policy
-    assert policy.scheduler[0]["kwargs"]["start_factor"] < 1
+    policy = load_config(task, Options((CONFIG_FOLDER / f"{scale}.yaml",))).resolved["policy"]
+    chain, megatron = policy["scheduler"], policy["megatron_cfg"]["scheduler"]
+    assert chain[0]["kwargs"]["start_factor"] < 1 if chain else megatron["lr_warmup_iters"] > 0
 
 
 @of_every_task
